@@ -1,1 +1,25 @@
-//! (being written)
+//! Posthaste moves events reliably from a service's database to a broker and on.
+//!
+//! This crate is the library behind it: the vocabulary ([`event`], [`route`], [`retry`], [`lifecycle`]),
+//! the seams ([`store`], [`sink`], [`admin`], [`clock`]) and the [`relay`] engine. It links no database,
+//! broker or web client. Read in this order: [`event`], [`store`], [`sink`], [`relay`].
+//!
+//! The way of an event: append (in the caller's transaction) → store → `relay` reads → [`route`] →
+//! [`sink::Sink::publish`] → verdicts → [`lifecycle`] decides → [`store::Lease::settle`].
+
+pub mod admin;
+pub mod clock;
+pub mod cursor;
+pub mod event;
+pub mod failpoint;
+pub mod lifecycle;
+pub mod mutation;
+pub mod relay;
+pub mod retry;
+pub mod route;
+pub mod sink;
+pub mod store;
+pub mod task;
+pub mod telemetry;
+
+pub use event::{Event, EventError, Headers, Limits, Timestamp};

@@ -1,0 +1,52 @@
+//! Deliberate defects, to prove that the simulation bites.
+//!
+//! A test that cannot fail is worth nothing. Each mutation below breaks one rule of the production
+//! engine; the simulation must turn red within a few hundred seeds under every one of them. Without the
+//! feature `mutations`, [`active`] is a constant `false` and the branch is gone.
+
+/// One broken rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutation {
+    /// Settle a page when it is published, before the sink answered.
+    SettleBeforeAck,
+    /// Accept a settlement whose epoch is stale.
+    IgnoreEpoch,
+    /// Do not look again for the rows of long transactions when they end.
+    SkipElders,
+    /// Let the settled prefix run past a page that still has an undecided event.
+    PassUnsettled,
+    /// Count an attempt although the sink was out of reach.
+    CountOutages,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::SettleBeforeAck, Self::IgnoreEpoch, Self::SkipElders, Self::PassUnsettled, Self::CountOutages];
+}
+
+#[cfg(feature = "mutations")]
+thread_local! {
+    static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
+}
+
+/// Breaks (or mends) the engine for the simulation that runs on this thread.
+#[cfg(feature = "mutations")]
+pub fn set(mutation: Option<Mutation>) {
+    ACTIVE.set(mutation);
+}
+
+/// Whether the engine is broken in this way.
+#[cfg(feature = "mutations")]
+#[must_use]
+pub fn active(mutation: Mutation) -> bool {
+    ACTIVE.get() == Some(mutation)
+}
+
+/// Whether the engine is broken in this way: never.
+#[cfg(not(feature = "mutations"))]
+#[inline(always)]
+#[must_use]
+pub const fn active(_: Mutation) -> bool {
+    false
+}

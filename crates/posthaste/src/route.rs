@@ -1,0 +1,520 @@
+//! Routes: which events go to which sink, under which address, in which form, with which policy.
+//!
+//! Every sink reads the log by itself, so a route table is read from the sink's side: *of the routes
+//! that name this sink, the first that matches the topic applies*. Events that match no route at all
+//! belong to the built-in sink [`UNROUTED`], whose verdict is "rejected: no route".
+
+use crate::event::{Limits, StoredEvent};
+use crate::retry::RetryPolicy;
+use crate::sink::{Failure, Message};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// The built-in sink of events that no route matches.
+pub const UNROUTED: &str = "unrouted";
+
+/// A topic pattern: `*` stands for any run of characters, everything else for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pattern(String);
+
+impl Pattern {
+    /// A pattern from its text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it matches every topic.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        !self.0.is_empty() && self.0.bytes().all(|b| b == b'*')
+    }
+
+    /// Whether it matches this topic.
+    #[must_use]
+    pub fn matches(&self, topic: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let Some(first) = parts.next() else { return false };
+        let Some(mut rest) = topic.strip_prefix(first) else { return false };
+        let mut last = None;
+        for part in parts {
+            if let Some(middle) = last.replace(part) {
+                match rest.find(middle) {
+                    Some(at) => rest = &rest[at + middle.len()..],
+                    None => return false,
+                }
+            }
+        }
+        last.map_or(rest.is_empty(), |tail| rest.ends_with(tail))
+    }
+
+    /// The same pattern for SQL's `LIKE`.
+    #[must_use]
+    pub fn to_like(&self) -> String {
+        let mut like = String::with_capacity(self.0.len() + 4);
+        for c in self.0.chars() {
+            match c {
+                '*' => like.push('%'),
+                '%' | '_' | '\\' => like.extend(['\\', c]),
+                _ => like.push(c),
+            }
+        }
+        like
+    }
+}
+
+/// A destination template: text with `{topic}`, `{key}`, `{type}` or `{header:name}` in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(Vec<Piece>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Topic,
+    Key,
+    Type,
+    Header(String),
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        Self(vec![Piece::Topic])
+    }
+}
+
+impl Template {
+    /// Reads a template; an unknown placeholder or a stray brace is an error that names it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some(open) = rest.find(['{', '}']) {
+            if rest.as_bytes()[open] == b'}' {
+                return Err(format!("template {text:?} has a '}}' without a '{{'"));
+            }
+            if open > 0 {
+                pieces.push(Piece::Text(rest[..open].to_owned()));
+            }
+            let Some(close) = rest[open..].find('}') else {
+                return Err(format!("template {text:?} has a '{{' that is never closed"));
+            };
+            let name = &rest[open + 1..open + close];
+            pieces.push(match name {
+                "topic" => Piece::Topic,
+                "key" => Piece::Key,
+                "type" => Piece::Type,
+                _ => match name.strip_prefix("header:") {
+                    Some(header) if !header.is_empty() => Piece::Header(header.to_owned()),
+                    _ => {
+                        return Err(format!(
+                            "template {text:?} has an unknown placeholder {{{name}}}; known are {{topic}}, {{key}}, {{type}} and {{header:NAME}}"
+                        ));
+                    }
+                },
+            });
+            rest = &rest[open + close + 1..];
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest.to_owned()));
+        }
+        if pieces.is_empty() {
+            return Err("a destination template must not be empty".to_owned());
+        }
+        Ok(Self(pieces))
+    }
+
+    fn fill(&self, stored: &StoredEvent) -> Result<String, String> {
+        let event = &stored.event;
+        if let [Piece::Topic] = self.0.as_slice() {
+            return Ok(event.topic.clone());
+        }
+        let mut out = String::new();
+        for piece in &self.0 {
+            out.push_str(match piece {
+                Piece::Text(text) => text,
+                Piece::Topic => &event.topic,
+                Piece::Type => event.event_type(),
+                Piece::Key => {
+                    event.key.as_deref().ok_or("the destination needs a key and the event has none")?
+                }
+                Piece::Header(name) => event.headers.get(name).ok_or_else(|| {
+                    format!("the destination needs the header {name:?} and the event has none")
+                })?,
+            });
+        }
+        Ok(out)
+    }
+
+    /// The destination, if it is the same for every event.
+    #[must_use]
+    pub fn fixed(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [Piece::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether the destination is just the topic.
+    #[must_use]
+    pub fn is_topic(&self) -> bool {
+        self.0 == [Piece::Topic]
+    }
+}
+
+/// What is put around the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Envelope {
+    /// The bytes as they are; metadata travels in headers.
+    #[default]
+    None,
+    /// A JSON object payload gets the event id as its member `messageId`.
+    MessageId,
+}
+
+/// A check of the payload before it is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Validate {
+    /// None.
+    #[default]
+    None,
+    /// It must be one JSON value.
+    Json,
+}
+
+/// Order of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// First deliveries of a key keep append order; a failing event holds back its own key only.
+    #[default]
+    Key,
+    /// Nothing waits for anything.
+    None,
+}
+
+/// What the death of an event means for its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnDead {
+    /// Later events of the key go on.
+    #[default]
+    Continue,
+    /// Later events of the key wait until it is replayed, in its place, or discarded.
+    Hold,
+}
+
+/// One route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route {
+    /// Its name: for pause, metrics and messages.
+    pub name: Arc<str>,
+    /// Topics it takes.
+    pub topics: Vec<Pattern>,
+    /// Sinks it feeds.
+    pub sinks: Vec<String>,
+    /// Address at the broker.
+    pub destination: Template,
+    /// What goes around the payload.
+    pub envelope: Envelope,
+    /// Payload check.
+    pub validate: Validate,
+    /// Reject events without a key.
+    pub require_key: bool,
+    /// Order of events.
+    pub order: Order,
+    /// What a dead event means for its key.
+    pub on_dead: OnDead,
+    /// When to try again.
+    pub retry: RetryPolicy,
+}
+
+impl Route {
+    /// A route of everything to one sink, with every default.
+    #[must_use]
+    pub fn everything_to(sink: &str) -> Self {
+        Self {
+            name: sink.into(),
+            topics: vec![Pattern::new("*")],
+            sinks: vec![sink.to_owned()],
+            destination: Template::default(),
+            envelope: Envelope::None,
+            validate: Validate::None,
+            require_key: false,
+            order: Order::Key,
+            on_dead: OnDead::Continue,
+            retry: RetryPolicy::default(),
+        }
+    }
+
+    fn matches(&self, topic: &str) -> bool {
+        self.topics.iter().any(|pattern| pattern.matches(topic))
+    }
+
+    /// Makes the message, or says why this event can never be one.
+    pub fn encode(
+        &self,
+        stored: StoredEvent,
+        source: &Arc<str>,
+        limits: &Limits,
+    ) -> Result<Message, Refused> {
+        match self.dress(&stored, limits) {
+            Ok((destination, payload)) => Ok(Message {
+                stored,
+                destination,
+                payload,
+                ordered: self.order == Order::Key,
+                source: Arc::clone(source),
+            }),
+            Err(failure) => Err(Refused { stored, failure }),
+        }
+    }
+
+    fn dress(&self, stored: &StoredEvent, limits: &Limits) -> Result<(String, Option<Bytes>), Failure> {
+        if let Some(defect) = &stored.defect {
+            return Err(Failure::of_event("event.defect", defect.clone()));
+        }
+        limits.check(&stored.event).map_err(|error| Failure::of_event("event.limits", error.to_string()))?;
+        if self.require_key && stored.event.key.is_none() {
+            return Err(Failure::of_event(
+                "route.key_missing",
+                "the route requires a key and the event has none",
+            ));
+        }
+        let destination =
+            self.destination.fill(stored).map_err(|why| Failure::of_event("route.destination", why))?;
+        let payload = stored.event.payload.clone();
+        let payload = match (payload, self.envelope) {
+            (Some(bytes), Envelope::MessageId) => Some(with_message_id(&bytes, stored)?),
+            (Some(bytes), Envelope::None) => {
+                if self.validate == Validate::Json {
+                    check_json(&bytes)?;
+                }
+                Some(bytes)
+            }
+            (None, _) => None,
+        };
+        Ok((destination, payload))
+    }
+}
+
+/// An event that can never be published, and why.
+#[derive(Debug)]
+pub struct Refused {
+    /// The event.
+    pub stored: StoredEvent,
+    /// Why.
+    pub failure: Failure,
+}
+
+fn check_json(bytes: &[u8]) -> Result<(), Failure> {
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
+        .map(|_| ())
+        .map_err(|error| Failure::of_event("payload.not_json", format!("the payload is not JSON: {error}")))
+}
+
+/// Adds `"messageId"` to a JSON object without touching a byte of the rest. A member of that name that
+/// is there already must say the same.
+fn with_message_id(bytes: &Bytes, stored: &StoredEvent) -> Result<Bytes, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Probe<'a> {
+        #[serde(rename = "messageId", borrow)]
+        message_id: Option<&'a serde_json::value::RawValue>,
+    }
+    let bad = |why: String| Failure::of_event("payload.not_object", why);
+    let probe: Probe<'_> = serde_json::from_slice(bytes)
+        .map_err(|error| bad(format!("messageId can only be added to a JSON object: {error}")))?;
+    let id = stored.event.id.hyphenated().to_string();
+    match probe.message_id.map(serde_json::value::RawValue::get) {
+        Some(there) if there == format!("\"{id}\"") => return Ok(bytes.clone()),
+        Some(_) => return Err(bad("the payload has another messageId already".to_owned())),
+        None => {}
+    }
+    let open = bytes
+        .iter()
+        .position(|b| *b == b'{')
+        .ok_or_else(|| bad("the payload is no JSON object".to_owned()))?;
+    let rest = &bytes[open + 1..];
+    let comma = if rest.trim_ascii_start().starts_with(b"}") { "" } else { "," };
+    let mut out = Vec::with_capacity(bytes.len() + 56);
+    out.extend_from_slice(&bytes[..=open]);
+    out.extend_from_slice(format!("\"messageId\":\"{id}\"{comma}").as_bytes());
+    out.extend_from_slice(rest);
+    Ok(out.into())
+}
+
+/// Which events a sink reads: the filter that a store applies before it loads anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Filter {
+    /// Every event.
+    Everything,
+    /// Events whose topic matches one of these.
+    Any(Vec<Pattern>),
+    /// Events whose topic matches none of these.
+    NoneOf(Vec<Pattern>),
+}
+
+impl Filter {
+    /// Whether a topic passes.
+    #[must_use]
+    pub fn admits(&self, topic: &str) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Any(patterns) => patterns.iter().any(|p| p.matches(topic)),
+            Self::NoneOf(patterns) => !patterns.iter().any(|p| p.matches(topic)),
+        }
+    }
+}
+
+/// All routes of an outbox.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RouteTable {
+    routes: Vec<Arc<Route>>,
+}
+
+impl RouteTable {
+    /// A table of these routes, in order of precedence.
+    #[must_use]
+    pub fn new(routes: Vec<Route>) -> Self {
+        Self { routes: routes.into_iter().map(Arc::new).collect() }
+    }
+
+    /// The routes.
+    #[must_use]
+    pub fn routes(&self) -> &[Arc<Route>] {
+        &self.routes
+    }
+
+    /// The route of a topic to a sink.
+    #[must_use]
+    pub fn find(&self, sink: &str, topic: &str) -> Option<&Arc<Route>> {
+        self.routes.iter().find(|route| route.sinks.iter().any(|s| s == sink) && route.matches(topic))
+    }
+
+    /// What this sink reads. For [`UNROUTED`]: whatever no route takes.
+    #[must_use]
+    pub fn filter(&self, sink: &str) -> Filter {
+        let feeds = |route: &&Arc<Route>| sink == UNROUTED || route.sinks.iter().any(|s| s == sink);
+        let patterns: Vec<Pattern> =
+            self.routes.iter().filter(feeds).flat_map(|r| r.topics.clone()).collect();
+        let everything = patterns.iter().any(Pattern::is_everything);
+        match (sink == UNROUTED, everything) {
+            (true, _) => Filter::NoneOf(patterns),
+            (false, true) => Filter::Everything,
+            (false, false) => Filter::Any(patterns),
+        }
+    }
+
+    /// Whether some topic could be left without a route.
+    #[must_use]
+    pub fn is_total(&self) -> bool {
+        self.routes.iter().flat_map(|r| &r.topics).any(Pattern::is_everything)
+    }
+
+    /// A canonical text: two relays with the same text read the same events for the same sinks.
+    #[must_use]
+    pub fn fingerprint(&self, sinks: &[String]) -> String {
+        let mut sinks = sinks.to_vec();
+        sinks.sort();
+        let filters = sinks.iter().map(|sink| (sink.clone(), describe(&self.filter(sink)).into()));
+        serde_json::Value::Object(filters.collect()).to_string()
+    }
+}
+
+fn describe(filter: &Filter) -> Vec<String> {
+    let texts =
+        |sign: &str, patterns: &[Pattern]| patterns.iter().map(|p| format!("{sign}{}", p.as_str())).collect();
+    match filter {
+        Filter::Everything => vec!["*".to_owned()],
+        Filter::Any(patterns) => texts("", patterns),
+        Filter::NoneOf(patterns) => texts("!", patterns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, Timestamp};
+
+    fn stored(event: Event) -> StoredEvent {
+        StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(0), event, defect: None }
+    }
+
+    fn encode(route: &Route, event: Event) -> Result<Message, Failure> {
+        route.encode(stored(event), &"svc".into(), &Limits::default()).map_err(|refused| refused.failure)
+    }
+
+    #[test]
+    fn patterns_match_as_documented() {
+        let table = [
+            ("*", "a.b", true),
+            ("orders.*", "orders.placed", true),
+            ("orders.*", "orders", false),
+            ("orders*", "orders", true),
+            ("*.v1", "core.events.v1", true),
+            ("*.v1", "core.events.v2", false),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("plain", "plain", true),
+            ("plain", "plainer", false),
+            ("", "x", false),
+        ];
+        for (pattern, topic, expected) in table {
+            assert_eq!(Pattern::new(pattern).matches(topic), expected, "{pattern} ~ {topic}");
+        }
+        assert_eq!(Pattern::new("a_b%*").to_like(), "a\\_b\\%%");
+    }
+
+    #[test]
+    fn templates_fill_or_say_what_is_missing() {
+        let template = Template::parse("ev.{topic}.{key}.{header:region}").expect("valid");
+        let event = Event::new("t", "x").with_key("k").with_header("region", "eu");
+        assert_eq!(template.fill(&stored(event)), Ok("ev.t.k.eu".to_owned()));
+        assert!(template.fill(&stored(Event::new("t", "x"))).is_err());
+        for bad in ["{nope}", "{topic", "topic}", ""] {
+            assert!(Template::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn message_id_is_added_without_touching_the_rest() {
+        let route = Route { envelope: Envelope::MessageId, ..Route::everything_to("s") };
+        let event = Event::new("t", r#"{ "a":[ ],"b":null }"#);
+        let id = event.id;
+        let message = encode(&route, event).expect("encodes");
+        let expected = format!(r#"{{"messageId":"{id}", "a":[ ],"b":null }}"#);
+        assert_eq!(message.payload.as_deref(), Some(expected.as_bytes()));
+        let message = encode(&route, Event::new("t", "{}").with_id(id)).expect("encodes");
+        assert_eq!(message.payload.as_deref(), Some(format!(r#"{{"messageId":"{id}"}}"#).as_bytes()));
+        for bad in ["[1]", "nope", r#"{"messageId":"other"}"#, ""] {
+            assert!(encode(&route, Event::new("t", bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bad_events_are_refused_by_name() {
+        let route = Route { validate: Validate::Json, require_key: true, ..Route::everything_to("s") };
+        let code = |event| encode(&route, event).map(|_| ()).map_err(|f| f.code.into_owned());
+        assert_eq!(code(Event::new("t", "{}")), Err("route.key_missing".to_owned()));
+        assert_eq!(code(Event::new("t", "{").with_key("k")), Err("payload.not_json".to_owned()));
+        assert_eq!(code(Event::new("", "{}").with_key("k")), Err("event.limits".to_owned()));
+        assert_eq!(code(Event::new("t", "{}").with_key("k")), Ok(()));
+    }
+
+    #[test]
+    fn a_sink_reads_what_its_routes_take_and_the_rest_is_unrouted() {
+        let a = Route { topics: vec![Pattern::new("a.*")], ..Route::everything_to("one") };
+        let b = Route { topics: vec![Pattern::new("b.*")], ..Route::everything_to("two") };
+        let table = RouteTable::new(vec![a, b]);
+        assert!(table.filter("one").admits("a.x") && !table.filter("one").admits("b.x"));
+        assert!(table.filter(UNROUTED).admits("c.x") && !table.filter(UNROUTED).admits("b.x"));
+        assert!(!table.is_total());
+        assert!(table.find("one", "b.x").is_none());
+    }
+}

@@ -1,0 +1,188 @@
+//! The sink seam: handing messages to a broker, and what it says of each.
+//!
+//! A sink encodes, sends and classifies. It does not retry beyond its client's own idempotent protocol
+//! retries, it does not sleep, and it drops nothing: policy belongs to the relay. A batch never has one
+//! error (F28): every message gets its own verdict, in the order of the input.
+
+pub mod chain;
+mod null;
+mod stdout;
+
+pub use null::NullSink;
+pub use stdout::StdoutSink;
+
+use crate::event::{StoredEvent, TYPE_HEADER};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// An event encoded for one broker. It exists only at this edge.
+#[derive(Debug)]
+pub struct Message {
+    /// The event behind it.
+    pub stored: StoredEvent,
+    /// The broker's address for it: subject, topic, stream, URL.
+    pub destination: String,
+    /// What travels: the event's payload, or the envelope a route put around it. `None` is a tombstone.
+    pub payload: Option<Bytes>,
+    /// Whether the route asks for order by key.
+    pub ordered: bool,
+    /// The service that speaks, for the `source` header.
+    pub source: Arc<str>,
+}
+
+impl Message {
+    /// The key whose order must be kept, if any.
+    #[must_use]
+    pub fn order_key(&self) -> Option<&str> {
+        if self.ordered { self.stored.event.key.as_deref() } else { None }
+    }
+
+    /// The event id in its usual text form: the broker's dedup slot.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.stored.event.id.hyphenated().to_string()
+    }
+
+    /// Every header that travels, ours first, then the event's own. Made on demand: a sink that sends
+    /// no headers pays nothing.
+    pub fn each_header(&self, mut header: impl FnMut(&str, &str)) {
+        let event = &self.stored.event;
+        header("Message-ID", &self.id());
+        header(TYPE_HEADER, event.event_type());
+        if let Some(key) = &event.key {
+            header("key", key);
+        }
+        header("time", &self.stored.appended_at.rfc3339());
+        if !self.source.is_empty() {
+            header("source", &self.source);
+        }
+        if let Some(content_type) = &event.content_type {
+            header("content-type", content_type);
+        }
+        for (name, value) in event.headers.iter().filter(|(name, _)| *name != TYPE_HEADER) {
+            header(name, value);
+        }
+    }
+}
+
+/// What the broker said of one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Durably acknowledged by the broker. Nothing less may be called so.
+    Delivered,
+    /// Not there, and may succeed later.
+    Retry(Failure),
+    /// Not there, and never will be.
+    Rejected(Failure),
+    /// It may have arrived: timeout, connection lost after sending.
+    Unknown(Failure),
+    /// Not sent, because an earlier message of its key was not delivered.
+    Held,
+}
+
+/// Why a message was not delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Stable code, `broker.reason`: what config overrides and metrics name.
+    pub code: Cow<'static, str>,
+    /// For people. Never holds payload or secrets.
+    pub message: String,
+    /// Whose fault it is.
+    pub scope: Scope,
+}
+
+/// Whose fault a failure is. Only an event's own fault spends one of its attempts (F50).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// This event's.
+    Event,
+    /// The destination's: others of the same sink are not touched.
+    Destination,
+    /// The whole sink's: the broker is out of reach, refuses us, or does not answer.
+    Sink,
+}
+
+impl Failure {
+    /// A failure that is the event's own fault.
+    pub fn of_event(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), scope: Scope::Event }
+    }
+
+    /// A failure of one destination.
+    pub fn of_destination(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), scope: Scope::Destination }
+    }
+
+    /// A failure of the whole sink.
+    pub fn of_sink(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), scope: Scope::Sink }
+    }
+}
+
+/// Which order of a key a sink keeps by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordering {
+    /// None: the relay has at most one message of a key with the sink.
+    None,
+    /// Within one call: the relay keeps one call in flight for a key.
+    Call,
+    /// Across overlapping calls too: a message is never in flight while an earlier one of its key, in
+    /// this or an unresolved earlier call, could still fail alone; if that one fails, it is `Held`.
+    Overlap,
+}
+
+/// What a sink promises; conformance cases are chosen by it.
+#[derive(Debug, Clone, Copy)]
+pub struct Capabilities {
+    /// Order of a key.
+    pub ordering: Ordering,
+    /// Whether the broker drops a second message with the same event id, for some time.
+    pub dedupes: bool,
+    /// Largest payload the broker takes, where it is known.
+    pub payload_bytes_max: Option<usize>,
+}
+
+/// One remark of a sink about its broker, for `posthaste doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// Name of the check.
+    pub check: String,
+    /// How bad it is.
+    pub level: Level,
+    /// What was found, what it means for events, what to do.
+    pub text: String,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, but can lose or stall in a way that is named.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// Where messages go.
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// What this sink promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Publishes messages and answers with one verdict for each, in order. Calls may overlap. Dropping
+    /// the future means that every message without a verdict is [`Verdict::Unknown`]. Bounded by the
+    /// sink's own delivery timeout; that whole time is one attempt.
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict>;
+
+    /// Flushes nothing, keeps nothing: gives the connection back.
+    async fn close(&self) {}
+
+    /// Looks at the broker and the destinations without publishing anything.
+    async fn examine(&self, _destinations: &[String]) -> Vec<Finding> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,432 @@
+//! The store seam: where the relay reads events from and writes what became of them.
+//!
+//! The relay cannot tell a log from an adopted table. It holds **leases** on lanes; under a lease it
+//! reads numbered pages and settles them in order. The contract, which the conformance suite of the
+//! testkit runs on every store:
+//!
+//! - Pages of a lease hold each committed event of the lane once, late commits included (G2). What a
+//!   dead lease had read but not settled is read again by its successor.
+//! - [`Lease::settle`] applies a whole [`Settlement`] or nothing. It is harmless when repeated: a
+//!   settlement whose pages are settled already changes nothing. Under a stale epoch it answers
+//!   [`StoreError::LeaseLost`] and changes nothing (G4).
+//! - Expiry is judged by the store's clock alone (F24).
+//! - Wakeups are hints: a store that never wakes anybody is still correct, only slower.
+
+use crate::event::{StoredEvent, Timestamp};
+use crate::route::Filter;
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Errors of a store, by what the caller does next.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The lease has another owner, or the server crashed since. Forget the lane and everything read.
+    #[error("the lease of {0} is lost: another relay owns it, or the server restarted")]
+    LeaseLost(LaneId),
+    /// Worth another try after a pause: connection lost, timeout, deadlock, disk full.
+    #[error("{message}")]
+    Transient {
+        /// What happened.
+        message: String,
+        /// Whether it is certain that nothing was applied.
+        outcome_known: bool,
+    },
+    /// The lane cannot go on without an operator: the database went back in time, or is another one.
+    #[error("{0}")]
+    Broken(String),
+    /// A fault that no retry mends: missing schema, missing right, wrong password.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Transient { .. })
+    }
+
+    /// Whether it is certain that the call changed nothing.
+    #[must_use]
+    pub fn is_outcome_known(&self) -> bool {
+        !matches!(self, Self::Transient { outcome_known: false, .. })
+    }
+}
+
+/// A sink's lane: the unit of leasing, and what a cursor belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId {
+    /// The sink.
+    pub sink: Arc<str>,
+    /// Its number.
+    pub lane: i16,
+}
+
+impl std::fmt::Display for LaneId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.sink, self.lane)
+    }
+}
+
+/// Where a sink that was never seen before begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StartAt {
+    /// With what is appended from now on.
+    #[default]
+    Now,
+    /// With the oldest event that the log still holds.
+    Earliest,
+    /// Behind this number.
+    Seq(i64),
+}
+
+/// A sink as the store sees it: a name, what it reads, and where it begins.
+#[derive(Debug, Clone)]
+pub struct SinkPlan {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it reads.
+    pub filter: Filter,
+    /// Where it begins if it is new.
+    pub start_at: StartAt,
+}
+
+/// What a relay brings along when it joins.
+#[derive(Debug, Clone)]
+pub struct JoinPlan {
+    /// Its name among the relays: unique for the process.
+    pub relay: Arc<str>,
+    /// The sinks it serves.
+    pub sinks: Vec<SinkPlan>,
+    /// The routes in canonical form. A relay with other routes is refused while others are alive.
+    pub routes: String,
+    /// Lanes to create if there are none yet; otherwise it must agree.
+    pub lanes: Option<u16>,
+    /// How long a lease lives without renewal.
+    pub lease_ttl: Duration,
+}
+
+/// A lane as everybody sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaneView {
+    /// Which.
+    pub id: LaneId,
+    /// Its owner, if it has a live one.
+    pub owner: Option<Arc<str>>,
+    /// The newest epoch.
+    pub epoch: i64,
+    /// Whether it can be taken now: no owner, expired, or the owner's connection is gone.
+    pub is_free: bool,
+}
+
+/// What an operator set for a sink or a route.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Controls {
+    /// Sinks that are paused.
+    pub paused_sinks: Vec<String>,
+    /// Routes that are paused.
+    pub paused_routes: Vec<String>,
+    /// Rate limits by sink, in events a second, over all relays.
+    pub rate_limits: Vec<(String, f64)>,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone)]
+pub struct Roll {
+    /// All lanes of the sinks this relay serves.
+    pub lanes: Vec<LaneView>,
+    /// Live relays, this one included.
+    pub relays: usize,
+    /// The store's clock.
+    pub now: Timestamp,
+    /// What operators set.
+    pub controls: Controls,
+    /// Set when this relay must stop: other routes or another lane count are in force.
+    pub refused: Option<String>,
+}
+
+/// Bounds of one page. Both hold before anything is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageLimit {
+    /// Most events.
+    pub events: usize,
+    /// Most bytes of payload; one event may exceed it alone.
+    pub bytes: usize,
+}
+
+/// Events read in one go.
+#[derive(Debug)]
+pub struct Page {
+    /// Its number under this lease: 1, 2, 3, … Settlement goes by it.
+    pub number: u64,
+    /// The events, in the order to publish them in.
+    pub events: Vec<StoredEvent>,
+    /// For each event, by index: what keeps it from being published at once.
+    pub detained: Vec<(usize, Detained)>,
+    /// Whether there is probably more to read right now.
+    pub more: bool,
+    /// Whether the read moved the cursor although it found nothing: worth settling now and then.
+    pub moved: bool,
+}
+
+/// Why an event of a page cannot be published yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detained {
+    /// An earlier event of its key is deferred, or dead and holding.
+    Behind,
+    /// Its delivery time has not come.
+    Scheduled,
+}
+
+/// Class of an error, as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ErrorClass {
+    /// May pass.
+    Transient,
+    /// Will not.
+    Permanent,
+    /// Nobody knows whether it arrived.
+    Unknown,
+}
+
+impl ErrorClass {
+    /// Its stored word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Permanent => "permanent",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Why an event is deferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reason {
+    /// An attempt failed.
+    Retry,
+    /// An attempt's outcome is unknown.
+    Unknown,
+    /// Its delivery time has not come.
+    Scheduled,
+    /// An earlier event of its key waits.
+    Held,
+    /// Its destination is out of reach.
+    Outage,
+    /// Its route is paused.
+    Paused,
+    /// The relay left before it could be published.
+    Drained,
+    /// An operator replayed it.
+    Replayed,
+}
+
+impl Reason {
+    /// Its stored word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Unknown => "unknown",
+            Self::Scheduled => "scheduled",
+            Self::Held => "held",
+            Self::Outage => "outage",
+            Self::Paused => "paused",
+            Self::Drained => "drained",
+            Self::Replayed => "replayed",
+        }
+    }
+
+    /// Whether an event that waits for this reason holds back its key. A scheduled one does not: it was
+    /// appended for another time.
+    #[must_use]
+    pub fn holds(self) -> bool {
+        self != Self::Scheduled
+    }
+}
+
+/// When a deferred event becomes due, by the store's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// This long after the settlement.
+    In(Duration),
+    /// At the event's own delivery time.
+    AtDelivery,
+    /// When nothing of its key waits before it any more.
+    Behind,
+}
+
+/// The state that travels with a deferred event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deferral {
+    /// Why.
+    pub reason: Reason,
+    /// When.
+    pub due: Due,
+    /// Attempts spent.
+    pub attempts: u32,
+    /// Class of the last error.
+    pub class: Option<ErrorClass>,
+    /// The last error.
+    pub error: Option<String>,
+    /// The route that took it.
+    pub route: Arc<str>,
+    /// Its address.
+    pub destination: String,
+    /// Whether it holds back its key.
+    pub holds: bool,
+}
+
+/// Why and how an event died.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Death {
+    /// Attempts spent.
+    pub attempts: u32,
+    /// Class of the last error.
+    pub class: ErrorClass,
+    /// Stable code of the last error.
+    pub code: String,
+    /// The last error.
+    pub error: String,
+    /// The route that took it.
+    pub route: Arc<str>,
+    /// Whether later events of its key wait for it.
+    pub holds: bool,
+}
+
+/// A deferred event whose time has come.
+#[derive(Debug, Clone)]
+pub struct DueEvent {
+    /// The event.
+    pub stored: StoredEvent,
+    /// Attempts spent.
+    pub attempts: u32,
+    /// Why it waited.
+    pub reason: Reason,
+}
+
+/// What to look for among the deferred.
+#[derive(Debug, Clone, Default)]
+pub struct DueQuery {
+    /// Bounds.
+    pub events: usize,
+    /// Bounds in bytes.
+    pub bytes: usize,
+    /// Leave out events for these destinations: their breakers are open.
+    pub closed_destinations: Vec<String>,
+    /// Leave out events of these routes: they are paused.
+    pub paused_routes: Vec<String>,
+    /// Only this destination: a probe.
+    pub only_destination: Option<String>,
+}
+
+/// The answer.
+#[derive(Debug, Default)]
+pub struct DueBatch {
+    /// Events, each key's in order.
+    pub events: Vec<DueEvent>,
+    /// How long until the next one is due, where known.
+    pub next_in: Option<Duration>,
+}
+
+/// What became of a batch. All of it is applied, or nothing.
+#[derive(Debug, Default)]
+pub struct Settlement {
+    /// Every page up to this number is decided.
+    pub through: Option<u64>,
+    /// Events of those pages that wait.
+    pub deferred: Vec<(StoredEvent, Deferral)>,
+    /// Events of those pages that died.
+    pub dead: Vec<(StoredEvent, Death)>,
+    /// Deferred events that were delivered, by seq.
+    pub delivered: Vec<i64>,
+    /// Deferred events that go on waiting.
+    pub again: Vec<(i64, Deferral)>,
+    /// Deferred events that died.
+    pub died: Vec<(i64, Death)>,
+}
+
+impl Settlement {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.through.is_none() && self.delivered.is_empty() && self.again.is_empty() && self.died.is_empty()
+    }
+}
+
+/// How carefully the owner of a lane must go, after former owners died at this place (F21).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Care {
+    /// As usual.
+    #[default]
+    None,
+    /// Small pages.
+    Small,
+    /// One event at a time, written down before it is published.
+    OneByOne {
+        /// The event that was in hand when the last owner died, and how often that happened.
+        suspect: Option<(i64, u32)>,
+    },
+}
+
+/// The right to a lane, and the cursor that comes with it.
+#[async_trait]
+pub trait Lease: Send + Sync {
+    /// Which lane.
+    fn id(&self) -> &LaneId;
+    /// Its epoch; every lease of a lane has a higher one than the lease before.
+    fn epoch(&self) -> i64;
+    /// How carefully to go.
+    fn care(&self) -> Care;
+    /// This lease's part of the sink's lanes, for dividing a rate limit.
+    fn share(&self) -> f64;
+    /// Reads the next page. One at a time; it may run ahead of settlement.
+    async fn read(&self, limit: PageLimit) -> Result<Page, StoreError>;
+    /// Deferred events that are due.
+    async fn due(&self, query: DueQuery) -> Result<DueBatch, StoreError>;
+    /// Writes down what became of a batch. One at a time.
+    async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError>;
+    /// Writes down which event is in hand, before it is published. Only under [`Care::OneByOne`].
+    async fn take_in_hand(&self, seq: Option<i64>) -> Result<(), StoreError>;
+    /// Gives the lane back, so that the next owner need not wait for anything.
+    async fn release(&self) -> Result<(), StoreError>;
+}
+
+/// What a sweep of the store did: turning, sealing, truncating, purging.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// The ring was turned to the next segment.
+    pub turned: bool,
+    /// Segments truncated.
+    pub truncated: u32,
+    /// Small rows purged: receipts, idempotency keys, expired dead letters.
+    pub purged: u64,
+    /// Segments whose audit found a difference: they stay.
+    pub audit_failures: u32,
+    /// The ring could not be turned because the next segment is not empty.
+    pub ring_full: bool,
+}
+
+/// Where events come from.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Makes the relay known, and agrees on routes and lanes. Called again after a lost connection.
+    async fn join(&self, plan: &JoinPlan) -> Result<(), StoreError>;
+    /// Heartbeat: renews the leases in hand and looks around.
+    async fn roll(&self, held: &[(LaneId, i64)]) -> Result<Roll, StoreError>;
+    /// Takes a free lane. `None`: somebody was quicker.
+    async fn take(&self, lane: &LaneId) -> Result<Option<Arc<dyn Lease>>, StoreError>;
+    /// Housekeeping, bounded in time. Any relay may call it at any time; one of them does the work.
+    async fn sweep(&self) -> Result<Swept, StoreError>;
+    /// Asks for wakeups until `at_most` from now. `false`: this store cannot wake anybody.
+    async fn doze(&self, at_most: Duration) -> Result<bool, StoreError>;
+    /// Resolves at the next wakeup. A hint: it may come late, twice or never.
+    async fn wakeup(&self);
+    /// Says goodbye: the relay no longer counts for fair shares.
+    async fn leave(&self) -> Result<(), StoreError>;
+}
