@@ -1,0 +1,139 @@
+//! The deferred: looking for events whose time has come.
+//!
+//! One batch at a time, small, in calls of their own: a hundred thousand failing events cost fresh ones
+//! nothing (F51). While a destination's breaker is open its events are left out; when it is time to
+//! probe, one of them is asked for by name.
+
+use super::breaker::Passage;
+use super::lane::{Lane, alive};
+use super::window::{Origin, Pending};
+use crate::route::{Refused, RouteTable};
+use crate::store::{Death, DueBatch, DueEvent, DueQuery, ErrorClass, StoreError};
+use crate::task::{TaskDied, spawn};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Longest pause between two looks: how long a replay by an operator waits at most without a wakeup.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+
+impl Lane {
+    pub(super) fn start_look(&mut self) {
+        let now = Instant::now();
+        let busy = self.looking.is_some() || self.window.has_due() || self.settling.is_some();
+        if busy || !self.is_open() || !self.breaker.is_closed() {
+            return;
+        }
+        let probe = self.destination_to_probe(now);
+        if probe.is_none() && now < self.next_look {
+            return;
+        }
+        let query = DueQuery {
+            events: if probe.is_some() { 1 } else { self.settings.due_events_max },
+            bytes: self.settings.page_bytes_max / 2,
+            closed_destinations: self
+                .destinations
+                .keys()
+                .filter(|d| Some(*d) != probe.as_ref())
+                .cloned()
+                .collect(),
+            paused_routes: self.controls.paused_routes.clone(),
+            only_destination: probe.clone(),
+        };
+        self.probing_destination = probe;
+        let lease = Arc::clone(&self.lease);
+        self.looking = Some(spawn("due", async move { lease.due(query).await }));
+    }
+
+    fn destination_to_probe(&self, now: Instant) -> Option<String> {
+        let due = self.destinations.iter().find(|(_, breaker)| breaker.passage(now) == Passage::Probe);
+        due.map(|(destination, _)| destination.clone())
+    }
+
+    pub(super) fn on_due(
+        &mut self,
+        result: Result<Result<DueBatch, StoreError>, TaskDied>,
+    ) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let probed = self.probing_destination.take();
+        let batch = match alive(result) {
+            Ok(batch) => batch,
+            Err(error) => {
+                self.next_look = now + Duration::from_millis(250);
+                return self.tolerate(error, "looking for deferred events");
+            }
+        };
+        match probed {
+            Some(destination) if batch.events.is_empty() => {
+                // Nothing waits for it any more: fresh events will show whether it is back.
+                self.destinations.remove(&destination);
+            }
+            Some(destination) => {
+                if let Some(breaker) = self.destinations.get_mut(&destination) {
+                    breaker.probe();
+                }
+            }
+            None => {
+                let full = !batch.events.is_empty();
+                let pause =
+                    if full { Duration::ZERO } else { batch.next_in.unwrap_or(LOOK_MAX).min(LOOK_MAX) };
+                self.next_look = now + pause.max(Duration::from_millis(1));
+            }
+        }
+        let routes = self.routes.clone();
+        let pending: Vec<Pending> =
+            batch.events.into_iter().filter_map(|due| self.prepare(due, &routes)).collect();
+        self.window.add_due(pending);
+        Ok(())
+    }
+
+    /// Encodes a deferred event again, under the routes of now.
+    fn prepare(&mut self, due: DueEvent, routes: &RouteTable) -> Option<Pending> {
+        let DueEvent { stored, attempts, .. } = due;
+        let seq = stored.seq;
+        let Some(route) = routes.find(&self.lease.id().sink, &stored.event.topic) else {
+            self.window.bury_deferred(seq, self.unroutable(attempts));
+            return None;
+        };
+        if let Some(death) = self.killer(&stored, route) {
+            self.window.bury_deferred(seq, death);
+            return None;
+        }
+        match route.encode(stored, &self.context.service, &self.context.limits) {
+            Ok(message) => {
+                self.due_index += 1;
+                Some(Pending {
+                    origin: Origin::Deferred,
+                    index: self.due_index,
+                    attempts,
+                    message,
+                    route: Arc::clone(route),
+                })
+            }
+            Err(Refused { failure, .. }) => {
+                self.metrics.dead.increment(1);
+                let death = Death {
+                    attempts,
+                    class: ErrorClass::Permanent,
+                    code: failure.code.into_owned(),
+                    error: failure.message,
+                    route: Arc::clone(&route.name),
+                    holds: false,
+                };
+                self.window.bury_deferred(seq, death);
+                None
+            }
+        }
+    }
+
+    fn unroutable(&self, attempts: u32) -> Death {
+        Death {
+            attempts,
+            class: ErrorClass::Permanent,
+            code: "route.none".to_owned(),
+            error: "the route that took this event is gone".to_owned(),
+            route: "".into(),
+            holds: false,
+        }
+    }
+}

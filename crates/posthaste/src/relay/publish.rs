@@ -1,0 +1,273 @@
+//! Publishing: which events go into a call, and what the verdicts mean for them.
+
+use super::breaker::{Breaker, Passage};
+use super::lane::Lane;
+use super::window::{Origin, Pending};
+use crate::crash_point;
+use crate::lifecycle::{Decision, decide};
+use crate::route::{OnDead, Order};
+use crate::sink::{Failure, Message, Verdict};
+use crate::store::{Care, Death, Deferral, Due, Reason};
+use futures_util::FutureExt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Destinations whose breakers are remembered at once. More dead destinations than this are tried
+/// again a little earlier than they should be.
+const DESTINATIONS_MAX: usize = 1_024;
+
+/// A call that came back.
+pub(super) struct Returned {
+    batch: Vec<Pending>,
+    verdicts: Vec<Verdict>,
+    took: Duration,
+}
+
+impl Lane {
+    pub(super) fn start_publish(&mut self) {
+        loop {
+            let now = Instant::now();
+            let most = self.may_publish(now);
+            if most == 0 {
+                return;
+            }
+            let mut batch = self.window.take_due(most.min(self.settings.due_events_max), self.ordering);
+            if batch.is_empty() {
+                batch = self.window.take_batch(most, self.ordering);
+            }
+            if batch.is_empty() {
+                return;
+            }
+            self.call(batch, now);
+        }
+    }
+
+    /// How many events the next call may hold: 0 while the breaker is open, the lease is too short, the
+    /// sink is paused, the rate is used up or enough calls are in flight.
+    fn may_publish(&mut self, now: Instant) -> usize {
+        if self.calls.len() >= self.settings.calls_in_flight || !self.is_trusted(now) || !self.is_open() {
+            return 0;
+        }
+        let most = match self.passage(now) {
+            Passage::Shut => return 0,
+            Passage::Probe => 1,
+            Passage::Free => self.settings.page_events_max,
+        };
+        let most = if matches!(self.care, Care::OneByOne { .. }) {
+            usize::from(self.calls.is_empty())
+        } else {
+            most
+        };
+        match &mut self.rate {
+            Some(rate) => most.min(rate.allowance(now)),
+            None => most,
+        }
+    }
+
+    fn call(&mut self, batch: Vec<Pending>, now: Instant) {
+        if self.passage(now) == Passage::Probe {
+            self.breaker.probe();
+            self.metrics.breaker.set(self.breaker.level());
+        }
+        if let Some(rate) = &mut self.rate {
+            rate.spend(batch.len());
+        }
+        self.metrics.attempts.increment(batch.len() as u64);
+        let sink = Arc::clone(&self.context.sink);
+        let careful = matches!(self.care, Care::OneByOne { .. }).then(|| Arc::clone(&self.lease));
+        let timeout = self.settings.publish_timeout();
+        let call = async move {
+            let (metas, messages): (Vec<_>, Vec<Message>) =
+                batch.into_iter().map(|p| ((p.origin, p.index, p.attempts, p.route), p.message)).unzip();
+            if let Some(lease) = careful {
+                let seq = messages.first().map(|message| message.stored.seq);
+                // CRASH(publish.in_hand): the event is written down as in hand; if it kills the relay
+                // now, the next owner charges it (F21).
+                let written = lease.take_in_hand(seq).await;
+                crash_point!("publish.in_hand");
+                if let Err(error) = written {
+                    let failure = Failure::of_sink("relay.in_hand", error.to_string());
+                    return (metas, messages, vec![Verdict::Retry(failure)], now);
+                }
+            }
+            poison(&messages);
+            let verdicts = match tokio::time::timeout(timeout, sink.publish(&messages)).await {
+                Ok(verdicts) => verdicts,
+                Err(_) => unanswered(messages.len(), timeout),
+            };
+            // CRASH(publish.acknowledged): the broker has the events, the store does not know. The next
+            // owner publishes them again: a duplicate, never a loss (G2).
+            crash_point!("publish.acknowledged");
+            (metas, messages, verdicts, now)
+        };
+        self.calls.push(
+            call.map(|(metas, messages, verdicts, started)| Returned {
+                batch: metas
+                    .into_iter()
+                    .zip(messages)
+                    .map(|((origin, index, attempts, route), message)| Pending {
+                        origin,
+                        index,
+                        attempts,
+                        message,
+                        route,
+                    })
+                    .collect(),
+                verdicts,
+                took: started.elapsed(),
+            })
+            .boxed(),
+        );
+    }
+
+    pub(super) fn on_returned(&mut self, returned: Returned) {
+        let Returned { batch, mut verdicts, took } = returned;
+        self.metrics.publish.record(took.as_secs_f64());
+        self.window.returned(&batch, self.ordering);
+        // A sink that answers too little is treated as one that did not answer for the rest.
+        verdicts.resize(
+            batch.len(),
+            Verdict::Unknown(Failure::of_sink("sink.contract", "the sink gave no verdict")),
+        );
+        let now = self.context.store_now();
+        let (mut delivered, mut outage) = (0u64, None);
+        for (pending, verdict) in batch.into_iter().zip(verdicts) {
+            if verdict == Verdict::Delivered {
+                delivered += 1;
+                self.metrics.delivered(now, pending.message.stored.appended_at);
+                if !self.destinations.is_empty() {
+                    self.destinations.remove(&pending.message.destination);
+                }
+                self.window.delivered(&pending);
+            } else if let Some(failure) = self.undelivered(pending, verdict) {
+                outage = Some(failure);
+            }
+        }
+        self.metrics.published.increment(delivered);
+        match outage {
+            Some(failure) => {
+                if self.breaker.is_closed() {
+                    tracing::warn!(lane = %self.lease.id(), code = %failure.code, error = %failure.message, "publish failed");
+                }
+                self.open_breaker(Instant::now());
+            }
+            None => self.close_breaker(),
+        }
+    }
+
+    /// Handles one event that was not delivered. Answers with the failure if the sink is out of reach.
+    fn undelivered(&mut self, pending: Pending, verdict: Verdict) -> Option<Failure> {
+        let chance = self.context.clock.chance();
+        let route = Arc::clone(&pending.route);
+        match decide(verdict, pending.attempts, &route.retry, &self.context.classes, chance) {
+            Decision::Delivered => self.window.delivered(&pending),
+            Decision::Held => self.held(pending),
+            Decision::Wait(failure) => {
+                self.window.put_back(pending);
+                return Some(failure);
+            }
+            Decision::Defer { reason, attempts, delay, class, failure } => {
+                self.metrics.failures.increment(1);
+                self.metrics.retries.increment(1);
+                if reason == Reason::Outage {
+                    self.close_destination(&pending.message.destination, &failure);
+                }
+                let deferral = Deferral {
+                    attempts,
+                    class: Some(class),
+                    error: Some(format!("{}: {}", failure.code, failure.message)),
+                    ..self.waiting(&route, pending.message.destination.clone(), reason, Due::In(delay))
+                };
+                self.window.defer(pending, deferral);
+            }
+            Decision::Dead { attempts, class, failure } => {
+                self.metrics.failures.increment(1);
+                self.metrics.dead.increment(1);
+                tracing::warn!(
+                    lane = %self.lease.id(), id = %pending.message.stored.event.id, code = %failure.code,
+                    attempts, "event is dead"
+                );
+                let death = Death {
+                    attempts,
+                    class,
+                    code: failure.code.into_owned(),
+                    error: failure.message,
+                    route: Arc::clone(&route.name),
+                    holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
+                };
+                self.window.bury(pending, death);
+            }
+        }
+        None
+    }
+
+    /// The sink held this event behind an earlier one of its key.
+    fn held(&mut self, pending: Pending) {
+        if pending.origin == Origin::Deferred {
+            // It is still among the deferred, and comes due when the one before it leaves.
+            self.window.let_go(&pending);
+            return;
+        }
+        let Some(key) = pending.message.order_key() else { return self.window.put_back(pending) };
+        if self.window.is_blocked(key) {
+            let deferral =
+                self.waiting(&pending.route, pending.message.destination.clone(), Reason::Held, Due::Behind);
+            return self.window.defer(pending, deferral);
+        }
+        // The one before it waits for the sink, died without holding its key, or is in a call that has
+        // not come back: try again, but not before the next call returns.
+        if !self.calls.is_empty() {
+            self.window.be_shy(key);
+        }
+        self.window.put_back(pending);
+    }
+
+    fn close_destination(&mut self, destination: &str, failure: &Failure) {
+        let now = Instant::now();
+        let initial = Duration::from_millis(self.settings.breaker_initial_ms);
+        let max = Duration::from_millis(self.settings.breaker_max_ms);
+        if let Some(breaker) = self.destinations.get_mut(destination) {
+            return breaker.fail(now, initial, max);
+        }
+        tracing::warn!(
+            lane = %self.lease.id(), destination, code = %failure.code, error = %failure.message,
+            "destination out of reach: its events wait, no attempt is counted"
+        );
+        if self.destinations.len() >= DESTINATIONS_MAX
+            && let Some(other) = self.destinations.keys().next().cloned()
+        {
+            self.destinations.remove(&other);
+        }
+        self.destinations.insert(destination.to_owned(), Breaker::opened(now, initial));
+    }
+
+    /// An event that a drained shutdown leaves behind in a page that must be settled.
+    pub(super) fn defer_drained(&mut self, pending: Pending) {
+        let deferral = self.waiting(
+            &pending.route,
+            pending.message.destination.clone(),
+            Reason::Drained,
+            Due::In(Duration::ZERO),
+        );
+        self.window.defer(pending, deferral);
+    }
+}
+
+fn unanswered(messages: usize, timeout: Duration) -> Vec<Verdict> {
+    let failure = Failure::of_sink("relay.publish_timeout", format!("no answer within {timeout:?}"));
+    vec![Verdict::Unknown(failure); messages]
+}
+
+/// Lets a test's event kill the process, as a bug in a client library would.
+#[cfg(feature = "failpoints")]
+fn poison(messages: &[Message]) {
+    if messages.iter().any(|message| message.stored.event.headers.get("x-posthaste-test-abort").is_some()) {
+        // CRASH(publish.poison): an event kills its relay again and again; it ends as a dead letter (F21).
+        crash_point!("publish.poison");
+        std::process::abort();
+    }
+}
+
+#[cfg(not(feature = "failpoints"))]
+fn poison(_: &[Message]) {}

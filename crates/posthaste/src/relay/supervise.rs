@@ -1,0 +1,482 @@
+//! The supervisor of one outbox: heartbeat, fair shares, lanes, sweeps, drained shutdown.
+
+use super::lane::{self, LaneContext, LaneEnd, Progress};
+use super::settings::RelaySettings;
+use super::share;
+use crate::clock::Clock;
+use crate::event::Limits;
+use crate::lifecycle::ClassOverrides;
+use crate::route::{RouteTable, UNROUTED};
+use crate::sink::{NullSink, Sink};
+use crate::store::{Controls, JoinPlan, LaneId, Lease, Roll, SinkPlan, StartAt, Store, StoreError};
+use crate::task::{Task, spawn};
+use crate::telemetry;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// A lane that cannot go on is looked at again after this long: an operator may have repaired it.
+const BROKEN_PAUSE: Duration = Duration::from_secs(10);
+
+/// A lane that owes a settlement for this long is stalled (F85).
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+
+/// A sink of an outbox.
+pub struct SinkEntry {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The sink.
+    pub sink: Arc<dyn Sink>,
+    /// Where it begins if the store has never seen it.
+    pub start_at: StartAt,
+    /// Error classes set by configuration.
+    pub classes: ClassOverrides,
+}
+
+/// What one relay does for one outbox.
+pub struct RelayPlan {
+    /// Name of the outbox.
+    pub outbox: Arc<str>,
+    /// The service whose events these are.
+    pub service: Arc<str>,
+    /// Name of this relay, unique among all.
+    pub relay: Arc<str>,
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Its sinks.
+    pub sinks: Vec<SinkEntry>,
+    /// Its routes.
+    pub routes: RouteTable,
+    /// What an event may be.
+    pub limits: Limits,
+    /// How many lanes, if they are to be created.
+    pub lanes: Option<u16>,
+}
+
+/// How a relay is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Health {
+    /// Whether it makes progress, or has nothing to do.
+    pub ready: bool,
+    /// In words.
+    pub why: String,
+    /// Lanes it owns.
+    pub lanes_owned: usize,
+}
+
+/// How a drained shutdown went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOutcome {
+    /// No live lease, no unsettled acknowledgement (G8).
+    Clean,
+    /// The deadline came first: leases expire by themselves, some events may be sent twice.
+    Hurried,
+}
+
+/// A running relay. Dropping it kills the relay as a crash would.
+pub struct RelayHandle {
+    stop: watch::Sender<bool>,
+    health: watch::Receiver<Health>,
+    failed: watch::Receiver<Option<String>>,
+    task: Task<DrainOutcome>,
+}
+
+impl RelayHandle {
+    /// Stops reading, lets what is in flight settle, gives the lanes back.
+    pub async fn drain(self) -> DrainOutcome {
+        self.stop.send_replace(true);
+        let Self { task, .. } = self;
+        task.await.unwrap_or(DrainOutcome::Hurried)
+    }
+
+    /// How it is.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        if self.task.is_finished() {
+            let why = self.failed.borrow().clone().unwrap_or_else(|| "stopped".to_owned());
+            return Health { ready: false, why, lanes_owned: 0 };
+        }
+        self.health.borrow().clone()
+    }
+
+    /// Resolves when the relay cannot go on, with an operator's message.
+    pub async fn failed(&mut self) -> String {
+        match self.failed.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            Err(_) => "the relay's task ended".to_owned(),
+        }
+    }
+}
+
+/// Starts a relay.
+pub fn start(
+    plan: RelayPlan,
+    settings: watch::Receiver<RelaySettings>,
+    routes: watch::Receiver<RouteTable>,
+    clock: Arc<dyn Clock>,
+) -> RelayHandle {
+    let (stop, stopped) = watch::channel(false);
+    let waiting = Health { ready: false, why: "connecting".to_owned(), lanes_owned: 0 };
+    let (health_out, health) = watch::channel(waiting);
+    let (failed_out, failed) = watch::channel(None);
+    let supervisor = Supervisor::new(plan, settings, routes, clock, health_out);
+    let task = spawn("relay", async move {
+        match supervisor.run(stopped).await {
+            Ok(outcome) => outcome,
+            Err(why) => {
+                tracing::error!("{why}");
+                failed_out.send_replace(Some(why));
+                DrainOutcome::Hurried
+            }
+        }
+    });
+    RelayHandle { stop, health, failed, task }
+}
+
+struct Held {
+    epoch: i64,
+    stop: watch::Sender<bool>,
+    trust: watch::Sender<Instant>,
+    progress: Arc<Progress>,
+    task: Task<()>,
+}
+
+/// A lane that ended, by id and epoch.
+type Ended = (LaneId, i64, LaneEnd);
+
+struct Supervisor {
+    plan: RelayPlan,
+    join: JoinPlan,
+    settings: watch::Receiver<RelaySettings>,
+    routes: watch::Receiver<RouteTable>,
+    controls: watch::Sender<Controls>,
+    clock: Arc<dyn Clock>,
+    offset: Arc<AtomicI64>,
+    health: watch::Sender<Health>,
+    held: FxHashMap<LaneId, Held>,
+    broken: FxHashMap<LaneId, (Instant, String)>,
+    unclean_ends: usize,
+    ends: mpsc::Receiver<Ended>,
+    ends_in: mpsc::Sender<Ended>,
+}
+
+impl Supervisor {
+    fn new(
+        mut plan: RelayPlan,
+        settings: watch::Receiver<RelaySettings>,
+        routes: watch::Receiver<RouteTable>,
+        clock: Arc<dyn Clock>,
+        health: watch::Sender<Health>,
+    ) -> Self {
+        if !plan.routes.is_total() {
+            let sink: Arc<dyn Sink> = Arc::new(NullSink);
+            plan.sinks.push(SinkEntry {
+                name: UNROUTED.into(),
+                sink,
+                start_at: StartAt::Now,
+                classes: ClassOverrides::new(),
+            });
+        }
+        let names: Vec<String> = plan.sinks.iter().map(|entry| entry.name.to_string()).collect();
+        let join = JoinPlan {
+            relay: Arc::clone(&plan.relay),
+            sinks: plan.sinks.iter().map(|entry| sink_plan(entry, &plan.routes)).collect(),
+            routes: plan.routes.fingerprint(&names),
+            lanes: plan.lanes,
+            lease_ttl: Duration::from_millis(settings.borrow().lease_ttl_ms),
+        };
+        let (ends_in, ends) = mpsc::channel(16);
+        Self {
+            ends,
+            ends_in,
+            plan,
+            join,
+            settings,
+            routes,
+            controls: watch::channel(Controls::default()).0,
+            clock,
+            offset: Arc::new(AtomicI64::new(0)),
+            health,
+            held: FxHashMap::default(),
+            broken: FxHashMap::default(),
+            unclean_ends: 0,
+        }
+    }
+
+    async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<DrainOutcome, String> {
+        let mut joined = false;
+        let sweeper = self.sweeper();
+        while !*stop.borrow() {
+            let beat = Duration::from_millis(self.settings.borrow().heartbeat_ms);
+            let next = Instant::now() + beat;
+            if !joined {
+                joined = self.join().await?;
+            }
+            if joined {
+                joined = self.beat().await?;
+            }
+            tokio::select! {
+                biased;
+                _ = stop.changed() => break,
+                () = tokio::time::sleep_until(next) => {}
+                () = self.lane_ended() => {}
+            }
+        }
+        drop(sweeper);
+        Ok(self.drain().await)
+    }
+
+    /// `true` once the store knows this relay. A store that is down is waited for; a store that says no
+    /// ends the relay.
+    async fn join(&mut self) -> Result<bool, String> {
+        match self.plan.store.join(&self.join).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_transient() => {
+                self.tell(false, format!("waiting for the store: {error}"));
+                tracing::warn!(outbox = %self.plan.outbox, %error, "the store is out of reach; it is tried again");
+                Ok(false)
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// One heartbeat. `false`: the connection is gone and the relay must join again.
+    async fn beat(&mut self) -> Result<bool, String> {
+        let before = Instant::now();
+        let leases: Vec<(LaneId, i64)> =
+            self.held.iter().map(|(id, held)| (id.clone(), held.epoch)).collect();
+        let roll = match self.plan.store.roll(&leases).await {
+            Ok(roll) => roll,
+            Err(error) if error.is_transient() => {
+                tracing::warn!(outbox = %self.plan.outbox, %error, "heartbeat failed; leases run on for now");
+                self.tell(false, format!("the store is out of reach: {error}"));
+                return Ok(false);
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        if let Some(why) = &roll.refused {
+            return Err(why.clone());
+        }
+        self.offset.store(roll.now.0 - self.clock.now().0, std::sync::atomic::Ordering::Relaxed);
+        if *self.controls.borrow() != roll.controls {
+            self.controls.send_replace(roll.controls.clone());
+        }
+        self.renew_trust(&roll, before);
+        self.collect_dead();
+        self.rebalance(&roll).await;
+        self.report();
+        Ok(true)
+    }
+
+    /// A lease that the roll shows as ours is trusted for its TTL less a margin, counted from before the
+    /// call (F22). One that it does not show as ours is gone: its lane ends at once.
+    fn renew_trust(&mut self, roll: &Roll, before: Instant) {
+        let until = before + self.settings.borrow().lease_trust();
+        let me = &self.plan.relay;
+        self.held.retain(|id, held| {
+            let mine = roll
+                .lanes
+                .iter()
+                .any(|lane| lane.id == *id && lane.epoch == held.epoch && lane.owner.as_ref() == Some(me));
+            if mine {
+                held.trust.send_replace(until);
+            } else if !held.task.is_finished() {
+                tracing::warn!(lane = %id, "lease lost: another relay owns the lane");
+                metrics::counter!(telemetry::LEASES_LOST, "service" => self.plan.service.to_string(),
+                    "outbox" => self.plan.outbox.to_string(), "sink" => id.sink.to_string())
+                .increment(1);
+            }
+            mine
+        });
+    }
+
+    async fn rebalance(&mut self, roll: &Roll) {
+        let mine: Vec<LaneId> = self.held.keys().cloned().collect();
+        let moves = share::moves(&self.plan.relay, &mine, roll);
+        for id in moves.release {
+            if let Some(held) = self.held.get(&id) {
+                held.stop.send_replace(true);
+            }
+        }
+        for id in moves.take {
+            if self.is_broken(&id) {
+                continue;
+            }
+            let before = Instant::now();
+            match self.plan.store.take(&id).await {
+                Ok(Some(lease)) => self.start_lane(id, lease, before),
+                Ok(None) => {}
+                Err(StoreError::Broken(why)) => self.mark_broken(id, why),
+                Err(error) => tracing::warn!(lane = %id, %error, "the lane could not be taken"),
+            }
+        }
+    }
+
+    fn start_lane(&mut self, id: LaneId, lease: Arc<dyn Lease>, before: Instant) {
+        let Some(entry) = self.plan.sinks.iter().find(|entry| entry.name == id.sink) else { return };
+        let progress = Arc::new(Progress::new());
+        let context = Arc::new(LaneContext {
+            service: Arc::clone(&self.plan.service),
+            outbox: Arc::clone(&self.plan.outbox),
+            store: Arc::clone(&self.plan.store),
+            sink: Arc::clone(&entry.sink),
+            classes: entry.classes.clone(),
+            limits: self.plan.limits,
+            settings: self.settings.clone(),
+            routes: self.routes.clone(),
+            controls: self.controls.subscribe(),
+            clock: Arc::clone(&self.clock),
+            offset: Arc::clone(&self.offset),
+            progress: Arc::clone(&progress),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let (trust, trusted) = watch::channel(before + self.settings.borrow().lease_trust());
+        let epoch = lease.epoch();
+        tracing::info!(lane = %id, epoch, "lane taken");
+        let (ends, ended) = (self.ends_in.clone(), id.clone());
+        let task = spawn("lane", async move {
+            let end = lane::run(context, lease, trusted, stopped).await;
+            // The supervisor is gone only when the whole relay is.
+            let _ = ends.send((ended, epoch, end)).await;
+        });
+        self.held.insert(id, Held { epoch, stop, trust, progress, task });
+    }
+
+    /// Waits for the end of a lane, so that its hand-over does not wait for the next heartbeat.
+    async fn lane_ended(&mut self) {
+        if let Some((id, epoch, end)) = self.ends.recv().await
+            && self.held.get(&id).is_some_and(|held| held.epoch == epoch)
+        {
+            self.held.remove(&id);
+            self.note_end(id, end);
+        }
+    }
+
+    /// Lanes whose tasks ended since the last heartbeat, some perhaps without a word.
+    fn collect_dead(&mut self) {
+        let finished = |(id, held): (&LaneId, &Held)| held.task.is_finished().then(|| id.clone());
+        let dead: Vec<LaneId> = self.held.iter().filter_map(finished).collect();
+        // A task speaks before it finishes: whoever is finished and silent has panicked.
+        while let Ok((id, epoch, end)) = self.ends.try_recv() {
+            if self.held.get(&id).is_some_and(|held| held.epoch == epoch) {
+                self.held.remove(&id);
+                self.note_end(id, end);
+            }
+        }
+        for id in dead {
+            if self.held.remove(&id).is_some() {
+                self.mark_broken(id, "its task panicked; see the log".to_owned());
+            }
+        }
+    }
+
+    fn note_end(&mut self, id: LaneId, end: LaneEnd) {
+        match end {
+            LaneEnd::Released { clean: true } => tracing::info!(lane = %id, "lane released"),
+            LaneEnd::Released { clean: false } | LaneEnd::Lost => self.unclean_ends += 1,
+            LaneEnd::Broken(why) => self.mark_broken(id, why),
+        }
+    }
+
+    fn mark_broken(&mut self, id: LaneId, why: String) {
+        tracing::error!(lane = %id, "the lane stopped: {why}");
+        self.broken.insert(id, (Instant::now(), why));
+    }
+
+    fn is_broken(&mut self, id: &LaneId) -> bool {
+        self.broken.retain(|_, (since, _)| since.elapsed() < BROKEN_PAUSE);
+        self.broken.contains_key(id)
+    }
+
+    fn tell(&self, ready: bool, why: String) {
+        self.health.send_replace(Health { ready, why, lanes_owned: self.held.len() });
+    }
+
+    fn report(&self) {
+        let (service, outbox) = (self.plan.service.to_string(), self.plan.outbox.to_string());
+        metrics::gauge!(telemetry::LANES_OWNED, "service" => service, "outbox" => outbox)
+            .set(self.held.len() as f64);
+        if let Some((id, (_, why))) = self.broken.iter().next() {
+            return self.tell(false, format!("stalled: {id}: {why}"));
+        }
+        for (id, held) in &self.held {
+            let (turned, clear) = held.progress.ages();
+            if turned > STALLED_AFTER || clear > STALLED_AFTER {
+                return self.tell(
+                    false,
+                    format!("stalled: {id} has not settled anything for {} s", clear.as_secs()),
+                );
+            }
+        }
+        let unsettled = |held: &Held| held.progress.unsettled.load(std::sync::atomic::Ordering::Relaxed) > 0;
+        let busy = self.held.values().any(unsettled);
+        self.tell(true, if busy { "delivering" } else { "idle" }.to_owned());
+    }
+
+    fn sweeper(&self) -> Task<()> {
+        let (store, settings) = (Arc::clone(&self.plan.store), self.settings.clone());
+        let (service, outbox) = (self.plan.service.to_string(), self.plan.outbox.to_string());
+        spawn("sweep", async move {
+            let truncated = metrics::counter!(telemetry::SEGMENTS_TRUNCATED, "service" => service.clone(), "outbox" => outbox.clone());
+            let failures = metrics::counter!(telemetry::AUDIT_FAILURES, "service" => service.clone(), "outbox" => outbox.clone());
+            let full =
+                metrics::gauge!(telemetry::RING_FULL, "service" => service, "outbox" => outbox.clone());
+            loop {
+                let pause = settings.borrow().sweep_interval_ms;
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                match store.sweep().await {
+                    Ok(swept) => {
+                        truncated.increment(u64::from(swept.truncated));
+                        failures.increment(u64::from(swept.audit_failures));
+                        full.set(if swept.ring_full { 1.0 } else { 0.0 });
+                    }
+                    Err(error) => tracing::debug!(outbox, %error, "sweep failed; it is tried again"),
+                }
+            }
+        })
+    }
+
+    async fn drain(mut self) -> DrainOutcome {
+        self.tell(false, "draining".to_owned());
+        let deadline = Instant::now() + Duration::from_millis(self.settings.borrow().drain_timeout_ms);
+        for held in self.held.values() {
+            held.stop.send_replace(true);
+        }
+        while !self.held.is_empty() {
+            // The leases must outlive the drain.
+            let beat = Duration::from_millis(self.settings.borrow().heartbeat_ms);
+            let wait = (Instant::now() + beat).min(deadline);
+            let timed_out = tokio::time::timeout_at(wait, self.lane_ended()).await.is_err();
+            self.collect_dead();
+            if Instant::now() >= deadline {
+                tracing::warn!(lanes = self.held.len(), "drain deadline: the rest is left to lease expiry");
+                return DrainOutcome::Hurried;
+            }
+            if timed_out {
+                self.renew_while_draining().await;
+            }
+        }
+        for entry in &self.plan.sinks {
+            entry.sink.close().await;
+        }
+        let left = tokio::time::timeout_at(deadline, self.plan.store.leave()).await;
+        let said_goodbye = matches!(left, Ok(Ok(())));
+        if said_goodbye && self.unclean_ends == 0 { DrainOutcome::Clean } else { DrainOutcome::Hurried }
+    }
+
+    async fn renew_while_draining(&mut self) {
+        let before = Instant::now();
+        let leases: Vec<(LaneId, i64)> =
+            self.held.iter().map(|(id, held)| (id.clone(), held.epoch)).collect();
+        if let Ok(roll) = self.plan.store.roll(&leases).await {
+            self.renew_trust(&roll, before);
+        }
+    }
+}
+
+fn sink_plan(entry: &SinkEntry, routes: &RouteTable) -> SinkPlan {
+    SinkPlan { name: Arc::clone(&entry.name), filter: routes.filter(&entry.name), start_at: entry.start_at }
+}

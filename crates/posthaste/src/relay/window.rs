@@ -1,0 +1,390 @@
+//! What a lane has read and not yet settled.
+//!
+//! Pages are decided event by event, in any order, and settled page by page from the front: the settled
+//! prefix never runs past an undecided event (F26). The window also remembers which keys have an
+//! undelivered event *in memory*: what the database cannot tell a page that was read before that
+//! event's settlement committed.
+
+use crate::event::StoredEvent;
+use crate::mutation::{Mutation, active};
+use crate::route::Route;
+use crate::sink::{Message, Ordering};
+use crate::store::{Death, Deferral, Settlement};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Where an event in hand came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The log, by page number.
+    Page(u64),
+    /// The deferred.
+    Deferred,
+}
+
+/// An event in hand.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) origin: Origin,
+    /// Its place in the page: order is kept by it.
+    pub(crate) index: u32,
+    pub(crate) attempts: u32,
+    pub(crate) message: Message,
+    pub(crate) route: Arc<Route>,
+}
+
+#[derive(Debug, Default)]
+struct PageInHand {
+    number: u64,
+    events: usize,
+    bytes: usize,
+    /// Events without a decision, those in flight included.
+    open: usize,
+    /// Events to publish, in order.
+    waiting: VecDeque<Pending>,
+    deferred: Vec<(StoredEvent, Deferral)>,
+    dead: Vec<(StoredEvent, Death)>,
+    delivered: bool,
+}
+
+#[derive(Debug, Default)]
+struct BlockedKey {
+    /// The newest page that defers something of this key.
+    page: u64,
+    /// Set once that is settled: pages up to this number were read before the settlement.
+    until_page: Option<u64>,
+}
+
+/// The window of one lane.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    pages: VecDeque<PageInHand>,
+    blocked: FxHashMap<String, BlockedKey>,
+    /// Keys with a call in flight, where the sink keeps no order over calls.
+    busy: FxHashMap<String, usize>,
+    /// Keys that the sink held while the failing call had not come back yet.
+    shy: FxHashSet<String>,
+    events: usize,
+    bytes: usize,
+    /// Deferred events in hand that wait to be published.
+    due: VecDeque<Pending>,
+    due_in_flight: usize,
+    outcome: Settlement,
+}
+
+/// A page about to be decided.
+pub(crate) struct Arrival {
+    pub(crate) number: u64,
+    pub(crate) events: usize,
+    pub(crate) bytes: usize,
+    pub(crate) waiting: Vec<Pending>,
+    pub(crate) deferred: Vec<(StoredEvent, Deferral)>,
+    pub(crate) dead: Vec<(StoredEvent, Death)>,
+}
+
+impl Window {
+    pub(crate) fn events(&self) -> usize {
+        self.events
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Puts a page in. Keys that became free in the meantime are forgotten first.
+    pub(crate) fn arrive(&mut self, arrival: Arrival) {
+        let Arrival { number, events, bytes, waiting, deferred, dead } = arrival;
+        let open = waiting.len();
+        self.events += events;
+        self.bytes += bytes;
+        self.pages.push_back(PageInHand {
+            number,
+            events,
+            bytes,
+            open,
+            waiting: waiting.into(),
+            deferred,
+            dead,
+            delivered: false,
+        });
+    }
+
+    /// Forgets keys whose settlement was committed before page `number` was read: the database answers
+    /// for them now.
+    pub(crate) fn forget_blocked_before(&mut self, number: u64) {
+        if !self.blocked.is_empty() {
+            self.blocked.retain(|_, key| key.until_page.is_none_or(|until| until >= number));
+        }
+    }
+
+    pub(crate) fn block(&mut self, key: &str, page: u64) {
+        let entry = self.blocked.entry(key.to_owned()).or_default();
+        entry.page = entry.page.max(page);
+        entry.until_page = None;
+    }
+
+    pub(crate) fn is_blocked(&self, key: &str) -> bool {
+        !self.blocked.is_empty() && self.blocked.contains_key(key)
+    }
+
+    /// Takes the next events to publish, in order, skipping keys that must wait. Deferred events have
+    /// their own calls, so that they never starve fresh ones.
+    pub(crate) fn take_batch(&mut self, most: usize, ordering: Ordering) -> Vec<Pending> {
+        let mut batch = Vec::new();
+        let mut passed_over = FxHashSet::default();
+        for page in &mut self.pages {
+            if batch.len() >= most {
+                break;
+            }
+            if page.waiting.is_empty() {
+                continue;
+            }
+            let free = ordering == Ordering::Overlap && self.shy.is_empty();
+            if free && batch.is_empty() && page.waiting.len() <= most {
+                batch = std::mem::take(&mut page.waiting).into();
+                continue;
+            }
+            let mut rest = VecDeque::new();
+            while let Some(pending) = page.waiting.pop_front() {
+                let taken =
+                    batch.len() < most && may_go(&pending, ordering, &self.busy, &self.shy, &mut passed_over);
+                if taken { batch.push(pending) } else { rest.push_back(pending) }
+            }
+            page.waiting = rest;
+        }
+        self.mark_busy(&batch, ordering);
+        batch
+    }
+
+    /// Takes deferred events to publish.
+    pub(crate) fn take_due(&mut self, most: usize, ordering: Ordering) -> Vec<Pending> {
+        let mut batch = Vec::new();
+        let mut passed_over = FxHashSet::default();
+        let mut rest = VecDeque::new();
+        while let Some(pending) = self.due.pop_front() {
+            let taken =
+                batch.len() < most && may_go(&pending, ordering, &self.busy, &self.shy, &mut passed_over);
+            if taken { batch.push(pending) } else { rest.push_back(pending) }
+        }
+        self.due = rest;
+        self.due_in_flight += batch.len();
+        self.mark_busy(&batch, ordering);
+        batch
+    }
+
+    fn mark_busy(&mut self, batch: &[Pending], ordering: Ordering) {
+        if ordering == Ordering::Overlap {
+            return;
+        }
+        for key in batch.iter().filter_map(|pending| pending.message.order_key()) {
+            *self.busy.entry(key.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// A call came back: its keys are no longer in flight, and held keys may be looked at again.
+    pub(crate) fn returned(&mut self, batch: &[Pending], ordering: Ordering) {
+        self.shy.clear();
+        if ordering == Ordering::Overlap {
+            return;
+        }
+        for key in batch.iter().filter_map(|pending| pending.message.order_key()) {
+            if let Some(count) = self.busy.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.busy.remove(key);
+                }
+            }
+        }
+    }
+
+    /// The sink held this key for a call that has not come back: not again before one does.
+    pub(crate) fn be_shy(&mut self, key: &str) {
+        self.shy.insert(key.to_owned());
+    }
+
+    pub(crate) fn has_due(&self) -> bool {
+        !self.due.is_empty() || self.due_in_flight > 0 || self.has_outcome()
+    }
+
+    pub(crate) fn add_due(&mut self, pending: Vec<Pending>) {
+        self.due.extend(pending);
+    }
+
+    fn page(&mut self, number: u64) -> Option<&mut PageInHand> {
+        let front = self.pages.front()?.number;
+        // Numbers are consecutive but for empty pages that were never put in.
+        let mut at = usize::try_from(number.checked_sub(front)?).ok()?.min(self.pages.len() - 1);
+        while self.pages[at].number > number {
+            at = at.checked_sub(1)?;
+        }
+        Some(&mut self.pages[at]).filter(|page| page.number == number)
+    }
+
+    pub(crate) fn delivered(&mut self, pending: &Pending) {
+        match pending.origin {
+            Origin::Page(number) => {
+                if let Some(page) = self.page(number) {
+                    page.open -= 1;
+                    page.delivered = true;
+                }
+            }
+            Origin::Deferred => {
+                self.due_in_flight -= 1;
+                self.outcome.delivered.push(pending.message.stored.seq);
+            }
+        }
+    }
+
+    pub(crate) fn defer(&mut self, pending: Pending, deferral: Deferral) {
+        match pending.origin {
+            Origin::Page(number) => {
+                if deferral.holds
+                    && let Some(key) = pending.message.order_key()
+                {
+                    self.block(key, number);
+                }
+                if let Some(page) = self.page(number) {
+                    page.open -= 1;
+                    page.deferred.push((pending.message.stored, deferral));
+                }
+            }
+            Origin::Deferred => {
+                self.due_in_flight -= 1;
+                self.outcome.again.push((pending.message.stored.seq, deferral));
+            }
+        }
+    }
+
+    pub(crate) fn bury(&mut self, pending: Pending, death: Death) {
+        match pending.origin {
+            Origin::Page(number) => {
+                if death.holds
+                    && let Some(key) = pending.message.order_key()
+                {
+                    self.block(key, number);
+                }
+                if let Some(page) = self.page(number) {
+                    page.open -= 1;
+                    page.dead.push((pending.message.stored, death));
+                }
+            }
+            Origin::Deferred => {
+                self.due_in_flight -= 1;
+                self.outcome.died.push((pending.message.stored.seq, death));
+            }
+        }
+    }
+
+    /// A deferred event that stays as it is in the store.
+    pub(crate) fn let_go(&mut self, pending: &Pending) {
+        if pending.origin == Origin::Deferred {
+            self.due_in_flight -= 1;
+        }
+    }
+
+    /// A deferred event that dies without having been published again.
+    pub(crate) fn bury_deferred(&mut self, seq: i64, death: Death) {
+        self.outcome.died.push((seq, death));
+    }
+
+    /// Back into the queue, in its place.
+    pub(crate) fn put_back(&mut self, pending: Pending) {
+        match pending.origin {
+            Origin::Page(number) => {
+                if let Some(page) = self.page(number) {
+                    let at = page.waiting.partition_point(|other| other.index < pending.index);
+                    page.waiting.insert(at, pending);
+                }
+            }
+            Origin::Deferred => {
+                self.due_in_flight -= 1;
+                let at = self.due.partition_point(|other| other.index < pending.index);
+                self.due.insert(at, pending);
+            }
+        }
+    }
+
+    fn has_outcome(&self) -> bool {
+        !self.outcome.delivered.is_empty() || !self.outcome.again.is_empty() || !self.outcome.died.is_empty()
+    }
+
+    /// Whether something can be settled, and how many events it would free.
+    pub(crate) fn settleable(&self) -> Option<usize> {
+        let freed: usize = self.complete().map(|page| page.events).sum();
+        let pages = self.complete().next().is_some();
+        (pages || self.has_outcome()).then_some(freed)
+    }
+
+    fn complete(&self) -> impl Iterator<Item = &PageInHand> {
+        let pass_unsettled = active(Mutation::PassUnsettled);
+        let before_ack = active(Mutation::SettleBeforeAck);
+        self.pages.iter().take_while(move |page| {
+            page.open == 0 || pass_unsettled || (before_ack && page.waiting.is_empty())
+        })
+    }
+
+    /// Takes out what can be settled.
+    pub(crate) fn take_settlement(&mut self) -> Settlement {
+        let pages = self.complete().count();
+        let mut settlement = std::mem::take(&mut self.outcome);
+        for page in self.pages.iter_mut().take(pages) {
+            settlement.through = Some(page.number);
+            settlement.deferred.append(&mut page.deferred);
+            settlement.dead.append(&mut page.dead);
+        }
+        settlement
+    }
+
+    /// A settlement was committed while reads up to `last_read` had been started.
+    pub(crate) fn settled(&mut self, through: Option<u64>, last_read: u64) {
+        let Some(through) = through else { return };
+        while self.pages.front().is_some_and(|page| page.number <= through) {
+            if let Some(page) = self.pages.pop_front() {
+                self.events -= page.events;
+                self.bytes -= page.bytes;
+            }
+        }
+        for key in self.blocked.values_mut().filter(|key| key.page <= through && key.until_page.is_none()) {
+            key.until_page = Some(last_read);
+        }
+    }
+
+    /// For a drained shutdown: gives up every event that is not decided. Those of pages with a delivery
+    /// come back as a list to be deferred, so that no acknowledgement stays unsettled (G8); pages nobody
+    /// touched are simply read again by the next owner.
+    pub(crate) fn abandon(&mut self) -> Vec<Pending> {
+        let touched =
+            |page: &PageInHand| page.delivered || !page.deferred.is_empty() || !page.dead.is_empty();
+        let last = self.pages.iter().rposition(touched).map_or(0, |at| at + 1);
+        for page in self.pages.drain(last..) {
+            self.events -= page.events;
+            self.bytes -= page.bytes;
+        }
+        self.due.clear();
+        self.pages.iter_mut().flat_map(|page| std::mem::take(&mut page.waiting)).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pages.is_empty() && !self.has_outcome()
+    }
+}
+
+fn may_go(
+    pending: &Pending,
+    ordering: Ordering,
+    busy: &FxHashMap<String, usize>,
+    shy: &FxHashSet<String>,
+    passed_over: &mut FxHashSet<String>,
+) -> bool {
+    let Some(key) = pending.message.order_key() else { return true };
+    if busy.contains_key(key) || shy.contains(key) || passed_over.contains(key) {
+        passed_over.insert(key.to_owned());
+        return false;
+    }
+    if ordering == Ordering::None {
+        // One of a key at a time: the next one of it waits for this one.
+        passed_over.insert(key.to_owned());
+    }
+    true
+}
