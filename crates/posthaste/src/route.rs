@@ -262,7 +262,7 @@ impl Route {
         stored: StoredEvent,
         source: &Arc<str>,
         limits: &Limits,
-    ) -> Result<Message, Refused> {
+    ) -> Result<Message, Box<Refused>> {
         match self.dress(&stored, limits) {
             Ok((destination, payload)) => Ok(Message {
                 stored,
@@ -271,7 +271,7 @@ impl Route {
                 ordered: self.order == Order::Key,
                 source: Arc::clone(source),
             }),
-            Err(failure) => Err(Refused { stored, failure }),
+            Err(failure) => Err(Box::new(Refused { stored, failure })),
         }
     }
 

@@ -110,7 +110,8 @@ impl Lane {
                     route: Arc::clone(route),
                 })
             }
-            Err(Refused { failure, .. }) => {
+            Err(refusal) => {
+                let Refused { failure, .. } = *refusal;
                 self.metrics.dead.increment(1);
                 let death = Death {
                     attempts,

@@ -155,7 +155,10 @@ impl Lane {
         }
         let message = match route.encode(stored, &self.context.service, &self.context.limits) {
             Ok(message) => message,
-            Err(Refused { stored, failure }) => return Fate::Dead(stored, refused(route, failure)),
+            Err(refusal) => {
+                let Refused { stored, failure } = *refusal;
+                return Fate::Dead(stored, refused(route, failure));
+            }
         };
         let behind = route.order == Order::Key
             && message
