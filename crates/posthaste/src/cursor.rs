@@ -131,13 +131,15 @@ impl Marks {
         }
         let anchor = self.marks.partition_point(|m| m.xid < oldest_running);
         self.marks.drain(..anchor.saturating_sub(1));
-        // The younger half stays; of the older half every other one goes.
-        let half = self.marks.len().saturating_sub(MARKS_KEPT / 2);
-        let mut index = 0;
-        self.marks.retain(|_| {
-            index += 1;
-            index == 1 || index > half || index % 2 == 1
-        });
+        // The younger half stays; of the older half every other one goes, until few enough are left.
+        while self.marks.len() > MARKS_KEPT {
+            let half = self.marks.len() - MARKS_KEPT / 2;
+            let mut index = 0;
+            self.marks.retain(|_| {
+                index += 1;
+                index == 1 || index > half || index % 2 == 1
+            });
+        }
     }
 
     /// How many there are.

@@ -91,7 +91,8 @@ mod tests {
     #[test]
     fn fifteen_attempts_last_about_thirteen_minutes() {
         let minutes = RetryPolicy::default().horizon().as_secs_f64() / 60.0;
-        assert!((12.0..15.0).contains(&minutes), "{minutes}");
+        // Jitter adds a tenth on average.
+        assert!((12.0..14.0).contains(&(minutes * 1.1)), "{minutes}");
     }
 
     proptest! {

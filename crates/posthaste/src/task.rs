@@ -30,6 +30,11 @@ impl<T> Task<T> {
         self.handle.abort();
     }
 
+    /// Lets the task end by itself: only for one that ends with the thing it serves.
+    pub fn detach(self) {
+        std::mem::forget(self);
+    }
+
     /// Whether it has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {

@@ -41,6 +41,12 @@ pub struct Call<'a> {
     id: u64,
 }
 
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chain").finish_non_exhaustive()
+    }
+}
+
 impl Chain {
     /// Registers a call's messages, in order, before the first of them is sent.
     pub fn enter(&self, messages: &[Message]) -> Call<'_> {

@@ -1,0 +1,143 @@
+//! Connections: TLS, passwords that change, sessions with the settings we rely on.
+//!
+//! A password file is read at every connect, and TLS files too, so that a rotation needs no restart.
+//! There are two TLS modes, none and verify-full: encryption without verification protects from nobody.
+
+use crate::config::{PostgresConfig, TlsMode};
+use crate::error::{describe, store_error};
+use posthaste::store::StoreError;
+use posthaste::task::{Task, spawn};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use std::path::Path;
+use std::sync::Arc;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+
+/// A connection and the task that drives it. Dropping it closes both.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    _driver: Task<()>,
+}
+
+/// What to do with NOTIFY messages that arrive on a connection.
+pub(crate) type OnNotify = Box<dyn FnMut() + Send>;
+
+/// Connects and returns a plain client; its driver runs until the client is dropped. For tools.
+pub async fn connect(config: &PostgresConfig) -> Result<Client, StoreError> {
+    let connection = open(config, None).await?;
+    let Connection { client, _driver } = connection;
+    // The driver ends by itself when the client is dropped: it must not be aborted before.
+    _driver.detach();
+    Ok(client)
+}
+
+/// Opens a connection.
+pub(crate) async fn open(
+    config: &PostgresConfig,
+    on_notify: Option<OnNotify>,
+) -> Result<Connection, StoreError> {
+    let mut target: Config = config.url.parse().map_err(|error: tokio_postgres::Error| {
+        StoreError::Fatal(format!("the database URL is not valid: {}", describe(&error)))
+    })?;
+    target.connect_timeout(config.connect_timeout);
+    target.application_name("posthaste");
+    if let Some(path) = &config.password_file {
+        let password = read(path)?;
+        target.password(String::from_utf8_lossy(&password).trim_end_matches(['\r', '\n']));
+    }
+    let late = |_| StoreError::Transient {
+        message: format!("no connection within {:?}", config.connect_timeout),
+        outcome_known: true,
+    };
+    // connect_timeout covers the TCP handshake alone; a server that accepts and says nothing needs this.
+    tokio::time::timeout(config.connect_timeout * 2, establish(config, target, on_notify))
+        .await
+        .map_err(late)?
+}
+
+async fn establish(
+    config: &PostgresConfig,
+    mut target: Config,
+    on_notify: Option<OnNotify>,
+) -> Result<Connection, StoreError> {
+    match config.tls {
+        TlsMode::Disable => {
+            target.ssl_mode(SslMode::Disable);
+            let (client, connection) = target.connect(NoTls).await.map_err(store_error)?;
+            Ok(Connection { client, _driver: drive(connection, on_notify) })
+        }
+        TlsMode::VerifyFull => {
+            target.ssl_mode(SslMode::Require);
+            let tls = tokio_postgres_rustls::MakeRustlsConnect::new(client_config(config)?);
+            let (client, connection) = target.connect(tls).await.map_err(store_error)?;
+            Ok(Connection { client, _driver: drive(connection, on_notify) })
+        }
+    }
+}
+
+fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, on_notify: Option<OnNotify>) -> Task<()>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    spawn("postgres connection", async move {
+        let Some(mut on_notify) = on_notify else {
+            // Its error reaches every caller of the client as "connection closed".
+            let _ = connection.await;
+            return;
+        };
+        let mut messages = futures_util::stream::poll_fn(move |context| connection.poll_message(context));
+        while let Some(Ok(message)) = futures_util::StreamExt::next(&mut messages).await {
+            if let AsyncMessage::Notification(_) = message {
+                on_notify();
+            }
+        }
+    })
+}
+
+fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
+    let Some(ca_file) = &config.ca_file else {
+        return Err(StoreError::Fatal(
+            "tls = \"verify-full\" needs ca_file: the CA that signed the server's certificate".to_owned(),
+        ));
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca_file)? {
+        roots.add(certificate).map_err(|error| bad_file(ca_file, &error))?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| StoreError::Fatal(format!("TLS: {error}")))?
+        .with_root_certificates(roots);
+    match (&config.cert_file, &config.key_file) {
+        (Some(cert_file), Some(key_file)) => {
+            let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| bad_file(key_file, &error))?;
+            builder
+                .with_client_auth_cert(certificates(cert_file)?, key)
+                .map_err(|error| bad_file(cert_file, &error))
+        }
+        (None, None) => Ok(builder.with_no_client_auth()),
+        _ => Err(StoreError::Fatal("cert_file and key_file go together".to_owned())),
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| bad_file(path, &error))?;
+    let found: Result<Vec<_>, _> = found.collect();
+    match found {
+        Ok(list) if list.is_empty() => Err(bad_file(path, &"it holds no certificate")),
+        Ok(list) => Ok(list),
+        Err(error) => Err(bad_file(path, &error)),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path).map_err(|error| bad_file(path, &error))
+}
+
+fn bad_file(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Fatal(format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,72 @@
+//! From the server's errors to what the caller does next.
+
+use posthaste::store::StoreError;
+use tokio_postgres::error::{DbError, SqlState};
+
+/// Judges an error of a statement that changed nothing if it failed (a read, or a whole transaction
+/// that was not being committed).
+pub(crate) fn store_error(error: tokio_postgres::Error) -> StoreError {
+    judge(error, true)
+}
+
+/// Judges an error of a commit, or of a statement that commits by itself: if the connection went away,
+/// nobody knows whether it was applied.
+pub(crate) fn commit_error(error: tokio_postgres::Error) -> StoreError {
+    judge(error, false)
+}
+
+fn judge(error: tokio_postgres::Error, outcome_known: bool) -> StoreError {
+    let Some(db) = error.as_db_error() else {
+        // Connection level: refused, reset, closed, TLS.
+        return StoreError::Transient { message: describe(&error), outcome_known };
+    };
+    match advice(db) {
+        Some(advice) => StoreError::Fatal(format!("{}: {advice}", db.message())),
+        // The server answered with an error: the transaction is certainly rolled back.
+        None => StoreError::Transient {
+            message: format!("{} ({})", db.message(), db.code().code()),
+            outcome_known: true,
+        },
+    }
+}
+
+/// The whole chain of causes in one line: tokio-postgres keeps the interesting part in the source.
+pub(crate) fn describe(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Errors that no retry mends, with what to do about them.
+fn advice(db: &DbError) -> Option<&'static str> {
+    let code = db.code();
+    Some(match *code {
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "the database refused the login; check user and password (or password_file). No event is touched"
+        }
+        SqlState::INVALID_CATALOG_NAME => "there is no such database; check the URL",
+        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME | SqlState::UNDEFINED_FUNCTION => {
+            "the outbox is not set up here; run `posthaste migrate up`, or check `schema`"
+        }
+        SqlState::UNDEFINED_COLUMN => "the outbox has another version; run `posthaste migrate status`",
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            "the role lacks a right; `posthaste migrate sql` prints the grants it needs"
+        }
+        SqlState::INVALID_SQL_STATEMENT_NAME | SqlState::DUPLICATE_PSTATEMENT => {
+            "named statements do not work here: a pooler in transaction mode? Set `pooled = true`"
+        }
+        _ => return None,
+    })
+}
+
+/// Whether an error is this SQLSTATE.
+pub(crate) fn is_code(error: &tokio_postgres::Error, code: &SqlState) -> bool {
+    error.code() == Some(code)
+}

@@ -1,0 +1,195 @@
+//! Statements over a small pool of connections, named where the connection is ours and unnamed behind a
+//! pooler in transaction mode.
+//!
+//! SQL lives in `sql/*.sql`, written for the schema `posthaste`; [`Sessions::sql`] puts the configured
+//! name in. The pool is our own few lines because every connect must read the password file again.
+
+use crate::config::PostgresConfig;
+use crate::connect::{Connection, open};
+use crate::error::store_error;
+use posthaste::store::StoreError;
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Row, Statement};
+
+/// A parameter and its type.
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// What a direct connection is set to. Commits must be durable whatever the database's default (F7);
+/// and a read of the log must walk its index in order: a plan that sorts is never right.
+const SESSION: &str = "set synchronous_commit = on; set enable_seqscan = off; set enable_bitmapscan = off; \
+                       set enable_sort = off; set max_parallel_workers_per_gather = 0; set jit = off; \
+                       set default_transaction_isolation = 'read committed'; \
+                       set plan_cache_mode = force_generic_plan";
+
+/// The same within a transaction behind a pooler.
+const SESSION_LOCAL: &str = "set local synchronous_commit = on; set local enable_seqscan = off; \
+                             set local enable_bitmapscan = off; set local enable_sort = off; \
+                             set local max_parallel_workers_per_gather = 0; set local jit = off";
+
+/// The pool.
+pub(crate) struct Sessions {
+    config: PostgresConfig,
+    quoted: String,
+    idle: Mutex<Vec<Live>>,
+    room: Arc<Semaphore>,
+}
+
+struct Live {
+    connection: Connection,
+    statements: FxHashMap<String, Statement>,
+}
+
+/// A connection in hand.
+pub(crate) struct Session {
+    live: Option<Live>,
+    /// In a transaction. Dropped in this state (its task was aborted), the connection is not used again.
+    in_transaction: bool,
+    sessions: Arc<Sessions>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Sessions {
+    pub(crate) fn new(config: PostgresConfig) -> Arc<Self> {
+        let room = Arc::new(Semaphore::new(config.connections_max.max(2)));
+        let quoted = quote(&config.schema);
+        Arc::new(Self { config, quoted, idle: Mutex::default(), room })
+    }
+
+    pub(crate) fn config(&self) -> &PostgresConfig {
+        &self.config
+    }
+
+    /// Puts the schema's name into a statement.
+    pub(crate) fn sql(&self, text: &str) -> String {
+        text.replace("posthaste.", &format!("{}.", self.quoted))
+    }
+
+    /// A connection, an idle one if there is any.
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Session, StoreError> {
+        let closed = |_| StoreError::Broken("the store is closed".to_owned());
+        let permit = Arc::clone(&self.room).acquire_owned().await.map_err(closed)?;
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match idle {
+                Some(live) if live.connection.client.is_closed() => {}
+                Some(live) => {
+                    return Ok(Session {
+                        live: Some(live),
+                        in_transaction: false,
+                        sessions: Arc::clone(self),
+                        _permit: permit,
+                    });
+                }
+                None => break,
+            }
+        }
+        let connection = open(&self.config, None).await?;
+        if !self.config.pooled {
+            connection.client.batch_execute(SESSION).await.map_err(store_error)?;
+        }
+        let live = Live { connection, statements: FxHashMap::default() };
+        Ok(Session { live: Some(live), in_transaction: false, sessions: Arc::clone(self), _permit: permit })
+    }
+}
+
+/// Quotes an identifier.
+pub(crate) fn quote(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+impl Session {
+    fn live(&mut self) -> &mut Live {
+        // Invariant: `live` is only taken in Drop.
+        self.live.as_mut().expect("a session has its connection until it is dropped")
+    }
+
+    pub(crate) fn client(&mut self) -> &tokio_postgres::Client {
+        &self.live().connection.client
+    }
+
+    /// Runs one statement.
+    pub(crate) async fn query(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if self.sessions.config.pooled {
+            return self.live().connection.client.query_typed(sql, params).await;
+        }
+        let statement = self.statement(sql, params).await?;
+        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+        self.live().connection.client.query(&statement, &values).await
+    }
+
+    async fn statement(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Statement, tokio_postgres::Error> {
+        if let Some(statement) = self.live().statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+        let statement = self.live().connection.client.prepare_typed(sql, &types).await?;
+        self.live().statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Begins a transaction with our settings.
+    pub(crate) async fn begin(&mut self) -> Result<(), tokio_postgres::Error> {
+        let pooled = self.sessions.config.pooled;
+        self.in_transaction = true;
+        let client = &self.live().connection.client;
+        if pooled {
+            client.batch_execute(&format!("begin; {SESSION_LOCAL}")).await
+        } else {
+            client.batch_execute("begin").await
+        }
+    }
+
+    /// Runs one statement with our settings: by itself, or behind a pooler in a transaction.
+    pub(crate) async fn query_alone(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if !self.sessions.config.pooled {
+            return self.query(sql, params).await;
+        }
+        self.begin().await?;
+        let result = self.query(sql, params).await;
+        match result {
+            Ok(rows) => {
+                self.commit().await?;
+                Ok(rows)
+            }
+            Err(error) => {
+                self.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), tokio_postgres::Error> {
+        self.live().connection.client.batch_execute("commit").await?;
+        self.in_transaction = false;
+        Ok(())
+    }
+
+    /// Ends a transaction that failed. If that fails too, the connection is not used again.
+    pub(crate) async fn rollback(&mut self) {
+        self.in_transaction = self.live().connection.client.batch_execute("rollback").await.is_err();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let reusable = |live: &Live| !self.in_transaction && !live.connection.client.is_closed();
+        if let Some(live) = self.live.take().filter(reusable) {
+            self.sessions.idle.lock().unwrap_or_else(PoisonError::into_inner).push(live);
+        }
+    }
+}
