@@ -1,0 +1,275 @@
+//! A server as a child process that cannot outlive the test process.
+//!
+//! Three ends must be covered. A test that returns or panics drops the value: [`Process`] ends its child. A test
+//! process that exits with a server in a `static` drops nothing, and one that is killed runs no code at all: for both
+//! there is a guard, a small shell that waits on a pipe of which only the test process holds the other end. The kernel
+//! closes that pipe whatever the process dies of; the guard then ends the server and removes its directory.
+//!
+//! The alternatives: `PR_SET_PDEATHSIG` needs `unsafe` between fork and exec, and fires when the *thread* ends that
+//! started the server, which in a test binary is the first test that used it; polling the parent's pid is late, and
+//! fooled by a pid that is used again.
+//!
+//! Server and guard are process groups of their own, so that an interrupt from the terminal reaches neither of them
+//! directly: the server must not end before the test does, and the guard not before the server.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{ServiceError, dir::PrivateDir};
+
+/// A loaded machine starts servers three to five times slower than the second or so they need.
+pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a server that was told to end. A shutdown checkpoint on a busy disk takes seconds, not a minute.
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a condition is looked at that the kernel gives no signal for.
+const PACE: Duration = Duration::from_millis(5);
+const LOG_TAIL_LINES: usize = 30;
+
+/// $1: the signal that ends the server. $2: its directory. Each line read is the pid to guard from then on, or empty.
+/// A paused server must be continued to see the signal. A zombie counts as ended: in a container there may be nobody
+/// who reaps it.
+const GUARD: &str = r#"
+trap '' INT TERM HUP QUIT
+pid=
+while read -r line; do pid=$line; done
+if [ -n "$pid" ]; then
+  kill -s "$1" "$pid" && kill -s CONT "$pid"
+  tries=0
+  while grep -qs '^State:.[^ZX]' "/proc/$pid/status" && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+  kill -s KILL "$pid"
+fi
+rm -rf "$2"
+"#;
+
+/// The signal by which a server is ended when nobody is interested in how.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LastSignal {
+    /// PostgreSQL's immediate shutdown: the postmaster takes its children along, without a checkpoint.
+    Quit,
+    /// For a server that is one process.
+    Kill,
+}
+
+impl LastSignal {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quit => "QUIT",
+            Self::Kill => "KILL",
+        }
+    }
+
+    fn signal(self) -> Signal {
+        match self {
+            Self::Quit => Signal::QUIT,
+            Self::Kill => Signal::KILL,
+        }
+    }
+}
+
+/// A server process, its directory and its guard. It can be ended and launched again any number of times.
+#[derive(Debug)]
+pub(super) struct Process {
+    name: String,
+    last_signal: LastSignal,
+    child: Option<Child>,
+    log_from: u64,
+    // Dropped in this order: the guard removes the directory too, and must not race with a later owner of the name.
+    guard: Guard,
+    dir: PrivateDir,
+}
+
+impl Process {
+    pub(super) fn new(name: String, dir: PrivateDir, last_signal: LastSignal) -> Result<Self, ServiceError> {
+        let guard =
+            Guard::start(dir.path(), last_signal).map_err(|error| ServiceError::failed(&name, error))?;
+        Ok(Self { name, last_signal, child: None, log_from: 0, guard, dir })
+    }
+
+    pub(super) fn dir(&self) -> &PrivateDir {
+        &self.dir
+    }
+
+    /// Starts the program as the directory's owner, with its output appended to the log.
+    pub(super) fn launch(&mut self, program: &Path, args: &[String]) -> Result<(), ServiceError> {
+        assert!(self.child.is_none(), "{} is running already", self.name);
+        let child = self.spawn(program, args).map_err(|error| self.not_started(program, &error))?;
+        self.guard.watch(Some(child.id()));
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn spawn(&mut self, program: &Path, args: &[String]) -> io::Result<Child> {
+        let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
+        self.log_from = log.metadata()?.len();
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.dir.path()).env("LC_ALL", "C").process_group(0);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        if let Some(user) = self.dir.owner() {
+            command.uid(user.uid).gid(user.gid);
+        }
+        command.spawn()
+    }
+
+    /// A binary that the servers' user may not execute is as good as none.
+    fn not_started(&self, program: &Path, error: &io::Error) -> ServiceError {
+        let user = self.dir.owner().map_or("the current user", |user| user.name.as_str());
+        let why = format!("{} cannot be started as {user}: {error}", program.display());
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => ServiceError::Missing {
+                service: self.name.clone(),
+                why: format!("{why}; POSTHASTE_SERVICES names another place"),
+            },
+            _ => ServiceError::failed(&self.name, why),
+        }
+    }
+
+    /// Waits until `ready` says so, or the process has exited, or the ready-timeout has passed.
+    pub(super) async fn until_ready(
+        &mut self,
+        mut ready: impl AsyncFnMut() -> bool,
+    ) -> Result<(), ServiceError> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        loop {
+            if let Some(child) = &mut self.child
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                self.reaped();
+                return Err(self.failed(format!("exited at start ({status})")));
+            }
+            if ready().await {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(self.failed(format!("not ready after {READY_TIMEOUT:?}")));
+            }
+            tokio::time::sleep(PACE).await; // pace
+        }
+    }
+
+    /// The running child's pid.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.child {
+            // The child is not reaped yet, so the pid is still its own; at worst it is a zombie and does not mind.
+            let _ = kill_process(Pid::from_child(child), signal);
+        }
+    }
+
+    /// Sends the signal and waits until the process has ended.
+    pub(super) async fn end(&mut self, signal: Signal) -> Result<(), ServiceError> {
+        self.signal(signal);
+        let ended = until(END_TIMEOUT, || self.has_ended()).await;
+        if ended {
+            Ok(())
+        } else {
+            Err(self.failed(format!("still running {END_TIMEOUT:?} after {signal:?}")))
+        }
+    }
+
+    /// Reaps the child if it has exited.
+    fn has_ended(&mut self) -> bool {
+        match &mut self.child {
+            None => true,
+            Some(child) => {
+                let ended = !matches!(child.try_wait(), Ok(None));
+                if ended {
+                    self.reaped();
+                }
+                ended
+            }
+        }
+    }
+
+    /// From here on the pid may be somebody else's.
+    fn reaped(&mut self) {
+        self.child = None;
+        self.guard.watch(None);
+    }
+
+    /// A failure with the end of what the server wrote since its last launch.
+    pub(super) fn failed(&self, why: impl std::fmt::Display) -> ServiceError {
+        let log = std::fs::read(self.dir.join("log")).unwrap_or_default();
+        let from = usize::try_from(self.log_from).unwrap_or(0).min(log.len());
+        let text = String::from_utf8_lossy(&log[from..]);
+        let lines: Vec<_> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
+        ServiceError::failed(&self.name, format!("{why}; its log ends with:\n{tail}"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(self.last_signal.signal());
+        self.signal(Signal::CONT);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.has_ended() {
+            if Instant::now() >= deadline {
+                self.signal(Signal::KILL);
+            }
+            std::thread::sleep(PACE); // pace
+        }
+    }
+}
+
+/// Looks every few milliseconds of real time whether `done`, for at most `patience`. The test's own clock may be
+/// paused, the server's is not.
+pub(super) async fn until(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    while !done() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(PACE).await; // pace
+    }
+    true
+}
+
+/// The shell that outlives the test process for a moment.
+#[derive(Debug)]
+struct Guard {
+    shell: Child,
+    line: Option<ChildStdin>,
+}
+
+impl Guard {
+    fn start(dir: &Path, last_signal: LastSignal) -> io::Result<Self> {
+        let mut shell = Command::new("/bin/sh")
+            .args(["-c", GUARD, "posthaste-test-guard", last_signal.name()])
+            .arg(dir)
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            // Inherited, they would keep a reader of the test's output waiting for the guard.
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let line = shell.stdin.take();
+        Ok(Self { shell, line })
+    }
+
+    fn watch(&mut self, pid: Option<u32>) {
+        if let Some(line) = &mut self.line {
+            let pid = pid.map(|pid| pid.to_string()).unwrap_or_default();
+            // A guard that somebody killed guards nothing; the test itself does not depend on it.
+            let _ = writeln!(line, "{pid}");
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.line = None;
+        let _ = self.shell.wait();
+    }
+}
