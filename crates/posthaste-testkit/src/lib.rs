@@ -1,3 +1,6 @@
 //! (being written)
 
+pub mod conformance;
+pub mod faults;
+pub mod memory;
 pub mod services;

@@ -1,0 +1,68 @@
+//! A sink whose calls go wrong.
+
+use super::{Fault, Faults, Op};
+use async_trait::async_trait;
+use posthaste::sink::{Capabilities, Failure, Finding, Message, Scope, Sink, Verdict};
+use std::sync::Arc;
+
+/// Any sink under faults. A refusal is told as `Retry`, a failure after the effect as `Unknown`; whose
+/// fault they are is the test's choice.
+pub struct FaultySink {
+    inner: Arc<dyn Sink>,
+    faults: Faults,
+    scope: Scope,
+}
+
+impl FaultySink {
+    /// Wraps a sink. Failures are told as the whole sink's fault.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Sink>, faults: Faults) -> Self {
+        Self { inner, faults, scope: Scope::Sink }
+    }
+
+    /// Failures are told as the fault of this scope.
+    #[must_use]
+    pub fn blaming(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    fn failure(&self, code: &'static str) -> Failure {
+        Failure { code: code.into(), message: "failed on purpose".to_owned(), scope: self.scope }
+    }
+}
+
+#[async_trait]
+impl Sink for FaultySink {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
+        let (fault, after) = self.faults.before(Op::Publish).await;
+        if fault == Fault::Refuse {
+            return vec![Verdict::Retry(self.failure("fault.refused")); messages.len()];
+        }
+        let mut verdicts = self.inner.publish(messages).await;
+        if fault == Fault::Duplicate {
+            verdicts = self.inner.publish(messages).await;
+        }
+        self.faults.after(fault, after).await;
+        if fault == Fault::DoThenFail {
+            let unknown = |verdict| match verdict {
+                Verdict::Delivered => Verdict::Unknown(self.failure("fault.no_answer")),
+                other => other,
+            };
+            return verdicts.into_iter().map(unknown).collect();
+        }
+        verdicts
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+
+    async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
+        self.inner.examine(destinations).await
+    }
+}

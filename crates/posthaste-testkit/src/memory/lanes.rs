@@ -1,0 +1,207 @@
+//! Who may read: relays, their hearts, and the leases of lanes.
+//!
+//! A lease has two ends. Its expiry, by the store's clock, for a host that vanished. And its heart: the
+//! relay's session; when that is gone, a successor need not wait for the expiry. Being wrong about a
+//! death costs nothing: the receipts fence the old owner (G4).
+//!
+//! A lane counts the owners that died in it since it last made progress (F21). After a few of them the
+//! next owner is told to go carefully, and which event was in hand at the last death.
+
+use super::tables::{Lane, Member, Owner, Receipt, Tables, plus};
+use posthaste::cursor::Position;
+use posthaste::store::{Care, JoinPlan, LaneId, LaneView, Roll, SinkPlan, StartAt, StoreError};
+use std::sync::Arc;
+
+/// Deaths at one place before pages get small.
+const UNCLEAN_SMALL: u32 = 2;
+/// Deaths at one place before events are taken one by one.
+const UNCLEAN_ONE_BY_ONE: u32 = 3;
+
+impl Tables {
+    fn is_alive(&self, relay: &str) -> bool {
+        let now = self.now();
+        self.relays.get(relay).is_some_and(|m| m.expires_at > now && self.sessions.contains(&m.session))
+    }
+
+    fn others_alive(&self, relay: &str) -> bool {
+        self.relays.keys().any(|other| **other != *relay && self.is_alive(other))
+    }
+
+    /// Opens a session: the heart of a relay.
+    pub(super) fn connect(&mut self) -> u64 {
+        let session = self.next_session;
+        self.next_session += 1;
+        self.sessions.insert(session);
+        session
+    }
+
+    /// Makes a relay known, or refuses it.
+    pub(super) fn join(&mut self, plan: &JoinPlan, session: u64) -> Result<(), StoreError> {
+        if let Some(count) = self.lane_count
+            && plan.lanes.is_some_and(|lanes| lanes != count)
+        {
+            return Err(StoreError::Fatal(format!(
+                "this outbox has {count} lanes and the relay was told another number; change it with `posthaste lanes set`"
+            )));
+        }
+        if self.others_alive(&plan.relay) && self.routes != plan.routes {
+            return Err(StoreError::Fatal(
+                "relays with other routes are alive; stop them first, or start with theirs".to_owned(),
+            ));
+        }
+        self.routes.clone_from(&plan.routes);
+        let lanes = *self.lane_count.get_or_insert(plan.lanes.unwrap_or(1));
+        for sink in &plan.sinks {
+            for lane in 0..i16::try_from(lanes).expect("few lanes") {
+                self.create_lane(sink, lane);
+            }
+        }
+        let expires_at = plus(self.now(), plan.lease_ttl);
+        self.relays
+            .insert(Arc::clone(&plan.relay), Member { session, expires_at, lease_ttl: plan.lease_ttl });
+        Ok(())
+    }
+
+    /// A cursor is born with a mark: the last number is read, then an xid is taken; never with none, or
+    /// its first reads would scan the whole log.
+    fn create_lane(&mut self, sink: &SinkPlan, lane: i16) {
+        let id = LaneId { sink: Arc::clone(&sink.name), lane };
+        if self.lanes.contains_key(&id) {
+            return;
+        }
+        let (mark, snapshot) = (self.log.last_seq(), self.log.snapshot());
+        let position = match sink.start_at {
+            StartAt::Now => mark,
+            StartAt::Earliest => 0,
+            StartAt::Seq(seq) => seq,
+        };
+        let receipt = Receipt {
+            n: 1,
+            epoch: 0,
+            xid: self.log.transact(),
+            mark,
+            position: Position::new(position, snapshot),
+            events: 0,
+            seq_sum: 0,
+            settled_at: self.now(),
+        };
+        self.lanes.insert(id, Lane { receipts: vec![receipt], ..Lane::default() });
+    }
+
+    fn is_free(&self, lane: &Lane) -> bool {
+        match &lane.owner {
+            None => true,
+            Some(owner) => lane.expires_at <= self.now() || !self.sessions.contains(&owner.session),
+        }
+    }
+
+    /// Renews what is held, and shows everybody's state.
+    pub(super) fn roll(&mut self, plan: &JoinPlan, session: u64, held: &[(LaneId, i64)]) -> Roll {
+        let now = self.now();
+        let expires_at = plus(now, plan.lease_ttl);
+        self.relays
+            .insert(Arc::clone(&plan.relay), Member { session, expires_at, lease_ttl: plan.lease_ttl });
+        for (id, epoch) in held {
+            self.renew(id, *epoch, plan, session);
+        }
+        let served = |id: &LaneId| plan.sinks.iter().any(|sink| sink.name == id.sink);
+        let lanes = self.lanes.iter().filter(|(id, _)| served(id)).map(|(id, lane)| self.view(id, lane));
+        Roll {
+            lanes: lanes.collect(),
+            relays: self.relays.keys().filter(|relay| self.is_alive(relay)).count(),
+            now,
+            controls: self.controls.clone(),
+            refused: (self.routes != plan.routes)
+                .then(|| "other routes are in force: another relay started with them".to_owned()),
+        }
+    }
+
+    /// A lease that expired and that nobody took is renewed all the same: the fence stands elsewhere.
+    fn renew(&mut self, id: &LaneId, epoch: i64, plan: &JoinPlan, session: u64) {
+        let expires_at = plus(self.now(), plan.lease_ttl);
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        let mine = lane.owner.as_ref().is_some_and(|owner| owner.relay == plan.relay);
+        if mine && lane.epoch == epoch && lane.token == Some(epoch) {
+            lane.owner = Some(Owner { relay: Arc::clone(&plan.relay), session });
+            lane.expires_at = expires_at;
+        }
+    }
+
+    fn view(&self, id: &LaneId, lane: &Lane) -> LaneView {
+        let is_free = self.is_free(lane);
+        let owner = lane.owner.as_ref().filter(|_| !is_free).map(|owner| Arc::clone(&owner.relay));
+        LaneView { id: id.clone(), owner, epoch: lane.epoch, is_free }
+    }
+
+    /// Every lane as everybody sees it.
+    pub(super) fn views(&self) -> Vec<LaneView> {
+        self.lanes.iter().map(|(id, lane)| self.view(id, lane)).collect()
+    }
+
+    /// Takes a lane if it is free: a new epoch, and the receipt that fences the former owner.
+    pub(super) fn take(&mut self, id: &LaneId, relay: &Arc<str>, session: u64) -> Option<i64> {
+        let now = self.now();
+        let lease_ttl = self.relays.get(relay)?.lease_ttl;
+        let lane = self.lanes.get(id)?;
+        if !self.is_free(lane) {
+            return None;
+        }
+        let xid = self.log.transact();
+        let lane = self.lanes.get_mut(id).expect("it was there a moment ago");
+        if lane.owner.is_some() {
+            lane.count_death();
+        }
+        lane.epoch += 1;
+        lane.owner = Some(Owner { relay: Arc::clone(relay), session });
+        lane.expires_at = plus(now, lease_ttl);
+        lane.token = Some(lane.epoch);
+        lane.in_hand = None;
+        let last = lane.last().clone();
+        lane.receipts.push(Receipt {
+            n: last.n + 1,
+            epoch: lane.epoch,
+            xid,
+            mark: last.position.position,
+            events: 0,
+            seq_sum: 0,
+            settled_at: now,
+            position: last.position,
+        });
+        Some(lane.epoch)
+    }
+
+    /// Gives a lane back. A lane that is somebody else's by now is left alone.
+    pub(super) fn release(&mut self, id: &LaneId, epoch: i64) {
+        if let Some(lane) = self.lanes.get_mut(id).filter(|lane| lane.epoch == epoch) {
+            lane.owner = None;
+            lane.token = None;
+            lane.in_hand = None;
+        }
+    }
+}
+
+impl Lane {
+    fn count_death(&mut self) {
+        self.unclean += 1;
+        if let Some(seq) = self.in_hand {
+            let before = self.suspect.filter(|(suspect, _)| *suspect == seq).map_or(0, |(_, deaths)| deaths);
+            self.suspect = Some((seq, before + 1));
+            // It died one by one: the next owner goes on one by one, whatever progress came before.
+            self.unclean = self.unclean.max(UNCLEAN_ONE_BY_ONE);
+        }
+    }
+
+    /// Clean progress: nobody died of this place.
+    pub(super) fn made_progress(&mut self) {
+        self.unclean = 0;
+        self.suspect = None;
+    }
+
+    pub(super) fn care(&self) -> Care {
+        match self.unclean {
+            n if n >= UNCLEAN_ONE_BY_ONE => Care::OneByOne { suspect: self.suspect },
+            n if n >= UNCLEAN_SMALL => Care::Small,
+            _ => Care::None,
+        }
+    }
+}

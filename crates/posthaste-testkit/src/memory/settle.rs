@@ -1,0 +1,185 @@
+//! Writing down what became of events: the receipt, the deferred, the dead letters; all or nothing.
+//!
+//! Everything is checked before the first change, so a settlement applies as a whole or not at all. The
+//! fence is the unique number of the receipt: whoever took the lane over wrote it first (G4).
+
+use super::mvcc::Log;
+use super::tables::{DueAt, Letter, Receipt, Tables, Waiting, plus};
+use posthaste::admin::DeadAct;
+use posthaste::cursor::{Position, Xid};
+use posthaste::event::{StoredEvent, Timestamp};
+use posthaste::mutation::{Mutation, active};
+use posthaste::store::{
+    Death, Deferral, Due, DueBatch, DueEvent, DueQuery, LaneId, Reason, Settlement, StoreError,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a lease knows when it settles.
+pub(super) struct Claim<'a> {
+    pub(super) id: &'a LaneId,
+    pub(super) epoch: i64,
+    /// The receipt number it is about to write.
+    pub(super) n: i64,
+    /// The cursor after the last settled page, if pages are settled.
+    pub(super) position: Option<Position>,
+    pub(super) events: u64,
+    pub(super) seq_sum: i64,
+}
+
+impl Tables {
+    /// Whether a lease may still write.
+    pub(super) fn check_lease(&self, id: &LaneId, epoch: i64, n: i64) -> Result<(), StoreError> {
+        let lost = || StoreError::LeaseLost(id.clone());
+        let lane = self.lanes.get(id).ok_or_else(lost)?;
+        if active(Mutation::IgnoreEpoch) {
+            return Ok(());
+        }
+        if lane.token != Some(epoch) || lane.last().n >= n { Err(lost()) } else { Ok(()) }
+    }
+
+    /// Applies a settlement and answers with the receipt it wrote.
+    pub(super) fn settle(
+        &mut self,
+        claim: Claim<'_>,
+        settlement: &Settlement,
+    ) -> Result<Receipt, StoreError> {
+        self.check_lease(claim.id, claim.epoch, claim.n)?;
+        let (sink, now) = (Arc::clone(&claim.id.sink), self.now());
+        let settled = self.lanes[claim.id].last().position.clone();
+        // What a page that is settled already left behind stays as it is.
+        let is_new = |log: &Log, stored: &StoredEvent| {
+            log.row(stored.seq).is_none_or(|row| !settled.has_handled(stored.seq, row.xid))
+        };
+        for (stored, deferral) in &settlement.deferred {
+            if is_new(&self.log, stored) {
+                self.defer(&sink, stored.clone(), deferral.clone(), now);
+            }
+        }
+        for (stored, death) in &settlement.dead {
+            if is_new(&self.log, stored) {
+                self.bury(&sink, stored.clone(), death.clone(), String::new());
+            }
+        }
+        self.settle_due(&sink, settlement, now);
+        let xid = self.log.transact();
+        Ok(self.write_receipt(claim, settled, xid, !settlement.is_empty()))
+    }
+
+    fn settle_due(&mut self, sink: &Arc<str>, settlement: &Settlement, now: Timestamp) {
+        for seq in &settlement.delivered {
+            self.deferred.remove(&(Arc::clone(sink), *seq));
+        }
+        for (seq, deferral) in &settlement.again {
+            if let Some(waiting) = self.deferred.remove(&(Arc::clone(sink), *seq)) {
+                self.defer(sink, waiting.stored, deferral.clone(), now);
+            }
+        }
+        for (seq, death) in &settlement.died {
+            if let Some(waiting) = self.deferred.remove(&(Arc::clone(sink), *seq)) {
+                self.bury(sink, waiting.stored, death.clone(), waiting.deferral.destination);
+            }
+        }
+    }
+
+    fn write_receipt(&mut self, claim: Claim<'_>, settled: Position, xid: Xid, progress: bool) -> Receipt {
+        let settled_at = self.now();
+        let lane = self.lanes.get_mut(claim.id).expect("it was checked");
+        let position = claim.position.unwrap_or(settled);
+        let receipt = Receipt {
+            // The next number, which is the claimed one unless the fence is broken on purpose.
+            n: lane.last().n + 1,
+            epoch: claim.epoch,
+            xid,
+            mark: position.position,
+            position,
+            events: claim.events,
+            seq_sum: claim.seq_sum,
+            settled_at,
+        };
+        lane.receipts.push(receipt.clone());
+        if progress {
+            lane.made_progress();
+        }
+        receipt
+    }
+
+    fn defer(&mut self, sink: &Arc<str>, stored: StoredEvent, deferral: Deferral, now: Timestamp) {
+        let due = match deferral.due {
+            Due::In(delay) => DueAt::Time(plus(now, delay)),
+            Due::AtDelivery => DueAt::Time(stored.event.deliver_at.unwrap_or(now)),
+            Due::Behind => DueAt::Behind,
+        };
+        self.deferred.insert((Arc::clone(sink), stored.seq), Waiting { stored, deferral, due });
+    }
+
+    fn bury(&mut self, sink: &Arc<str>, stored: StoredEvent, death: Death, destination: String) {
+        self.dead.insert((Arc::clone(sink), stored.seq), Letter { stored, death, destination });
+    }
+
+    /// When a deferred event comes due; `None` while it is behind another.
+    fn due_at(&self, sink: &Arc<str>, waiting: &Waiting) -> Option<Timestamp> {
+        match waiting.due {
+            DueAt::Time(at) => Some(at),
+            DueAt::Behind => (!self.is_held(sink, &waiting.stored)).then_some(Timestamp(0)),
+        }
+    }
+
+    /// Deferred events of a lane that are due, by number, so each key's are in order.
+    pub(super) fn due(&self, id: &LaneId, query: &DueQuery) -> DueBatch {
+        let now = self.now();
+        let mut batch = DueBatch::default();
+        let mut bytes = 0;
+        let range = (Arc::clone(&id.sink), i64::MIN)..=(Arc::clone(&id.sink), i64::MAX);
+        for (_, waiting) in self.deferred.range(range) {
+            if self.lane_of(waiting.stored.slot) != id.lane || !is_asked_for(query, &waiting.deferral) {
+                continue;
+            }
+            let Some(at) = self.due_at(&id.sink, waiting) else { continue };
+            let wait = Duration::from_micros(u64::try_from(at.0 - now.0).unwrap_or(0));
+            bytes += waiting.stored.bytes();
+            let fits = batch.events.is_empty() || (batch.events.len() < query.events && bytes <= query.bytes);
+            if wait.is_zero() && fits {
+                batch.events.push(DueEvent {
+                    stored: waiting.stored.clone(),
+                    attempts: waiting.deferral.attempts,
+                    reason: waiting.deferral.reason,
+                });
+            } else {
+                batch.next_in = Some(batch.next_in.map_or(wait, |next| next.min(wait)));
+            }
+        }
+        batch
+    }
+
+    /// An operator's act on the dead letters of a sink: back into their place, or gone.
+    pub(super) fn act_on_dead(&mut self, sink: &Arc<str>, act: DeadAct) -> u64 {
+        let now = self.now();
+        let range = (Arc::clone(sink), i64::MIN)..=(Arc::clone(sink), i64::MAX);
+        let keys: Vec<_> = self.dead.range(range).map(|(key, _)| key.clone()).collect();
+        for key in &keys {
+            let Some(letter) = self.dead.remove(key) else { continue };
+            if act == DeadAct::Replay {
+                let deferral = Deferral {
+                    reason: Reason::Replayed,
+                    due: Due::In(Duration::ZERO),
+                    attempts: 0,
+                    class: None,
+                    error: None,
+                    route: letter.death.route,
+                    destination: letter.destination,
+                    holds: letter.stored.event.key.is_some(),
+                };
+                self.defer(sink, letter.stored, deferral, now);
+            }
+        }
+        self.ring();
+        keys.len() as u64
+    }
+}
+
+fn is_asked_for(query: &DueQuery, deferral: &Deferral) -> bool {
+    !query.closed_destinations.contains(&deferral.destination)
+        && !query.paused_routes.iter().any(|route| **route == *deferral.route)
+        && query.only_destination.as_ref().is_none_or(|only| *only == deferral.destination)
+}
