@@ -1,1 +1,109 @@
-//! (being written)
+//! Posthaste's sinks for real brokers, and the one place that knows their names.
+//!
+//! The server reads a sink's table from its configuration into a [`SinkConfig`], calls
+//! [`build`](SinkConfig::build) and gets a `dyn Sink`. It never learns which brokers there are: a new one
+//! is a module here, a cargo feature and a variant below. A registry of boxed constructors was refused,
+//! because an enum gives serde the field names, so that a misspelt option is an error with a place.
+//!
+//! A module of a broker opens with its configuration and with the table of its verdicts: which answer of
+//! the broker means what, under which stable code. Those codes are public: metrics and overrides name them.
+//!
+//! Building never needs the broker. What is wrong with the configuration itself (a file that cannot be
+//! read, a URL that is none) is a [`BuildError`]; a broker that is down is an outage like any other and
+//! shows in verdicts and findings.
+
+#[cfg(feature = "nats")]
+pub mod nats;
+mod secret;
+#[cfg(feature = "tls")]
+mod tls;
+
+pub use secret::Secret;
+
+use posthaste::sink::{NullSink, Sink, StdoutSink};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A sink as configuration describes it: `type` names the broker, the rest are its options.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum SinkConfig {
+    /// Takes everything and keeps nothing.
+    Null {},
+    /// Prints each event as a line of JSON.
+    Stdout {},
+    /// NATS JetStream.
+    #[cfg(feature = "nats")]
+    Nats(Box<nats::NatsConfig>),
+}
+
+impl SinkConfig {
+    /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.
+    pub async fn build(&self, name: &str) -> Result<Arc<dyn Sink>, BuildError> {
+        Ok(match self {
+            Self::Null {} => Arc::new(NullSink),
+            Self::Stdout {} => Arc::new(StdoutSink),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => Arc::new(nats::NatsSink::start(config, name)?),
+        })
+    }
+}
+
+/// What is wrong with a sink's configuration. The text names the option or the file, never a secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A file that an option names cannot be used.
+    #[error("{option} {}: {why}", path.display())]
+    File {
+        /// The option.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An option's value, or two options together, make no sense.
+    #[error("{option}: {why}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// What is wrong, and what to write instead.
+        why: String,
+    },
+}
+
+impl BuildError {
+    fn file(option: &'static str, path: &Path, why: impl std::fmt::Display) -> Self {
+        Self::File { option, path: path.to_owned(), why: why.to_string() }
+    }
+
+    fn option(option: &'static str, why: impl Into<String>) -> Self {
+        Self::Option { option, why: why.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_type_names_the_sink_and_an_unknown_option_is_refused() {
+        for text in [r#"{"type":"null"}"#, r#"{"type":"stdout"}"#] {
+            let config: SinkConfig = serde_json::from_str(text).expect("valid");
+            assert!(config.build("s").await.is_ok());
+            assert_eq!(serde_json::to_string(&config).expect("serializes"), text);
+        }
+        for bad in [
+            r#"{"type":"null","x":1}"#,
+            r#"{"type":"nope"}"#,
+            r"{}",
+            r#"{"type":"nats","url":"h","x":1}"#,
+            r#"{"type":"nats"}"#,
+        ] {
+            assert!(serde_json::from_str::<SinkConfig>(bad).is_err(), "{bad}");
+        }
+    }
+}

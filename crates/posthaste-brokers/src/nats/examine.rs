@@ -1,0 +1,226 @@
+//! What `posthaste doctor` says about a NATS server and the streams behind the destinations.
+//!
+//! It reads, and publishes nothing but a ping to our own inbox. The rules come from what JetStream's
+//! acknowledgement is worth (F38, F39). Whether a server syncs before it acknowledges cannot be seen by
+//! a client, so that remark is made wherever nothing else covers it.
+
+use super::config::NatsConfig;
+use super::link::Link;
+use super::session::Session;
+use super::verdict::check_subject;
+use async_nats::ServerInfo;
+use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamByNameErrorKind};
+use async_nats::jetstream::stream::{Config, PersistenceMode, RetentionPolicy, StorageType};
+use posthaste::sink::{Failure, Finding, Level};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Time for a first connection over a slow line; a diagnosis is not in a hurry.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// JetStream's own default. A shorter window forgets ids before an ordinary retry comes.
+const DUPLICATE_WINDOW_MIN: Duration = Duration::from_secs(120);
+/// The largest payload that an append accepts by default.
+const PAYLOAD_BYTES: usize = 1 << 20;
+
+pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
+    let session = match link.session(CONNECT_WAIT).await {
+        Ok(session) => session,
+        Err(failure) => return no_session(&failure),
+    };
+    let info = session.info();
+    let mut findings = vec![
+        reachable(&info),
+        finding("authenticated", Level::Ok, format!("connected as {}", session.identity())),
+        transport(config, &info),
+        version(&info.version),
+        payload(info.max_payload),
+    ];
+    findings.extend(streams(&session, destinations).await);
+    findings
+}
+
+fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
+    Finding { check: check.to_owned(), level, text: text.into() }
+}
+
+fn no_session(failure: &Failure) -> Vec<Finding> {
+    let text = format!("{}. Events for this sink wait in the log", failure.message);
+    if failure.code == "nats.auth" || failure.code == "nats.denied" {
+        let answers = finding("reachable", Level::Ok, "the server answers");
+        return vec![answers, finding("authenticated", Level::Fail, text)];
+    }
+    vec![finding("reachable", Level::Fail, text)]
+}
+
+fn reachable(info: &ServerInfo) -> Finding {
+    if info.jetstream {
+        let text = format!("server {:?}, version {}", info.server_name, info.version);
+        return finding("reachable", Level::Ok, text);
+    }
+    let text = format!(
+        "server {:?} has no JetStream of its own; unless another one of its cluster has, nothing can be delivered",
+        info.server_name
+    );
+    finding("reachable", Level::Warn, text)
+}
+
+fn transport(config: &NatsConfig, info: &ServerInfo) -> Finding {
+    let loopback = info.client_ip.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    match (config.wants_tls() || info.tls_required, config.sends_secret() && !loopback) {
+        (true, _) => finding("transport", Level::Ok, "TLS, with the server's certificate verified"),
+        (false, false) => finding("transport", Level::Ok, "not encrypted"),
+        (false, true) => {
+            let text = "not encrypted, and a password or token travels over it: use tls:// or require_tls";
+            finding("transport", Level::Warn, text)
+        }
+    }
+}
+
+fn version(text: &str) -> Finding {
+    let mut numbers = text.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    let found = (next(), next(), next());
+    let remark = if found < (2, 10, 0) {
+        "is older than 2.10, which is the oldest that Posthaste is meant for: upgrade"
+    } else if ((2, 10, 20)..=(2, 10, 22)).contains(&found) {
+        "can lose whole streams when a server is killed (2.10.20 to 2.10.22): upgrade"
+    } else if found < (2, 12, 3) {
+        "lacks fixes for losses after a crash or a power cut that came until 2.12.3: upgrade"
+    } else {
+        return finding("version", Level::Ok, format!("version {text}"));
+    };
+    finding("version", Level::Warn, format!("version {text} {remark}"))
+}
+
+fn payload(max: usize) -> Finding {
+    let text = format!("payload and headers together have at most {max} bytes (max_payload)");
+    if max >= PAYLOAD_BYTES {
+        return finding("payload", Level::Ok, text);
+    }
+    let more = format!(
+        "{text}; an append accepts {PAYLOAD_BYTES}, and what is larger than this ends as a dead letter"
+    );
+    finding("payload", Level::Warn, more)
+}
+
+async fn streams(session: &Session, destinations: &[String]) -> Vec<Finding> {
+    let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(session.client().clone());
+    let mut findings = Vec::new();
+    let mut found = BTreeMap::new();
+    for subject in destinations {
+        match stream_of(&context, subject).await {
+            Ok(config) => {
+                let text = format!("subject {subject:?} goes to stream {:?}", config.name);
+                findings.push(finding("destination", Level::Ok, text));
+                found.insert(config.name.clone(), config);
+            }
+            Err(finding) => findings.push(finding),
+        }
+    }
+    for config in found.into_values() {
+        findings.push(durability(&config));
+        findings.push(dedup(&config));
+        findings.extend(peculiar(&config));
+    }
+    findings
+}
+
+async fn stream_of(context: &Context, subject: &str) -> Result<Config, Finding> {
+    let fail = |text: String| finding("destination", Level::Fail, text);
+    if let Err(why) = check_subject(subject) {
+        return Err(fail(format!("subject {subject:?} {why}: its events are rejected")));
+    }
+    // A user with no more rights than it needs may not ask; publishing works all the same.
+    let unseen = |why: String| {
+        let text =
+            format!("cannot see which stream takes {subject:?} ({why}); delivery does not need that right");
+        finding("destination", Level::Warn, text)
+    };
+    let name = context.stream_by_subject(subject).await.map_err(|error| match error.kind() {
+        GetStreamByNameErrorKind::NotFound => fail(format!(
+            "no stream takes the subject {subject:?}: its events wait until one does (nats stream add)"
+        )),
+        _ => unseen(error.to_string()),
+    })?;
+    let stream = context.get_stream(&name).await.map_err(|error| unseen(error.to_string()))?;
+    Ok(stream.cached_info().config.clone())
+}
+
+fn durability(config: &Config) -> Finding {
+    let (name, replicas) = (&config.name, config.num_replicas);
+    let warn = |text: String| finding("durability", Level::Warn, text);
+    if config.storage == StorageType::Memory {
+        return warn(format!(
+            "stream {name:?} is in memory: what was delivered is gone when its servers stop"
+        ));
+    }
+    if config.persist_mode == Some(PersistenceMode::Async) {
+        return warn(format!("stream {name:?} acknowledges before it writes (persist_mode async)"));
+    }
+    if replicas <= 1 {
+        return warn(format!(
+            "stream {name:?} has one replica and is acknowledged before it is synced (every 2 minutes by default): a power cut can take delivered events; use 3 replicas, or sync_interval: always"
+        ));
+    }
+    finding(
+        "durability",
+        Level::Ok,
+        format!(
+            "stream {name:?} is on files with {replicas} replicas; each syncs by its own sync_interval, so only a power cut of most of them at once can take delivered events"
+        ),
+    )
+}
+
+fn dedup(config: &Config) -> Finding {
+    let window = config.duplicate_window;
+    let text = format!("stream {:?} has a duplicate_window of {} s", config.name, window.as_secs());
+    if window < DUPLICATE_WINDOW_MIN {
+        let more = format!(
+            "{text}: an event that is retried later than that may be stored twice; 120 s or more is usual"
+        );
+        return finding("dedup", Level::Warn, more);
+    }
+    let more = format!("{text}; events that are retried after a longer outage may be stored twice");
+    finding("dedup", Level::Ok, more)
+}
+
+/// Streams that do not do what a stream for events should.
+fn peculiar(config: &Config) -> Option<Finding> {
+    let name = &config.name;
+    if config.no_ack {
+        let text = format!("stream {name:?} never acknowledges (no_ack): nothing can be called delivered");
+        return Some(finding("acknowledgement", Level::Fail, text));
+    }
+    if config.sealed {
+        return Some(finding(
+            "acknowledgement",
+            Level::Fail,
+            format!("stream {name:?} is sealed: it takes nothing"),
+        ));
+    }
+    if config.retention == RetentionPolicy::Interest {
+        let text = format!(
+            "stream {name:?} keeps messages only for consumers that exist (retention interest): without one, events are acknowledged and dropped"
+        );
+        return Some(finding("retention", Level::Warn, text));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_with_known_losses_are_named() {
+        let level = |text: &str| version(text).level;
+        for bad in ["2.9.25", "2.10.20", "2.10.22", "2.12.1", "2.12.2", "2.11.9", ""] {
+            assert_eq!(level(bad), Level::Warn, "{bad}");
+        }
+        for good in ["2.12.3", "2.15.1", "2.14.0-RC.1", "3.0.0"] {
+            assert_eq!(level(good), Level::Ok, "{good}");
+        }
+        assert!(version("2.10.21").text.contains("lose whole streams"));
+    }
+}

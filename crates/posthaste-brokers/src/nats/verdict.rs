@@ -1,0 +1,299 @@
+//! From what happened to a message to what the relay is told of it: the table of [`super`] in code.
+//!
+//! Pure, so that each row can be read and tested without a server. The one rule behind the rows: an
+//! event may only be rejected for something that is its own. What could heal by an operator's hand, a
+//! missing stream, a full disk, a missing right, stays a `Retry` of its destination.
+
+use async_nats::{ConnectError, ConnectErrorKind};
+use posthaste::sink::{Failure, Verdict};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::error::Error;
+
+/// What the server answered to one message.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Answer {
+    /// A stream has it.
+    Stored,
+    /// Status 503: nobody listens on the subject.
+    NoResponders,
+    /// JetStream refused it.
+    Refused(ApiError),
+}
+
+/// JetStream's error: an HTTP-like class, a stable number and words.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct ApiError {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    err_code: u32,
+    #[serde(default)]
+    description: String,
+}
+
+impl Answer {
+    /// Reads a reply. `None`: it is no word of JetStream's. A service that listens on the same subject
+    /// may answer too, and must not be taken for a stream.
+    pub(super) fn read(status: Option<u16>, payload: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Ack<'a> {
+            error: Option<ApiError>,
+            #[serde(default, borrow)]
+            stream: Cow<'a, str>,
+            #[serde(default)]
+            seq: u64,
+        }
+        if status == Some(503) {
+            return Some(Self::NoResponders);
+        }
+        let ack: Ack<'_> = serde_json::from_slice(payload).ok()?;
+        match ack.error {
+            Some(error) => Some(Self::Refused(error)),
+            None if !ack.stream.is_empty() && ack.seq > 0 => Some(Self::Stored),
+            None => None,
+        }
+    }
+
+    pub(super) fn verdict(self, subject: &str) -> Verdict {
+        match self {
+            Self::Stored => Verdict::Delivered,
+            Self::NoResponders => Verdict::Retry(no_stream(subject)),
+            Self::Refused(error) => error.verdict(subject),
+        }
+    }
+}
+
+fn no_stream(subject: &str) -> Failure {
+    let text = format!(
+        "no stream of JetStream takes the subject {subject:?}; its events wait until one does (nats stream add)"
+    );
+    Failure::of_destination("nats.no_stream", text)
+}
+
+impl ApiError {
+    fn verdict(self, subject: &str) -> Verdict {
+        let text = format!("JetStream refused {subject:?}: {} (error {})", self.description, self.err_code);
+        let retry = |code| Verdict::Retry(Failure::of_destination(code, text.clone()));
+        let retry_event = |code| Verdict::Retry(Failure::of_event(code, text.clone()));
+        let reject = |code| Verdict::Rejected(Failure::of_event(code, text.clone()));
+        match self.err_code {
+            // Message size, header size.
+            10054 | 10097 => reject("nats.too_large"),
+            10059 => Verdict::Retry(no_stream(subject)),
+            // One number for two things: a limit with `discard: new`, or a disk that does not write.
+            10077 if self.description.contains("exceeded") => retry("nats.stream_full"),
+            10077 => retry("nats.store_failed"),
+            // Account, memory and storage limits, and a stream's own queue that is full.
+            10002 | 10023 | 10028 | 10047 | 10120 | 10122 | 10167 => retry("nats.resources"),
+            // No leader yet, offline, JetStream switched off.
+            10005..=10010 | 10039 | 10041 | 10076 | 10118 | 10194 => retry("nats.unavailable"),
+            10109 => Verdict::Rejected(Failure::of_destination("nats.sealed", text)),
+            // The same id is on its way into a replicated stream: the next try is told "duplicate".
+            10158 => retry_event("nats.in_process"),
+            10060 | 10063 | 10070 | 10071 | 10164 | 10193 => reject("nats.expectation"),
+            // Expected sequence of a subject that is being written just now.
+            10163 => retry_event("nats.expectation"),
+            // Rollup, time to live, counters, batches and schedules: headers of the event's own.
+            10111 | 10165 | 10166 | 10168..=10172 | 10174..=10177 | 10179 | 10188..=10192 | 10199..=10201 => {
+                reject("nats.bad_header")
+            }
+            _ if self.code >= 500 => retry("nats.api_error"),
+            _ => retry_event("nats.api_error"),
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone)]
+pub(super) enum Silence {
+    /// The connection ended, for this reason if one is known.
+    ConnectionLost(String),
+    /// Time is up, and the connection did or did not answer a ping.
+    Timeout { after_ms: u64, alive: bool },
+}
+
+impl Silence {
+    /// `sent`: whether the message had left.
+    pub(super) fn verdict(&self, sent: bool) -> Verdict {
+        let failure = match self {
+            Self::ConnectionLost(why) => Failure::of_sink("nats.connection_lost", why.clone()),
+            Self::Timeout { after_ms, alive: true } => Failure::of_destination(
+                "nats.ack_timeout",
+                format!("the server answers, but no stream acknowledged the message within {after_ms} ms"),
+            ),
+            Self::Timeout { after_ms, alive: false } => Failure::of_sink(
+                "nats.ack_timeout",
+                format!("no acknowledgement within {after_ms} ms, and the server does not answer a ping"),
+            ),
+        };
+        if sent { Verdict::Unknown(failure) } else { Verdict::Retry(failure) }
+    }
+}
+
+/// Why there is no connection, in words that tell an operator where to look.
+pub(super) fn connect_failure(error: &ConnectError, server: &str, identity: &str) -> Failure {
+    let words = source_of(error);
+    let refused =
+        matches!(error.kind(), ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication);
+    if refused || words.to_lowercase().contains("authentication") {
+        return Failure::of_sink("nats.auth", format!("{server} refuses {identity}: {words}"));
+    }
+    if error.kind() == ConnectErrorKind::Tls || tls_error(error).is_some() {
+        return Failure::of_sink("nats.tls", format!("{server}: no TLS connection: {words}"));
+    }
+    Failure::of_sink("nats.unreachable", format!("{server}: {words}"))
+}
+
+/// The innermost error that says more than "IO error".
+fn source_of(error: &ConnectError) -> String {
+    match tls_error(error) {
+        Some(tls) => tls.to_string(),
+        None => error.source().map_or_else(|| error.to_string(), ToString::to_string),
+    }
+}
+
+/// The client hides errors of TLS inside errors of I/O.
+fn tls_error(error: &ConnectError) -> Option<&rustls::Error> {
+    let mut next = error.source();
+    while let Some(error) = next {
+        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+            return Some(tls);
+        }
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
+}
+
+pub(super) fn denied(subject: &str, identity: &str) -> Verdict {
+    let text = format!("{identity} may not publish to {subject:?}; its events wait until it may");
+    Verdict::Retry(Failure::of_destination("nats.denied", text))
+}
+
+pub(super) fn too_large(why: &dyn std::fmt::Display) -> Verdict {
+    Verdict::Rejected(Failure::of_event("nats.too_large", format!("the server takes less: {why}")))
+}
+
+pub(super) fn bad_header(name: &str) -> Verdict {
+    let text = format!("header {name:?} holds a line break and cannot travel with NATS");
+    Verdict::Rejected(Failure::of_event("nats.bad_header", text))
+}
+
+pub(super) fn bad_subject(subject: &str, why: &str) -> Verdict {
+    Verdict::Rejected(Failure::of_event("nats.bad_subject", format!("subject {subject:?} {why}")))
+}
+
+/// Whether a message can be published under this subject. The server checks little of this by itself:
+/// it would store a message under `a..b` that no consumer can ever ask for.
+pub(super) fn check_subject(subject: &str) -> Result<(), &'static str> {
+    if subject.bytes().any(|b| b <= b' ' || b == 0x7f) {
+        return Err("holds a space or a control character");
+    }
+    // The server's own: with the right to use its API, a topic could delete streams.
+    if subject.starts_with("$JS.") || subject.starts_with("$SYS.") {
+        return Err("belongs to the server itself");
+    }
+    for token in subject.split('.') {
+        match token {
+            "" => return Err("is empty or has an empty part"),
+            "*" | ">" => return Err("holds a wildcard"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste::sink::Scope;
+
+    fn seen(verdict: &Verdict) -> (&'static str, String, Scope) {
+        let (name, failure) = match verdict {
+            Verdict::Retry(failure) => ("retry", failure),
+            Verdict::Rejected(failure) => ("rejected", failure),
+            Verdict::Unknown(failure) => ("unknown", failure),
+            other => panic!("{other:?} has no failure"),
+        };
+        (name, failure.code.to_string(), failure.scope)
+    }
+
+    #[test]
+    fn every_row_of_jetstreams_errors() {
+        let rows = [
+            (400, 10054, "", "rejected", "nats.too_large", Scope::Event),
+            (400, 10097, "", "rejected", "nats.too_large", Scope::Event),
+            (404, 10059, "", "retry", "nats.no_stream", Scope::Destination),
+            (503, 10077, "maximum messages exceeded", "retry", "nats.stream_full", Scope::Destination),
+            (503, 10077, "write: no space", "retry", "nats.store_failed", Scope::Destination),
+            (503, 10023, "", "retry", "nats.resources", Scope::Destination),
+            (500, 10047, "", "retry", "nats.resources", Scope::Destination),
+            (429, 10167, "", "retry", "nats.resources", Scope::Destination),
+            (503, 10008, "", "retry", "nats.unavailable", Scope::Destination),
+            (400, 10109, "", "rejected", "nats.sealed", Scope::Destination),
+            (400, 10071, "", "rejected", "nats.expectation", Scope::Event),
+            (409, 10158, "", "retry", "nats.in_process", Scope::Event),
+            (400, 10166, "", "rejected", "nats.bad_header", Scope::Event),
+            (400, 10999, "", "retry", "nats.api_error", Scope::Event),
+            (500, 10999, "", "retry", "nats.api_error", Scope::Destination),
+        ];
+        for (code, err_code, description, verdict, name, scope) in rows {
+            let error = ApiError { code, err_code, description: description.to_owned() };
+            let found = Answer::Refused(error).verdict("s");
+            assert_eq!(seen(&found), (verdict, name.to_owned(), scope), "{err_code}");
+        }
+    }
+
+    #[test]
+    fn only_a_streams_own_word_is_an_answer() {
+        let read = |text: &str| Answer::read(None, text.as_bytes());
+        assert_eq!(read(r#"{"stream":"S","seq":7}"#), Some(Answer::Stored));
+        assert_eq!(read(r#"{"stream":"S","domain":"d","seq":7,"duplicate":true}"#), Some(Answer::Stored));
+        assert_eq!(Answer::read(Some(503), b""), Some(Answer::NoResponders));
+        let refused =
+            read(r#"{"error":{"code":503,"err_code":10077,"description":"no"},"stream":"S","seq":0}"#);
+        assert!(matches!(refused, Some(Answer::Refused(ApiError { err_code: 10077, .. }))));
+        for foreign in
+            ["", "+OK", "{}", "[]", r#"{"stream":"S"}"#, r#"{"stream":"","seq":1}"#, r#"{"ok":true}"#]
+        {
+            assert_eq!(read(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn subjects() {
+        for good in ["a", "orders.placed", "grün.x", "a*b.c>", "$KV.bucket.key"] {
+            assert_eq!(check_subject(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            ".a",
+            "a.",
+            "a..b",
+            "a b",
+            "a\tb",
+            "a\r\nb",
+            "a.*",
+            "*",
+            "a.>",
+            "$JS.API.INFO",
+            "$SYS.x",
+        ] {
+            assert!(check_subject(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn silence_is_unknown_once_the_message_had_left() {
+        let lost = Silence::ConnectionLost("gone".to_owned());
+        assert_eq!(seen(&lost.verdict(true)), ("unknown", "nats.connection_lost".to_owned(), Scope::Sink));
+        assert_eq!(seen(&lost.verdict(false)), ("retry", "nats.connection_lost".to_owned(), Scope::Sink));
+        for (alive, scope) in [(true, Scope::Destination), (false, Scope::Sink)] {
+            let timeout = Silence::Timeout { after_ms: 1, alive };
+            assert_eq!(seen(&timeout.verdict(true)), ("unknown", "nats.ack_timeout".to_owned(), scope));
+            assert_eq!(seen(&timeout.verdict(false)), ("retry", "nats.ack_timeout".to_owned(), scope));
+        }
+    }
+}
