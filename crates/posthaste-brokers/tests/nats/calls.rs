@@ -1,1 +1,119 @@
+//! Order by key over overlapping calls, the window, and calls that are dropped.
 
+use super::*;
+use async_nats::jetstream::stream::DiscardPolicy;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::Proxy;
+use std::future::Future;
+use std::task::{Context, Waker};
+
+/// A destination that takes one message and refuses the next.
+async fn narrow(bed: &Bed) {
+    let config =
+        stream::Config { max_messages: 1, discard: DiscardPolicy::New, ..plain("NARROW", &["narrow"]) };
+    bed.stream_with(config).await;
+}
+
+#[tokio::test]
+async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("S", &["s"]).await;
+    narrow(&bed).await;
+    let sink = bed.sink().await;
+    let first = [keyed("narrow", "a"), keyed("narrow", "a"), keyed("s", "a"), keyed("s", "b"), loose("s")];
+    let second = [keyed("s", "a"), keyed("s", "b")];
+    let (first, second) = tokio::join!(sink.publish(&first), sink.publish(&second));
+    assert_seen(&first[1], "retry", "nats.stream_full", Scope::Destination);
+    let delivered = [&first[0], &first[3], &first[4], &second[1]];
+    assert!(delivered.iter().all(|verdict| **verdict == Verdict::Delivered), "{first:?} {second:?}");
+    assert_eq!([&first[2], &second[0]], [&Verdict::Held, &Verdict::Held]);
+    assert_eq!(bed.stored("S").await.len(), 3);
+    assert_eq!(publish_one(&sink, keyed("s", "a")).await, Verdict::Delivered, "the next call starts anew");
+}
+
+#[tokio::test]
+async fn a_small_window_is_a_bound_and_not_an_obstacle() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("S", &["s"]).await;
+    let sink = build(NatsConfig { max_in_flight: 3, ..bed.config() }).await;
+    let calls: Vec<Vec<Message>> =
+        (0..8).map(|call| (0..50).map(|n| keyed("s", &format!("{call}-{}", n % 7))).collect()).collect();
+    let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
+    assert!(verdicts.iter().flatten().all(|verdict| *verdict == Verdict::Delivered));
+    assert_eq!(bed.stored("S").await.len(), 400);
+}
+
+/// With the line cut off, a window of five lets five messages out and no more.
+#[tokio::test]
+async fn g7_no_more_than_the_window_is_ever_unanswered() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("S", &["s"]).await;
+    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
+    let config = NatsConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..NatsConfig::new(&url) };
+    let sink = build(config).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+    proxy.half_open().await;
+    let calls: Vec<Vec<Message>> = (0..3).map(|_| (0..10).map(|_| loose("s")).collect()).collect();
+    let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
+    let verdicts: Vec<_> = verdicts.iter().flatten().map(|verdict| seen(verdict).0).collect();
+    assert_eq!(verdicts.iter().filter(|kind| **kind == "unknown").count(), 5, "{verdicts:?}");
+    assert_eq!(verdicts.iter().filter(|kind| **kind == "retry").count(), 25, "{verdicts:?}");
+    assert_eq!(bed.stored("S").await.len(), 6);
+    // And what was never answered does not fill the window for ever.
+    proxy.pass().await;
+    until_delivered(&sink, "s", Duration::from_secs(5)).await;
+    let verdicts = sink.publish(&(0..20).map(|_| loose("s")).collect::<Vec<_>>()).await;
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered));
+}
+
+/// A dropped call gives its places in the window and in the chain back, and a late answer to it is
+/// nobody's.
+#[tokio::test]
+async fn dropped_calls_leave_no_trace() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("S", &["s"]).await;
+    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
+    let sink = build(NatsConfig { max_in_flight: 4, ..NatsConfig::new(&url) }).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+    proxy.delay(Duration::from_millis(50)).await;
+    for _ in 0..20 {
+        let messages: Vec<_> = (0..6).map(|_| keyed("s", "k")).collect();
+        let mut call = Box::pin(sink.publish(&messages));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        tokio::task::yield_now().await;
+        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    let messages: Vec<_> = (0..8).map(|n| keyed("s", &(n % 2).to_string())).collect();
+    let verdicts = sink.publish(&messages).await;
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered), "{verdicts:?}");
+    assert_eq!(publish_one(&sink, keyed("s", "k")).await, Verdict::Delivered);
+}
+
+#[tokio::test]
+async fn f86_headers_and_payloads_arrive_as_they_were() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("S", &["s"]).await;
+    let sink = bed.sink().await;
+    let event = Event::new("orders.placed", vec![0, 0xff, b'\r', b'\n', 0])
+        .with_key("ключ \"1\": x")
+        .with_content_type("application/octet-stream")
+        .with_header("traceparent", "00-ab")
+        .with_header("x-empty", "")
+        .with_header("x-colons", "a: b: c");
+    let sent = message("s", event);
+    let mut expected = Vec::new();
+    sent.each_header(|name, value| expected.push((name.to_owned(), value.to_owned())));
+    let (id, payload) = (sent.id(), sent.payload.clone());
+    let tombstone = message("s", Event::tombstone("orders.placed"));
+    assert_eq!(sink.publish(&[sent]).await, [Verdict::Delivered]);
+    assert_eq!(sink.publish(&[tombstone]).await, [Verdict::Delivered]);
+    let stored = bed.stored("S").await;
+    assert_eq!(Some(&stored[0].payload), payload.as_ref());
+    assert_eq!(header(&stored[0], "Nats-Msg-Id"), Some(id));
+    for (name, value) in expected {
+        assert_eq!(header(&stored[0], &name), Some(value), "{name}");
+    }
+    assert_eq!(header(&stored[0], "Posthaste-Tombstone"), None);
+    assert!(stored[1].payload.is_empty());
+    assert_eq!(header(&stored[1], "Posthaste-Tombstone").as_deref(), Some("true"));
+}

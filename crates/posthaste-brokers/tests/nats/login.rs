@@ -1,1 +1,231 @@
+//! Who we are: passwords, tokens, keys and credentials, right and wrong, and no secret in any words.
 
+use super::*;
+use nkeys::KeyPair;
+use posthaste_brokers::{BuildError, Secret};
+use posthaste_testkit::require_service;
+use std::path::PathBuf;
+
+const SECRET: &str = "hunter2-s3cr3t";
+
+/// A file that goes with the value.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn write(content: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("posthaste-login-{}", uuid::Uuid::now_v7()));
+        std::fs::write(&path, content).expect("written");
+        Self(path)
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.0.clone())
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Connected means that the server answers: there is no stream, and that is what it says.
+async fn assert_gets_in(config: NatsConfig) {
+    let verdict = publish_one(&build(config).await, loose("nowhere")).await;
+    assert_seen(&verdict, "retry", "nats.no_stream", Scope::Destination);
+}
+
+/// Refused by name, and the words say as whom but not with what.
+async fn assert_refused(config: NatsConfig, as_whom: &str) {
+    let sink = build(config).await;
+    let verdict = publish_one(&sink, loose("nowhere")).await;
+    assert_seen(&verdict, "retry", "nats.auth", Scope::Sink);
+    let words = seen(&verdict).3;
+    assert!(words.contains(as_whom) && !words.contains(SECRET), "{words}");
+    let findings = sink.examine(&[]).await;
+    let level =
+        |check: &str| findings.iter().find(|finding| finding.check == check).map(|finding| finding.level);
+    assert_eq!(level("reachable"), Some(posthaste::sink::Level::Ok), "{findings:?}");
+    assert_eq!(level("authenticated"), Some(posthaste::sink::Level::Fail), "{findings:?}");
+}
+
+#[tokio::test]
+async fn users_and_passwords() {
+    let server = require_service!(Nats::start(&NatsOptions::default().user("shop", SECRET)).await);
+    let user = Some("shop".to_owned());
+    let base = NatsConfig { user, ..NatsConfig::new(&server.url()) };
+    assert_gets_in(NatsConfig { password: Some(Secret::new(SECRET)), ..base.clone() }).await;
+    let file = TestFile::write(&format!("{SECRET}\n"));
+    assert_gets_in(NatsConfig { password_file: file.path(), ..base.clone() }).await;
+    let wrong = format!("{SECRET}-not");
+    assert_refused(NatsConfig { password: Some(Secret::new(&wrong)), ..base.clone() }, "user \"shop\"").await;
+    let file = TestFile::write(&wrong);
+    let named = file.0.display().to_string();
+    assert_refused(NatsConfig { password_file: file.path(), ..base }, &named).await;
+    assert_refused(NatsConfig::new(&server.url()), "a client without credentials").await;
+}
+
+#[tokio::test]
+async fn tokens() {
+    let server = require_service!(Nats::start(&NatsOptions::default().token(SECRET)).await);
+    let base = NatsConfig::new(&server.url());
+    assert_gets_in(NatsConfig { token: Some(Secret::new(SECRET)), ..base.clone() }).await;
+    let file = TestFile::write(SECRET);
+    assert_gets_in(NatsConfig { token_file: file.path(), ..base.clone() }).await;
+    let wrong = Some(Secret::new(format!("{SECRET}-not")));
+    assert_refused(NatsConfig { token: wrong, ..base }, "the configured token").await;
+}
+
+#[tokio::test]
+async fn keys() {
+    let (known, stranger) = (KeyPair::new_user(), KeyPair::new_user());
+    let users = format!("authorization {{ users: [ {{ nkey: {} }} ] }}", known.public_key());
+    let server = require_service!(Nats::start(&NatsOptions::default().setting(&users)).await);
+    let base = NatsConfig::new(&server.url());
+    let file = TestFile::write(&format!("{}\n", known.seed().expect("a seed")));
+    assert_gets_in(NatsConfig { nkey_file: file.path(), ..base.clone() }).await;
+    let file = TestFile::write(&stranger.seed().expect("a seed"));
+    let named = format!("the key in {}", file.0.display());
+    assert_refused(NatsConfig { nkey_file: file.path(), ..base }, &named).await;
+}
+
+/// A password that is changed in its file is used at the next connection.
+#[tokio::test]
+async fn a_rotated_password_is_read_again() {
+    let server = require_service!(Nats::start(&NatsOptions::default().user("shop", SECRET)).await);
+    let file = TestFile::write("yesterday's");
+    let user = Some("shop".to_owned());
+    let config = NatsConfig { user, password_file: file.path(), ..NatsConfig::new(&server.url()) };
+    let sink = build(config).await;
+    let verdict = publish_one(&sink, loose("nowhere")).await;
+    assert_seen(&verdict, "retry", "nats.auth", Scope::Sink);
+    std::fs::write(&file.0, SECRET).expect("rotated");
+    let started = std::time::Instant::now();
+    while seen(&publish_one(&sink, loose("nowhere")).await).1 != "nats.no_stream" {
+        assert!(started.elapsed() < Duration::from_secs(5), "the new password is not used");
+    }
+}
+
+/// Operator, account and user, as `nsc` would make them.
+#[tokio::test]
+async fn credentials() {
+    let (operator, account, system) =
+        (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
+    let user = KeyPair::new_user();
+    let account_claims = r#"{"type":"account","version":2,"limits":{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1,"mem_storage":-1,"disk_storage":-1,"streams":-1,"consumer":-1}}"#;
+    let system_claims = r#"{"type":"account","version":2,"limits":{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1}}"#;
+    let user_claims = r#"{"type":"user","version":2,"subs":-1,"data":-1,"payload":-1}"#;
+    let settings = format!(
+        "operator: {}\nsystem_account: {}\nresolver: MEMORY\nresolver_preload: {{ {}: {}\n {}: {} }}",
+        jwt(&operator, &operator, r#"{"type":"operator","version":2}"#),
+        system.public_key(),
+        account.public_key(),
+        jwt(&account, &operator, account_claims),
+        system.public_key(),
+        jwt(&system, &operator, system_claims),
+    );
+    let server = require_service!(Nats::start(&NatsOptions::default().setting(&settings)).await);
+    let creds = |signer: &KeyPair| {
+        let (token, seed) = (jwt(&user, signer, user_claims), user.seed().expect("a seed"));
+        TestFile::write(&format!(
+            "-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        ))
+    };
+    let base = NatsConfig::new(&server.url());
+    let good = creds(&account);
+    assert_gets_in(NatsConfig { creds_file: good.path(), ..base.clone() }).await;
+    let forged = creds(&KeyPair::new_account());
+    let named = format!("the credentials in {}", forged.0.display());
+    assert_refused(NatsConfig { creds_file: forged.path(), ..base }, &named).await;
+}
+
+fn jwt(subject: &KeyPair, signer: &KeyPair, claims: &str) -> String {
+    let (subject, issuer) = (subject.public_key(), signer.public_key());
+    let body = format!(
+        r#"{{"jti":"x","iat":1700000000,"iss":"{issuer}","name":"test","sub":"{subject}","nats":{claims}}}"#
+    );
+    let signed =
+        format!("{}.{}", base64url(br#"{"typ":"JWT","alg":"ed25519-nkey"}"#), base64url(body.as_bytes()));
+    let signature = signer.sign(signed.as_bytes()).expect("signed");
+    format!("{signed}.{}", base64url(&signature))
+}
+
+fn base64url(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let bits =
+            chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for n in 0..=chunk.len() {
+            text.push(char::from(ALPHABET[(bits >> (18 - 6 * n)) as usize & 63]));
+        }
+    }
+    text
+}
+
+async fn refusal(config: NatsConfig) -> BuildError {
+    let built = SinkConfig::Nats(Box::new(config)).build("test").await;
+    built.err().expect("refused")
+}
+
+#[tokio::test]
+async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() {
+    let base = || NatsConfig::new("nats://127.0.0.1:4222");
+    let missing = || Some(PathBuf::from("/nonexistent/secret"));
+    let file = TestFile::write("nothing of use");
+    let secret = || Some(Secret::new(SECRET));
+    let table = [
+        (NatsConfig { ca_file: missing(), ..base() }, "ca_file /nonexistent/secret: "),
+        (
+            NatsConfig { user: Some("u".into()), password_file: missing(), ..base() },
+            "password_file /nonexistent/secret: ",
+        ),
+        (NatsConfig { token_file: missing(), ..base() }, "token_file /nonexistent/secret: "),
+        (NatsConfig { creds_file: missing(), ..base() }, "creds_file /nonexistent/secret: "),
+        (NatsConfig { nkey_file: missing(), ..base() }, "nkey_file /nonexistent/secret: "),
+        (NatsConfig { creds_file: file.path(), ..base() }, "it holds no JWT"),
+        (NatsConfig { nkey_file: file.path(), ..base() }, "it holds no seed"),
+        (NatsConfig { cert_file: file.path(), ..base() }, "belong together"),
+        (NatsConfig { user: Some("u".into()), ..base() }, "user: needs password"),
+        (NatsConfig { password: secret(), ..base() }, "password: needs user"),
+        (NatsConfig { token: secret(), token_file: file.path(), ..base() }, "given twice"),
+        (NatsConfig { token: secret(), nkey_file: file.path(), ..base() }, "only one of"),
+        (NatsConfig { max_in_flight: 0, ..base() }, "max_in_flight: "),
+        (NatsConfig { delivery_timeout_ms: 0, ..base() }, "delivery_timeout_ms: "),
+        (NatsConfig { inbox_prefix: "a b".into(), ..base() }, "inbox_prefix: "),
+        (NatsConfig::new("http://h"), "url: "),
+        (NatsConfig::new(""), "url: "),
+        (NatsConfig::new(&format!("nats://u:{SECRET}@h:4222")), "url: must not hold credentials"),
+    ];
+    for (config, expected) in table {
+        let error = refusal(config).await.to_string();
+        assert!(error.contains(expected) && !error.contains(SECRET), "{error} instead of {expected}");
+    }
+}
+
+#[test]
+fn no_secret_is_ever_printed() {
+    let text = format!(
+        r#"
+        type = "nats"
+        url = ["nats://u:{SECRET}@a:4222", "nats://b"]
+        user = "shop"
+        password = "{SECRET}"
+        token = "{SECRET}"
+        "#
+    );
+    let config: SinkConfig = toml::from_str(&text).expect("valid");
+    let shown = format!("{config:?} {config:#?} {}", serde_json::to_string(&config).expect("serializes"));
+    assert!(!shown.contains(SECRET), "{shown}");
+    assert!(shown.contains("nats://***@a:4222") && shown.contains("***"), "{shown}");
+}
+
+#[test]
+fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
+    let config: SinkConfig = toml::from_str("type = \"nats\"\nurl = \"nats://h\"").expect("valid");
+    assert_eq!(config, SinkConfig::Nats(Box::new(NatsConfig::new("nats://h"))));
+    let SinkConfig::Nats(nats) = config else { panic!("nats") };
+    assert_eq!((nats.delivery_timeout_ms, nats.max_in_flight), (8_000, 4_096));
+    let error = toml::from_str::<SinkConfig>("type = \"nats\"\nurl = \"h\"\nurll = 1").expect_err("misspelt");
+    assert!(error.to_string().contains("urll"), "{error}");
+}
