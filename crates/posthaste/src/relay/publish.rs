@@ -2,6 +2,7 @@
 
 use super::breaker::{Breaker, Passage};
 use super::lane::Lane;
+use super::read::in_turn;
 use super::window::{Origin, Pending};
 use crate::crash_point;
 use crate::lifecycle::{Decision, decide};
@@ -248,7 +249,7 @@ impl Lane {
             &pending.route,
             pending.message.destination.clone(),
             Reason::Drained,
-            Due::In(Duration::ZERO),
+            in_turn(&pending.message),
         );
         self.window.defer(pending, deferral);
     }

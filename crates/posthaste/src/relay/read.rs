@@ -4,7 +4,7 @@ use super::lane::{Lane, alive};
 use super::window::{Arrival, Origin, Pending};
 use crate::event::StoredEvent;
 use crate::route::{OnDead, Order, Refused, Route, UNROUTED};
-use crate::sink::Failure;
+use crate::sink::{Failure, Message};
 use crate::store::{Care, Death, Deferral, Detained, Due, ErrorClass, Page, PageLimit, Reason, StoreError};
 use crate::task::{TaskDied, spawn};
 use std::sync::Arc;
@@ -170,9 +170,9 @@ impl Lane {
         let wait = match why {
             _ if behind => Some((Reason::Held, Due::Behind)),
             Some(Detained::Scheduled) => Some((Reason::Scheduled, Due::AtDelivery)),
-            _ if self.is_route_paused(route) => Some((Reason::Paused, Due::In(Duration::ZERO))),
+            _ if self.is_route_paused(route) => Some((Reason::Paused, in_turn(&message))),
             _ if self.destinations.contains_key(&message.destination) => {
-                Some((Reason::Outage, Due::In(Duration::ZERO)))
+                Some((Reason::Outage, in_turn(&message)))
             }
             _ => None,
         };
@@ -227,6 +227,12 @@ impl Lane {
             holds: route.order == Order::Key && reason.holds(),
         }
     }
+}
+
+/// At once, but not before what is earlier in its key: such an event may still be in flight, undecided,
+/// while this one is put aside. By the time it is settled, so are they.
+pub(super) fn in_turn(message: &Message) -> Due {
+    if message.order_key().is_some() { Due::Behind } else { Due::In(Duration::ZERO) }
 }
 
 fn no_route() -> Death {
