@@ -27,6 +27,7 @@ pub(super) struct Returned {
 
 impl Lane {
     pub(super) fn start_publish(&mut self) {
+        self.hold_blocked();
         loop {
             let now = Instant::now();
             let most = self.may_publish(now);
@@ -222,6 +223,15 @@ impl Lane {
             self.window.be_shy(key);
         }
         self.window.put_back(pending);
+    }
+
+    /// Puts events aside that were read before an earlier one of their key failed.
+    fn hold_blocked(&mut self) {
+        for pending in self.window.take_blocked() {
+            let deferral =
+                self.waiting(&pending.route, pending.message.destination.clone(), Reason::Held, Due::Behind);
+            self.window.defer(pending, deferral);
+        }
     }
 
     fn close_destination(&mut self, destination: &str, failure: &Failure) {

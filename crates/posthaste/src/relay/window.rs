@@ -61,6 +61,8 @@ struct BlockedKey {
 pub(crate) struct Window {
     pages: VecDeque<PageInHand>,
     blocked: FxHashMap<String, BlockedKey>,
+    /// Whether a key was blocked since [`Window::take_blocked`] looked.
+    blocked_anew: bool,
     /// Keys with a call in flight, where the sink keeps no order over calls.
     busy: FxHashMap<String, usize>,
     /// Keys that the sink held while the failing call had not come back yet.
@@ -122,10 +124,31 @@ impl Window {
         let entry = self.blocked.entry(key.to_owned()).or_default();
         entry.page = entry.page.max(page);
         entry.until_page = None;
+        self.blocked_anew = true;
     }
 
     pub(crate) fn is_blocked(&self, key: &str) -> bool {
         !self.blocked.is_empty() && self.blocked.contains_key(key)
+    }
+
+    /// Takes out waiting events whose key was blocked after they were read: an earlier one of it failed,
+    /// so they must not be published from here any more.
+    pub(crate) fn take_blocked(&mut self) -> Vec<Pending> {
+        let mut blocked = Vec::new();
+        if !std::mem::take(&mut self.blocked_anew) {
+            return blocked;
+        }
+        let keys = &self.blocked;
+        let is_blocked = |pending: &Pending| {
+            pending.message.order_key().is_some_and(|key| keys.contains_key(key))
+        };
+        for page in self.pages.iter_mut().filter(|page| page.waiting.iter().any(is_blocked)) {
+            let waiting = std::mem::take(&mut page.waiting);
+            let (held, free): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_blocked);
+            page.waiting = free.into();
+            blocked.extend(held);
+        }
+        blocked
     }
 
     /// Takes the next events to publish, in order, skipping keys that must wait. Deferred events have
@@ -292,6 +315,7 @@ impl Window {
     pub(crate) fn put_back(&mut self, pending: Pending) {
         match pending.origin {
             Origin::Page(number) => {
+                self.blocked_anew |= pending.message.order_key().is_some_and(|key| self.is_blocked(key));
                 if let Some(page) = self.page(number) {
                     let at = page.waiting.partition_point(|other| other.index < pending.index);
                     page.waiting.insert(at, pending);
