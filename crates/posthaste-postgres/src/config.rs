@@ -34,6 +34,9 @@ pub struct PostgresConfig {
     pub schema: String,
     /// Behind a pooler in transaction mode: no session locks, no LISTEN, no named statements.
     pub pooled: bool,
+    /// Let appends wake a sleeping relay by NOTIFY. Off for applications that use PREPARE TRANSACTION,
+    /// which refuses it.
+    pub wakeups: bool,
     /// Connections for reading and settling, beside the heart's own.
     pub connections_max: usize,
     /// Give up a connection attempt after this long.
@@ -87,6 +90,7 @@ impl PostgresConfig {
             key_file: None,
             schema: "posthaste".to_owned(),
             pooled: false,
+            wakeups: true,
             connections_max: 8,
             connect_timeout: Duration::from_secs(5),
             flush_before_publish: false,

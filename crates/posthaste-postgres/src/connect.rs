@@ -22,7 +22,7 @@ pub(crate) struct Connection {
 }
 
 /// What to do with NOTIFY messages that arrive on a connection.
-pub(crate) type OnNotify = Box<dyn FnMut() + Send>;
+pub(crate) type OnNotify = Box<dyn FnMut(&str) + Send>;
 
 /// Connects and returns a plain client; its driver runs until the client is dropped. For tools.
 pub async fn connect(config: &PostgresConfig) -> Result<Client, StoreError> {
@@ -90,8 +90,8 @@ where
         };
         let mut messages = futures_util::stream::poll_fn(move |context| connection.poll_message(context));
         while let Some(Ok(message)) = futures_util::StreamExt::next(&mut messages).await {
-            if let AsyncMessage::Notification(_) = message {
-                on_notify();
+            if let AsyncMessage::Notification(notification) = message {
+                on_notify(notification.payload());
             }
         }
     })

@@ -3,16 +3,42 @@
 //! Two users, two halves. A service links this crate with `default-features = false, features =
 //! ["tokio-postgres"]` and calls [`append`] inside its transaction. The relay links the feature `store`.
 
+#[cfg(feature = "tokio-postgres")]
+mod append;
 #[cfg(feature = "store")]
 mod config;
 #[cfg(feature = "store")]
 mod connect;
 #[cfg(feature = "store")]
+mod due;
+#[cfg(feature = "store")]
 mod error;
 #[cfg(feature = "store")]
+mod filter;
+#[cfg(feature = "store")]
+mod lease;
+#[cfg(feature = "store")]
+pub mod migrate;
+#[cfg(feature = "store")]
+mod rights;
+#[cfg(feature = "store")]
+mod row;
+#[cfg(feature = "store")]
 mod session;
+#[cfg(feature = "store")]
+mod settle;
+#[cfg(feature = "store")]
+mod store;
+#[cfg(feature = "store")]
+mod sweep;
+#[cfg(feature = "store")]
+mod tail;
 
+#[cfg(feature = "tokio-postgres")]
+pub use append::{AppendError, Outbox, append, append_all};
 #[cfg(feature = "store")]
 pub use config::{PostgresConfig, Retention, TlsMode};
 #[cfg(feature = "store")]
 pub use connect::connect;
+#[cfg(feature = "store")]
+pub use store::PostgresStore;

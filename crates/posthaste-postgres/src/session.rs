@@ -150,13 +150,14 @@ impl Session {
         }
     }
 
-    /// Runs one statement with our settings: by itself, or behind a pooler in a transaction.
+    /// Runs one statement with our settings: by itself, behind a pooler in a transaction of its own, or in
+    /// the transaction that is open.
     pub(crate) async fn query_alone(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        if !self.sessions.config.pooled {
+        if !self.sessions.config.pooled || self.in_transaction {
             return self.query(sql, params).await;
         }
         self.begin().await?;

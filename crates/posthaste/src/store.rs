@@ -427,6 +427,10 @@ pub trait Store: Send + Sync + 'static {
     async fn doze(&self, at_most: Duration) -> Result<bool, StoreError>;
     /// Resolves at the next wakeup. A hint: it may come late, twice or never.
     async fn wakeup(&self);
+    /// Resolves when a lane may have become free. A hint too: heartbeats find it out anyway.
+    async fn lanes_changed(&self) {
+        std::future::pending().await
+    }
     /// Says goodbye: the relay no longer counts for fair shares.
     async fn leave(&self) -> Result<(), StoreError>;
 }

@@ -209,6 +209,7 @@ impl Supervisor {
     async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<DrainOutcome, String> {
         let mut joined = false;
         let sweeper = self.sweeper();
+        let store = Arc::clone(&self.plan.store);
         while !*stop.borrow() {
             let beat = Duration::from_millis(self.settings.borrow().heartbeat_ms);
             let next = Instant::now() + beat;
@@ -223,6 +224,7 @@ impl Supervisor {
                 _ = stop.changed() => break,
                 () = tokio::time::sleep_until(next) => {}
                 () = self.lane_ended() => {}
+                () = store.lanes_changed() => {}
             }
         }
         drop(sweeper);

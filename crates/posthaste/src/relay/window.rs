@@ -139,9 +139,8 @@ impl Window {
             return blocked;
         }
         let keys = &self.blocked;
-        let is_blocked = |pending: &Pending| {
-            pending.message.order_key().is_some_and(|key| keys.contains_key(key))
-        };
+        let is_blocked =
+            |pending: &Pending| pending.message.order_key().is_some_and(|key| keys.contains_key(key));
         for page in self.pages.iter_mut().filter(|page| page.waiting.iter().any(is_blocked)) {
             let waiting = std::mem::take(&mut page.waiting);
             let (held, free): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_blocked);

@@ -213,9 +213,12 @@ pub(super) async fn due_batch(lease: &Arc<dyn Lease>, query: DueQuery) -> DueBat
     lease.due(query).await.expect("the store answers")
 }
 
-/// Numbers of what is due.
+/// Numbers of what is due: the first of each key. A store may hand out the run that waits behind it too.
 pub(super) async fn due(lease: &Arc<dyn Lease>) -> Vec<i64> {
-    due_batch(lease, anything()).await.events.iter().map(|due| due.stored.seq).collect()
+    let batch = due_batch(lease, anything()).await;
+    let mut keys = std::collections::HashSet::new();
+    let first = |due: &&posthaste::store::DueEvent| due.stored.event.key.clone().is_none_or(|key| keys.insert(key));
+    batch.events.iter().filter(first).map(|due| due.stored.seq).collect()
 }
 
 /// Settles deferred events as delivered.

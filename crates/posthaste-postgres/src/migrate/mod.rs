@@ -1,0 +1,251 @@
+//! Migrations: the outbox's tables, versioned, and who may use them.
+//!
+//! The SQL is embedded in the binary. Each version is applied in one transaction together with its line
+//! in `migrations`, under an advisory lock **of that transaction**: a session's lock would not hold
+//! behind a pooler, where the next statement may run on another connection. So several may run `up` at
+//! once, and one that dies half-way leaves nothing behind.
+//!
+//! Versions and relays: a rolling upgrade runs two versions on one schema (F89). A migration may only
+//! make changes that the version before it can live with; so a relay works on its own schema and on the
+//! next one, and says what to do everywhere else ([`check_version`]).
+//!
+//! People whose DBA applies everything get the same as a script ([`sql`]). What the connected role may
+//! not do (making roles, granting on tables of another owner) is no failure of `up` either: the
+//! statements are handed back, to be run by somebody who may.
+//!
+//! Refused: a migration crate. It would bring a second way to connect, and its session lock does not
+//! survive a pooler in transaction mode.
+
+mod roles;
+mod script;
+
+pub use roles::Roles;
+pub use script::sql;
+
+use crate::config::PostgresConfig;
+use crate::error::{commit_error, is_code, store_error};
+use crate::row::Micros;
+use crate::session::{Session, Sessions, quote};
+use crate::store::{LOCK_CLASS, check_server};
+use posthaste::Timestamp;
+use posthaste::store::StoreError;
+use script::{MIGRATIONS, Migration};
+use serde::Serialize;
+use std::sync::Arc;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+
+/// The version of the schema that this binary writes.
+pub const SCHEMA_VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// Class of the advisory lock under which migrations run.
+const MIGRATION_LOCK: i32 = LOCK_CLASS + 2;
+
+/// What `up` did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Versions applied now, with their names.
+    pub applied: Vec<(i32, String)>,
+    /// Statements that the connected role may not run, in order, for somebody who may.
+    pub to_run_by_hand: Vec<String>,
+}
+
+/// A version that is applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// Its number.
+    pub version: i32,
+    /// Its name.
+    pub name: String,
+    /// When.
+    pub applied_at: Timestamp,
+    /// By which role.
+    pub applied_by: String,
+}
+
+/// What is applied, and what is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// The schema's version; `None` where there is no outbox yet.
+    pub current: Option<i32>,
+    /// The newest version this binary knows.
+    pub latest: i32,
+    /// What is applied, oldest first.
+    pub applied: Vec<Applied>,
+    /// What `up` would apply.
+    pub pending: Vec<(i32, String)>,
+}
+
+/// Applies what is missing, sets the payload limit, makes the roles and grants them their rights.
+/// Harmless when repeated, also by several at once.
+pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, StoreError> {
+    script::check_schema_name(&config.schema)?;
+    let sessions = Sessions::new(config.clone());
+    let mut session = sessions.session().await?;
+    check_server(&mut session).await?;
+    let mut outcome = Outcome::default();
+    while let Some(applied) = step(&sessions, &mut session).await? {
+        outcome.applied.push(applied);
+    }
+    // A newer binary was here: limits and rights of its schema are its business.
+    if version(&mut session, &sessions).await? == SCHEMA_VERSION {
+        outcome.to_run_by_hand = script::limit_payload(&sessions, &mut session).await?;
+        outcome.to_run_by_hand.extend(roles::apply(&sessions, &mut session, roles).await?);
+    }
+    Ok(outcome)
+}
+
+/// What is applied and what is missing. Changes nothing.
+pub async fn status(config: &PostgresConfig) -> Result<Status, StoreError> {
+    let sessions = Sessions::new(config.clone());
+    let mut session = sessions.session().await?;
+    let applied = if is_set_up(&sessions, &mut session).await? {
+        applied(&sessions, &mut session).await?.into_iter().map(|(applied, _)| applied).collect()
+    } else {
+        Vec::new()
+    };
+    let current = applied.last().map(|applied: &Applied| applied.version);
+    let missing =
+        MIGRATIONS.iter().filter(|migration| current.is_none_or(|current| migration.version > current));
+    let pending = missing.map(|migration| (migration.version, migration.name.to_owned())).collect();
+    Ok(Status { current, latest: SCHEMA_VERSION, applied, pending })
+}
+
+/// The schema's version, if this binary may work on it: its own, or the next one.
+pub(crate) async fn check_version(session: &mut Session, sessions: &Sessions) -> Result<i32, StoreError> {
+    let current = version(session, sessions).await?;
+    if current < SCHEMA_VERSION {
+        return Err(StoreError::Fatal(format!(
+            "the outbox has schema version {current}, and this binary needs {SCHEMA_VERSION}: run `posthaste migrate up`. \
+             Events are appended as before and wait in the log"
+        )));
+    }
+    if current > SCHEMA_VERSION + 1 {
+        return Err(StoreError::Fatal(format!(
+            "the outbox has schema version {current}; this binary knows {SCHEMA_VERSION} and works up to {}: \
+             install a newer posthaste. No event is touched",
+            SCHEMA_VERSION + 1
+        )));
+    }
+    Ok(current)
+}
+
+async fn version(session: &mut Session, sessions: &Sessions) -> Result<i32, StoreError> {
+    let sql = sessions.sql("select coalesce(max(version), 0) from posthaste.migrations");
+    crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)
+}
+
+/// Applies the next version, if there is one.
+async fn step(sessions: &Arc<Sessions>, session: &mut Session) -> Result<Option<(i32, String)>, StoreError> {
+    session.begin().await.map_err(store_error)?;
+    match step_in(sessions, session).await {
+        Ok(Some(applied)) => {
+            session.commit().await.map_err(commit_error)?;
+            Ok(Some(applied))
+        }
+        other => {
+            session.rollback().await;
+            other
+        }
+    }
+}
+
+async fn step_in(sessions: &Sessions, session: &mut Session) -> Result<Option<(i32, String)>, StoreError> {
+    let schema = sessions.config().schema.as_str();
+    let lock = "select pg_advisory_xact_lock($1, hashtext($2))";
+    session
+        .query(lock, &[(&MIGRATION_LOCK, Type::INT4), (&schema, Type::TEXT)])
+        .await
+        .map_err(store_error)?;
+    if !is_set_up(sessions, session).await? {
+        set_up(sessions, session).await?;
+    }
+    let done = applied(sessions, session).await?;
+    for migration in MIGRATIONS {
+        match done.iter().find(|(applied, _)| applied.version == migration.version) {
+            Some((_, checksum)) => check_text(migration, checksum)?,
+            None => {
+                session.client().batch_execute(&sessions.sql(migration.text)).await.map_err(refused)?;
+                record(sessions, session, migration).await?;
+                return Ok(Some((migration.version, migration.name.to_owned())));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A version whose text is another one than that which was applied describes another database.
+fn check_text(migration: &Migration, applied: &str) -> Result<(), StoreError> {
+    if applied == migration.checksum() {
+        return Ok(());
+    }
+    Err(StoreError::Fatal(format!(
+        "version {} ({}) was applied here with another text than this binary has (checksum {applied}, now {}): \
+         it came from another build of posthaste. Nothing was changed; use that build, or compare with `posthaste migrate sql`",
+        migration.version,
+        migration.name,
+        migration.checksum()
+    )))
+}
+
+async fn record(sessions: &Sessions, session: &mut Session, migration: &Migration) -> Result<(), StoreError> {
+    let sql = sessions.sql("insert into posthaste.migrations (version, name, checksum) values ($1, $2, $3)");
+    let checksum = migration.checksum();
+    let params = [
+        (&migration.version as &(dyn tokio_postgres::types::ToSql + Sync), Type::INT4),
+        (&migration.name, Type::TEXT),
+        (&checksum, Type::TEXT),
+    ];
+    session.query(&sql, &params).await.map_err(store_error)?;
+    Ok(())
+}
+
+async fn is_set_up(sessions: &Sessions, session: &mut Session) -> Result<bool, StoreError> {
+    let table = sessions.sql("posthaste.migrations");
+    let rows = session.query("select to_regclass($1) is not null", &[(&table, Type::TEXT)]).await;
+    crate::store::single(rows.map_err(store_error)?)
+}
+
+/// The schema, unless somebody made it for us, and the table of versions. `if not exists` would ask for
+/// the right to make schemas even where there is nothing to make.
+async fn set_up(sessions: &Sessions, session: &mut Session) -> Result<(), StoreError> {
+    let schema = sessions.config().schema.as_str();
+    let sql = "select exists (select from pg_namespace where nspname = $1)";
+    let exists: bool =
+        crate::store::single(session.query(sql, &[(&schema, Type::TEXT)]).await.map_err(store_error)?)?;
+    let mut text = sessions.sql(script::BOOKKEEPING);
+    if !exists {
+        text = format!("create schema {};\n{text}", quote(schema));
+    }
+    session.client().batch_execute(&text).await.map_err(refused)
+}
+
+/// What is applied, oldest first, each with its checksum.
+async fn applied(sessions: &Sessions, session: &mut Session) -> Result<Vec<(Applied, String)>, StoreError> {
+    let sql = sessions.sql(
+        "select version, name, applied_at, applied_by, checksum from posthaste.migrations order by version",
+    );
+    let rows = session.query_alone(&sql, &[]).await.map_err(store_error)?;
+    let read = |row: &tokio_postgres::Row| {
+        let applied = Applied {
+            version: row.get(0),
+            name: row.get(1),
+            applied_at: Timestamp(row.get::<_, Micros>(2).0),
+            applied_by: row.get(3),
+        };
+        (applied, row.get(4))
+    };
+    Ok(rows.iter().map(read).collect())
+}
+
+/// A refusal to make something is the one error with its own advice here.
+fn refused(error: tokio_postgres::Error) -> StoreError {
+    if !is_code(&error, &SqlState::INSUFFICIENT_PRIVILEGE) {
+        return store_error(error);
+    }
+    let what = error.as_db_error().map_or_else(|| error.to_string(), |db| db.message().to_owned());
+    StoreError::Fatal(format!(
+        "{what}: this role may not set up the outbox. Grant it CREATE on the database, or have the output of \
+         `posthaste migrate sql` applied by somebody who may. Nothing was changed"
+    ))
+}

@@ -1,0 +1,166 @@
+//! The SQL of the migrations, and the script for a DBA.
+//!
+//! Files are written for the schema `posthaste`; the configured name is put in as a quoted identifier.
+//! It ends up in plain statements, in literals like `'posthaste.outbox_seq'`, in function bodies and in
+//! format strings; instead of a quoting rule for each place, the few characters that mean something in
+//! one of them are refused.
+
+use super::Roles;
+use crate::config::PostgresConfig;
+use crate::error::{is_code, store_error};
+use crate::session::{Session, Sessions, quote};
+use posthaste::Limits;
+use posthaste::store::StoreError;
+use tokio_postgres::error::SqlState;
+
+/// A version of the schema.
+pub(super) struct Migration {
+    pub(super) version: i32,
+    pub(super) name: &'static str,
+    pub(super) text: &'static str,
+}
+
+/// All versions, oldest first. A text that was released is never changed: what it made would no longer
+/// be what it says, and `up` refuses it.
+pub(super) const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, name: "outbox", text: include_str!("../../migrations/001_outbox.sql") }];
+
+/// The table of versions.
+pub(super) const BOOKKEEPING: &str = include_str!("../../migrations/bookkeeping.sql");
+
+/// Longest schema name: a NOTIFY channel is named after it and has 63 bytes.
+const SCHEMA_BYTES_MAX: usize = 63 - "_wakeup".len();
+
+impl Migration {
+    /// FNV-1a of the text. It tells an edited file from the one that was applied; nobody defends against
+    /// forgery with it.
+    pub(super) fn checksum(&self) -> String {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let bytes = self.text.bytes().filter(|byte| *byte != b'\r');
+        format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, step))
+    }
+}
+
+/// Refuses a schema name that would not survive in every place where it is put.
+pub(super) fn check_schema_name(schema: &str) -> Result<(), StoreError> {
+    let illegal = |c: &char| c.is_control() || matches!(c, '"' | '\'' | '\\' | '$' | '%');
+    let why = if schema.is_empty() {
+        "it is empty".to_owned()
+    } else if schema.len() > SCHEMA_BYTES_MAX {
+        format!("it has {} bytes, at most {SCHEMA_BYTES_MAX} are allowed", schema.len())
+    } else if let Some(c) = schema.chars().find(illegal) {
+        format!("it holds {c:?}")
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Fatal(format!(
+        "{schema:?} cannot be the outbox's schema: {why}. Choose another `schema`"
+    )))
+}
+
+/// Everything as one script, for somebody who applies it with psql to a database without an outbox.
+pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, StoreError> {
+    check_schema_name(schema)?;
+    let sessions = Sessions::new(PostgresConfig { schema: schema.to_owned(), ..PostgresConfig::new("") });
+    let mut parts = vec![
+        format!(
+            "-- The outbox of Posthaste in schema {}, version {}. Apply it once, as the owner of the outbox.",
+            quote(schema),
+            super::SCHEMA_VERSION
+        ),
+        "begin;".to_owned(),
+        format!("create schema {};", quote(schema)),
+        sessions.sql(BOOKKEEPING),
+    ];
+    for migration in MIGRATIONS {
+        parts.push(format!("-- Version {}: {}.", migration.version, migration.name));
+        parts.push(sessions.sql(migration.text));
+        parts.push(sessions.sql(&format!(
+            "insert into posthaste.migrations (version, name, checksum) values ({}, '{}', '{}');",
+            migration.version,
+            migration.name,
+            migration.checksum()
+        )));
+    }
+    parts.push(format!("{};", sessions.sql(&payload_limit(limits))));
+    parts.push(format!(
+        "-- Roles. Make your logins members of them, or grant the same to your own.\n{}",
+        roles.script()
+    ));
+    parts.extend(roles.grants(&sessions).iter().map(|grant| format!("{grant};")));
+    parts.push("commit;\n".to_owned());
+    Ok(parts.join("\n"))
+}
+
+/// The payload limit lives in the database as a function, so that a plain `select posthaste.append(…)`
+/// knows it. Where the function belongs to somebody else, the statement is handed back.
+pub(super) async fn limit_payload(
+    sessions: &Sessions,
+    session: &mut Session,
+) -> Result<Vec<String>, StoreError> {
+    let limits = &sessions.config().limits;
+    let sql = sessions.sql("select posthaste.payload_bytes_max()");
+    let now: i32 = crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
+    if now == bytes_max(limits) {
+        return Ok(Vec::new());
+    }
+    let statement = sessions.sql(&payload_limit(limits));
+    match session.client().batch_execute(&statement).await {
+        Ok(()) => Ok(Vec::new()),
+        Err(error) if is_code(&error, &SqlState::INSUFFICIENT_PRIVILEGE) => Ok(vec![statement]),
+        Err(error) => Err(store_error(error)),
+    }
+}
+
+fn payload_limit(limits: &Limits) -> String {
+    format!(
+        "create or replace function posthaste.payload_bytes_max() returns integer language sql immutable \
+         parallel safe as 'select {}'",
+        bytes_max(limits)
+    )
+}
+
+/// The limit as the database keeps it; a value cannot have more than a gigabyte there anyway.
+pub(crate) fn bytes_max(limits: &Limits) -> i32 {
+    i32::try_from(limits.payload_bytes_max).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_consecutive_from_one() {
+        for (index, migration) in MIGRATIONS.iter().enumerate() {
+            assert_eq!(migration.version, index as i32 + 1, "{}", migration.name);
+        }
+    }
+
+    #[test]
+    fn a_checksum_sees_the_text_and_not_the_line_ends() {
+        let one = |text| Migration { version: 1, name: "x", text }.checksum();
+        assert_eq!(one("select 1;\n"), one("select 1;\r\n"));
+        assert_ne!(one("select 1;\n"), one("select 2;\n"));
+        // The reference value of the algorithm, so that it never drifts.
+        assert_eq!(one("a"), "af63dc4c8601ec8c");
+    }
+
+    #[test]
+    fn schema_names_that_break_quoting_are_refused() {
+        for good in ["posthaste", "My Outbox", "Ümlaut-1", "a.b", &"x".repeat(56)] {
+            assert!(check_schema_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "it's", "a\"b", "100%", "a$$b", "a\\b", "a\nb", &"x".repeat(57)] {
+            assert!(check_schema_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_script_names_the_schema_everywhere() {
+        let script = sql("My Outbox", &Roles::default(), &Limits::default()).expect("valid");
+        assert!(script.contains("create schema \"My Outbox\";"));
+        assert!(script.contains("nextval('\"My Outbox\".outbox_seq')"));
+        assert!(!script.contains("posthaste."), "a place was missed");
+        assert!(!script.contains(":app") && script.contains("\"posthaste_app\""));
+    }
+}

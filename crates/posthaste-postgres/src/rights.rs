@@ -1,0 +1,137 @@
+//! What each role must be able to do, as a table.
+//!
+//! `roles.sql` grants it; this says it once more, so that `migrate up` can see whether anything is left
+//! to grant and `doctor` can name the right that is missing. A test compares the two.
+
+use crate::session::{Sessions, quote};
+use tokio_postgres::Error;
+use tokio_postgres::types::Type;
+
+/// One right on one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Right {
+    kind: &'static str,
+    object: &'static str,
+    /// Of a table, for a right on one column.
+    column: &'static str,
+    privilege: &'static str,
+}
+
+impl std::fmt::Display for Right {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, object, column, privilege } = self;
+        match *kind {
+            "column" => write!(f, "{privilege} ({column}) on {object}"),
+            "schema" => write!(f, "{privilege} on the schema"),
+            _ => write!(f, "{privilege} on {kind} {object}"),
+        }
+    }
+}
+
+const SEGMENTS: [&str; 8] =
+    ["outbox_1", "outbox_2", "outbox_3", "outbox_4", "outbox_5", "outbox_6", "outbox_7", "outbox_8"];
+
+/// What relay and admin read.
+const READ: [&str; 14] = [
+    "outbox",
+    "idempotency_keys",
+    "ring",
+    "segments",
+    "state",
+    "relays",
+    "lanes",
+    "lease_tokens",
+    "receipts",
+    "deferred",
+    "dead_letters",
+    "controls",
+    "audit",
+    "migrations",
+];
+
+/// What relay and admin write.
+const WRITTEN: [&str; 7] =
+    ["state", "relays", "lanes", "lease_tokens", "receipts", "deferred", "dead_letters"];
+
+/// Columns that an application writes.
+const PAYLOAD: [&str; 7] = ["id", "topic", "key", "headers", "content_type", "payload", "deliver_at"];
+
+fn on(kind: &'static str, objects: &[&'static str], privileges: &[&'static str]) -> Vec<Right> {
+    let each = |object: &&'static str| {
+        let object = *object;
+        privileges.iter().map(move |privilege| Right { kind, object, column: "", privilege })
+    };
+    objects.iter().flat_map(each).collect()
+}
+
+/// Appending.
+pub(crate) fn app() -> Vec<Right> {
+    let column =
+        |column: &&'static str| Right { kind: "column", object: "outbox", column, privilege: "INSERT" };
+    let mut rights = on("schema", &[""], &["USAGE"]);
+    rights.extend(PAYLOAD.iter().map(column));
+    rights.extend(on("sequence", &["outbox_seq"], &["USAGE"]));
+    rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["SELECT"]));
+    rights.extend(on("table", &["idempotency_keys"], &["SELECT", "INSERT"]));
+    rights
+}
+
+fn both() -> Vec<Right> {
+    let mut rights = on("schema", &[""], &["USAGE"]);
+    rights.extend(on("table", &READ, &["SELECT"]));
+    rights.extend(on("table", &SEGMENTS, &["SELECT"]));
+    rights.extend(on("sequence", &["outbox_seq"], &["SELECT"]));
+    rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["SELECT", "UPDATE"]));
+    rights.extend(on("table", &WRITTEN, &["INSERT", "UPDATE", "DELETE"]));
+    rights.extend(on("table", &["ring", "segments"], &["UPDATE"]));
+    rights.extend(on("table", &["audit"], &["INSERT"]));
+    rights
+}
+
+/// Relaying.
+pub(crate) fn relay() -> Vec<Right> {
+    let mut rights = both();
+    rights.extend(on("table", &SEGMENTS, &["TRUNCATE"]));
+    rights.extend(on("table", &["idempotency_keys"], &["DELETE"]));
+    rights
+}
+
+/// Looking and acting.
+pub(crate) fn admin() -> Vec<Right> {
+    let mut rights = both();
+    rights.extend(on("table", &["controls"], &["INSERT", "UPDATE", "DELETE"]));
+    rights
+}
+
+/// Which of these a role lacks; without a name, the connected one.
+pub(crate) async fn missing(
+    sessions: &Sessions,
+    session: &mut crate::session::Session,
+    role: Option<&str>,
+    rights: &[Right],
+) -> Result<Vec<Right>, Error> {
+    let schema = &sessions.config().schema;
+    let place = |right: &Right| match right.kind {
+        "schema" => schema.clone(),
+        _ => format!("{}.{}", quote(schema), right.object),
+    };
+    let kinds: Vec<&str> = rights.iter().map(|right| right.kind).collect();
+    let objects: Vec<String> = rights.iter().map(place).collect();
+    let columns: Vec<&str> = rights.iter().map(|right| right.column).collect();
+    let privileges: Vec<&str> = rights.iter().map(|right| right.privilege).collect();
+    let rows = session
+        .query_alone(
+            include_str!("../sql/doctor/missing_rights.sql"),
+            &[
+                (&role, Type::TEXT),
+                (&kinds, Type::TEXT_ARRAY),
+                (&objects, Type::TEXT_ARRAY),
+                (&columns, Type::TEXT_ARRAY),
+                (&privileges, Type::TEXT_ARRAY),
+            ],
+        )
+        .await?;
+    // The server counts from 1.
+    let index = |row: &tokio_postgres::Row| usize::try_from(row.get::<_, i64>(0) - 1).ok();
+    Ok(rows.iter().filter_map(|row| rights.get(index(row)?).cloned()).collect())
+}

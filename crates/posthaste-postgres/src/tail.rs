@@ -1,0 +1,479 @@
+//! Reading the log: the late rows, then the tail, as `posthaste::cursor` says where to look.
+//!
+//! The usual read is **one statement**: one statement has one snapshot, so late rows, tail, the snapshot
+//! itself and the sequence's value belong together without a transaction around them, and it takes one
+//! round trip. It runs without an xid of its own. Late rows and tail are two queries inside it, each
+//! with its own bound: one page over both would make the position go backwards.
+//!
+//! Only when a long transaction has ended (an elder) are its rows looked for in a REPEATABLE READ
+//! transaction of its own. Bounds hold before anything is loaded: rows carry their size, and a payload
+//! above the page's inline size stays on the server until it is known to fit.
+
+use crate::error::store_error;
+use crate::lease::{LogLease, Reading, Step, seq_hash, tally};
+use crate::row;
+use crate::session::{Param, Session};
+use bytes::Bytes;
+use posthaste::cursor::{Elder, Look, Mark, Position, Snapshot};
+use posthaste::event::StoredEvent;
+use posthaste::store::{Detained, Page, PageLimit, StoreError};
+use rustc_hash::FxHashSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+/// Numbers scanned at once where a filter may select little of them.
+const SCAN_WINDOW: i64 = 200_000;
+
+/// When the late window is wider than this, a fresh mark is worth an xid.
+const MARK_AFTER: i64 = 1_024;
+
+/// How often a cursor that only watches time go by asks for a receipt.
+const IDLE_RECEIPT: Duration = Duration::from_secs(20);
+
+/// Columns of a row. Payloads above the inline size are fetched once they are known to fit; the size is
+/// a literal, one of few, so that statements stay prepared.
+fn columns(inline: usize) -> String {
+    format!(
+        "seq, slot, id, topic, key, headers, content_type, \
+         case when octet_length(payload) <= {inline} then payload end, deliver_at, appended_at, \
+         segment, octet_length(payload), deliver_at > clock_timestamp()"
+    )
+}
+
+/// A row of the log before it is accepted into a page.
+struct Found {
+    stored: StoredEvent,
+    segment: i16,
+    /// Size of its payload; `None` for a tombstone.
+    size: Option<i32>,
+    scheduled: bool,
+}
+
+/// What a read found, before bounds in bytes.
+struct Looked {
+    now: Snapshot,
+    last_value: i64,
+    late: Vec<Found>,
+    tail: Vec<Found>,
+}
+
+/// Bounds of a read in rows and inline bytes.
+#[derive(Clone, Copy)]
+struct Bounds {
+    rows: i64,
+    inline: usize,
+    bytes: usize,
+}
+
+impl LogLease {
+    pub(crate) async fn read_page(&self, limit: PageLimit) -> Result<Page, StoreError> {
+        let mut reading = self.reading.lock().await;
+        let mut session = self.session().await?;
+        for mark in self.take_marks() {
+            reading.marks.add(mark);
+        }
+        self.refresh_mark(&mut session, &mut reading).await?;
+        let bounds = bounds(limit, reading.average_bytes);
+        let (found, after, more) = match reading.position.catching_up.is_some() {
+            true => self.catch_up(&mut session, &reading, bounds).await?,
+            false => self.look(&mut session, &mut reading, bounds).await?,
+        };
+        let page = self.accept(&mut session, &mut reading, found, after, more).await?;
+        if self.inner.sessions.config().flush_before_publish && !page.events.is_empty() {
+            flush(&mut session).await?;
+        }
+        Ok(page)
+    }
+
+    /// Keeps the late window small: a mark is a number that was known before an xid was assigned.
+    async fn refresh_mark(&self, session: &mut Session, reading: &mut Reading) -> Result<(), StoreError> {
+        let position = &reading.position;
+        if position.catching_up.is_some()
+            || position.position - position.late_from(&reading.marks) <= MARK_AFTER
+        {
+            return Ok(());
+        }
+        let seq = self.known_seq.load(Ordering::Relaxed);
+        let rows = session.query("select pg_current_xact_id()::text", &[]).await.map_err(store_error)?;
+        if let Some(xid) = rows.first().and_then(|row| row.get::<_, &str>(0).parse().ok()) {
+            reading.marks.add(Mark { xid, seq });
+        }
+        reading.marks.thin(position.snapshot.running.first().copied().unwrap_or(position.snapshot.xmin));
+        Ok(())
+    }
+
+    /// The usual read.
+    async fn look(
+        &self,
+        session: &mut Session,
+        reading: &mut Reading,
+        bounds: Bounds,
+    ) -> Result<(Vec<Found>, Position, bool), StoreError> {
+        let position = &reading.position;
+        let late_from = position.late_from(&reading.marks);
+        let looked = self.late_and_tail(session, position, late_from, bounds).await?;
+        self.known_seq.fetch_max(looked.last_value, Ordering::Relaxed);
+        let elders = match position.look(&reading.marks, &looked.now) {
+            Look::Fresh { elders, .. } => elders,
+            Look::CatchUp => Vec::new(),
+        };
+        let looked = if elders.is_empty() {
+            looked
+        } else {
+            self.with_elders(session, position, late_from, &elders, bounds).await?
+        };
+        Ok(self.bound(position, looked, bounds))
+    }
+
+    async fn late_and_tail(
+        &self,
+        session: &mut Session,
+        position: &Position,
+        late_from: i64,
+        bounds: Bounds,
+    ) -> Result<Looked, StoreError> {
+        let hi = self.scan_to(position.position);
+        let (columns, condition) = (columns(bounds.inline), self.row_condition());
+        let sql = self.sql(&format!(
+            "with late as (select {columns} from posthaste.outbox
+                            where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot){condition}
+                            order by seq limit $4),
+                  tail as (select {columns} from posthaste.outbox
+                            where seq > $2 and seq <= $5{condition} order by seq limit $4)
+             select 0::smallint, coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0), null::smallint, null::uuid,
+                    pg_current_snapshot()::text, null::text, null::jsonb, null::text, null::bytea, null::timestamptz,
+                    null::timestamptz, null::smallint, null::int, null::boolean
+             union all select 1::smallint, late.* from late
+             union all select 2::smallint, tail.* from tail"
+        ));
+        let rows = session
+            .query_alone(
+                &sql,
+                &[
+                    (&late_from, Type::INT8),
+                    (&position.position, Type::INT8),
+                    (&position.snapshot.to_string(), Type::TEXT),
+                    (&bounds.rows, Type::INT8),
+                    (&hi, Type::INT8),
+                ],
+            )
+            .await
+            .map_err(store_error)?;
+        sort_out(&rows)
+    }
+
+    /// Rows of transactions that ended after a long time come first: their numbers are the lowest.
+    async fn with_elders(
+        &self,
+        session: &mut Session,
+        position: &Position,
+        late_from: i64,
+        elders: &[Elder],
+        bounds: Bounds,
+    ) -> Result<Looked, StoreError> {
+        session.begin().await.map_err(store_error)?;
+        let looked = self.elders_in(session, position, late_from, elders, bounds).await;
+        match looked {
+            Ok(looked) => session.commit().await.map_err(store_error).map(|()| looked),
+            Err(error) => {
+                session.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn elders_in(
+        &self,
+        session: &mut Session,
+        position: &Position,
+        late_from: i64,
+        elders: &[Elder],
+        bounds: Bounds,
+    ) -> Result<Looked, StoreError> {
+        // The elders' rows are found by their xid: here the planner may use what it likes.
+        session
+            .client()
+            .batch_execute(
+                "set transaction isolation level repeatable read read only; \
+                 set local enable_bitmapscan = on; set local enable_sort = on; set local plan_cache_mode = force_custom_plan",
+            )
+            .await
+            .map_err(store_error)?;
+        let (columns, condition) = (columns(bounds.inline), self.row_condition());
+        let xids: Vec<i64> = elders.iter().map(|elder| elder.xid as i64).collect();
+        let low = elders.iter().map(|elder| elder.low).min().unwrap_or(0);
+        let sql = self.sql(&format!(
+            "select 1::smallint, {columns} from posthaste.outbox
+              where seq > $1 and seq <= $2 and xid::text::bigint = any ($3){condition} order by seq limit $4"
+        ));
+        let params: [Param<'_>; 4] = [
+            (&low, Type::INT8),
+            (&late_from, Type::INT8),
+            (&xids, Type::INT8_ARRAY),
+            (&bounds.rows, Type::INT8),
+        ];
+        let rows = session.query(&sql, &params).await.map_err(store_error)?;
+        let mut old: Vec<Found> = rows.iter().map(found).collect::<Result<_, _>>().map_err(store_error)?;
+        let mut looked = self.late_and_tail(session, position, late_from, bounds).await?;
+        old.append(&mut looked.late);
+        old.truncate(bounds.rows as usize);
+        looked.late = old;
+        Ok(looked)
+    }
+
+    /// A step of catching up with more late rows than fit a page: against the fixed target, whatever is
+    /// current.
+    async fn catch_up(
+        &self,
+        session: &mut Session,
+        reading: &Reading,
+        bounds: Bounds,
+    ) -> Result<(Vec<Found>, Position, bool), StoreError> {
+        let position = &reading.position;
+        let Some(catch_up) = &position.catching_up else { return Ok((Vec::new(), position.clone(), true)) };
+        let hi = position.position.min(catch_up.late_position.saturating_add(SCAN_WINDOW));
+        let (columns, condition) = (columns(bounds.inline), self.row_condition());
+        let sql = self.sql(&format!(
+            "select 1::smallint, {columns} from posthaste.outbox
+              where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot)
+                and pg_visible_in_snapshot(xid, $5::text::pg_snapshot){condition}
+              order by seq limit $4"
+        ));
+        let rows = session
+            .query_alone(
+                &sql,
+                &[
+                    (&catch_up.late_position, Type::INT8),
+                    (&hi, Type::INT8),
+                    (&position.snapshot.to_string(), Type::TEXT),
+                    (&bounds.rows, Type::INT8),
+                    (&catch_up.target.to_string(), Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(store_error)?;
+        let full = rows.len() as i64 >= bounds.rows;
+        let mut rows: Vec<Found> = rows.iter().map(found).collect::<Result<_, _>>().map_err(store_error)?;
+        let cut = fit(&mut rows, bounds.bytes, 0);
+        let reached = if full || cut { rows.last().map_or(hi, |row| row.stored.seq) } else { hi };
+        Ok((rows, position.after_catch_up(reached), true))
+    }
+
+    /// Cuts what was found to the page's bounds, and says where the cursor stands after it.
+    fn bound(&self, position: &Position, looked: Looked, bounds: Bounds) -> (Vec<Found>, Position, bool) {
+        let Looked { now, last_value, mut late, mut tail } = looked;
+        let late_full = late.len() as i64 >= bounds.rows;
+        let late_cut = fit(&mut late, bounds.bytes, 0);
+        if late_full || late_cut {
+            let last = late.last().map_or(0, |row| row.stored.seq);
+            return (late, position.after_full_late_page(now, last), true);
+        }
+        let late_bytes = late.iter().map(Found::bytes).sum();
+        let tail_full = tail.len() as i64 >= bounds.rows;
+        let room = bounds.rows as usize - late.len();
+        let mut cut = tail.len() > room;
+        tail.truncate(room);
+        cut |= fit(&mut tail, bounds.bytes, late_bytes);
+        let last_read = tail.last().map_or(position.position, |row| row.stored.seq);
+        let (reached, more) = if tail_full || cut {
+            (last_read, true)
+        } else if self.condition.is_empty() {
+            (last_read, false)
+        } else {
+            // A sparse lane moves on over what it does not read. Whatever is drawn up to here and not
+            // visible yet is looked for as late.
+            let hi = self.scan_to(position.position);
+            (last_read.max(last_value.min(hi)), hi < last_value)
+        };
+        late.append(&mut tail);
+        (late, position.after_tail(now, reached), more)
+    }
+
+    /// Turns rows into a page and remembers the position after it.
+    async fn accept(
+        &self,
+        session: &mut Session,
+        reading: &mut Reading,
+        mut found: Vec<Found>,
+        after: Position,
+        more: bool,
+    ) -> Result<Page, StoreError> {
+        self.load_large(session, &mut found).await?;
+        let detained = self.detained(session, &found).await?;
+        let mut tallies = Vec::new();
+        for row in &found {
+            tally(&mut tallies, row.segment, 1, seq_hash(row.stored.seq));
+        }
+        if !found.is_empty() {
+            let average = found.iter().map(Found::bytes).sum::<usize>() as f64 / found.len() as f64;
+            reading.average_bytes = reading.average_bytes * 0.5 + average * 0.5;
+        }
+        let moved = is_worth_a_receipt(reading, &after);
+        if moved || !found.is_empty() {
+            reading.moved_at = tokio::time::Instant::now();
+        }
+        reading.number += 1;
+        reading.position = after.clone();
+        self.steps().push_back(Step { number: reading.number, after, tally: tallies });
+        let events = found.into_iter().map(|row| row.stored).collect();
+        Ok(Page { number: reading.number, events, detained, more, moved })
+    }
+
+    /// Fetches payloads that were too large to come along, now that they are known to fit. The rows
+    /// cannot change or vanish: nobody updates the log, and this lane has not handled them.
+    async fn load_large(&self, session: &mut Session, found: &mut [Found]) -> Result<(), StoreError> {
+        let max = self.inner.sessions.config().limits.payload_bytes_max as i64;
+        for row in found.iter_mut().filter(|row| i64::from(row.size.unwrap_or(0)) > max) {
+            row.stored.defect =
+                Some(format!("payload has {} bytes, at most {max} are allowed", row.size.unwrap_or(0)));
+        }
+        let missing = |row: &&mut Found| {
+            row.size.is_some() && row.stored.event.payload.is_none() && row.stored.defect.is_none()
+        };
+        let wanted: Vec<i64> = found.iter_mut().filter(missing).map(|row| row.stored.seq).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let sql = self.sql("select seq, payload from posthaste.outbox where seq = any ($1)");
+        let rows = session.query_alone(&sql, &[(&wanted, Type::INT8_ARRAY)]).await.map_err(store_error)?;
+        let mut loaded = rustc_hash::FxHashMap::default();
+        for row in &rows {
+            loaded.insert(row.get::<_, i64>(0), Bytes::copy_from_slice(row.get(1)));
+        }
+        for row in found.iter_mut().filter(missing) {
+            row.stored.event.payload = loaded.remove(&row.stored.seq);
+            if row.stored.event.payload.is_none() {
+                return Err(StoreError::Broken(format!("row {} vanished from the log", row.stored.seq)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Which events must wait: those whose key is held, and those whose time has not come.
+    async fn detained(
+        &self,
+        session: &mut Session,
+        found: &[Found],
+    ) -> Result<Vec<(usize, Detained)>, StoreError> {
+        let mut held = FxHashSet::default();
+        if self.is_holding() && !found.is_empty() {
+            let keys: FxHashSet<&str> =
+                found.iter().filter_map(|row| row.stored.event.key.as_deref()).collect();
+            let keys: Vec<&str> = keys.into_iter().collect();
+            let sink: &str = &self.id.sink;
+            let sql = self.sql(include_str!("../sql/behind.sql"));
+            let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&keys, Type::TEXT_ARRAY)];
+            let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
+            held.extend(rows.iter().map(|row| row.get::<_, String>(0)));
+        }
+        let why = |row: &Found| {
+            if row.stored.event.key.as_ref().is_some_and(|key| held.contains(key)) {
+                Some(Detained::Behind)
+            } else if row.scheduled {
+                Some(Detained::Scheduled)
+            } else {
+                None
+            }
+        };
+        Ok(found.iter().enumerate().filter_map(|(index, row)| why(row).map(|why| (index, why))).collect())
+    }
+
+    /// The condition on rows, with the closing segment left out by a literal: all of it is handled by
+    /// every cursor, and its truncation need not wait for readers.
+    fn row_condition(&self) -> String {
+        let closing = self.inner.closing.load(Ordering::Relaxed);
+        let leave_out = if closing > 0 { format!(" and segment <> {closing}") } else { String::new() };
+        format!("{}{leave_out}", self.condition)
+    }
+
+    /// How far one read scans. Without a condition the row limit bounds it.
+    fn scan_to(&self, position: i64) -> i64 {
+        if self.condition.is_empty() { i64::MAX } else { position.saturating_add(SCAN_WINDOW) }
+    }
+}
+
+impl Found {
+    fn bytes(&self) -> usize {
+        self.size.map_or(0, |size| size.unsigned_abs() as usize) + 256
+    }
+}
+
+/// How many rows to ask for, given what an event usually weighs, and which payloads come along at once.
+fn bounds(limit: PageLimit, average: f64) -> Bounds {
+    let likely = (limit.bytes as f64 / average.max(64.0) * 1.25) as usize;
+    let rows = limit.events.min(likely.max(16)).max(1);
+    let inline = (2 * limit.bytes / rows).next_power_of_two().clamp(2_048, 1 << 20);
+    Bounds { rows: rows as i64, inline, bytes: limit.bytes }
+}
+
+/// Cuts rows at the byte bound; one row always stays. `true` if something was cut.
+fn fit(rows: &mut Vec<Found>, bytes: usize, already: usize) -> bool {
+    let mut total = already;
+    let keep = rows
+        .iter()
+        .take_while(|row| {
+            total += row.bytes();
+            total <= bytes
+        })
+        .count();
+    let keep = if already == 0 { keep.max(1) } else { keep };
+    let cut = keep < rows.len();
+    rows.truncate(keep);
+    cut
+}
+
+/// A position that moved without events is worth a receipt, and now and then one that only saw time go
+/// by: a stale snapshot would keep segments from being truncated.
+fn is_worth_a_receipt(reading: &Reading, after: &Position) -> bool {
+    let before = &reading.position;
+    let moved = after.position > before.position || after.catching_up != before.catching_up;
+    moved || (reading.moved_at.elapsed() > IDLE_RECEIPT && after.snapshot.xmin > before.snapshot.xmin)
+}
+
+fn found(row: &Row) -> Result<Found, tokio_postgres::Error> {
+    Ok(Found {
+        stored: row::event(row, 1)?,
+        segment: row.try_get(11)?,
+        size: row.try_get(12)?,
+        scheduled: row.try_get::<_, Option<bool>>(13)?.unwrap_or(false),
+    })
+}
+
+fn sort_out(rows: &[Row]) -> Result<Looked, StoreError> {
+    let mut looked = Looked {
+        now: Snapshot::default(),
+        last_value: 0,
+        late: Vec::new(),
+        tail: Vec::with_capacity(rows.len()),
+    };
+    let mut seen = false;
+    for row in rows {
+        match row.get::<_, i16>(0) {
+            0 => {
+                looked.now = row.get::<_, &str>(4).parse().map_err(StoreError::Broken)?;
+                looked.last_value = row.get(1);
+                seen = true;
+            }
+            1 => looked.late.push(found(row).map_err(store_error)?),
+            _ => looked.tail.push(found(row).map_err(store_error)?),
+        }
+    }
+    if !seen {
+        return Err(StoreError::Broken("a read came back without its snapshot".to_owned()));
+    }
+    Ok(looked)
+}
+
+/// Makes durable what an asynchronous application has committed, before it is published (F7). The small
+/// transaction must write WAL: one that only has an xid would commit asynchronously itself.
+async fn flush(session: &mut Session) -> Result<(), StoreError> {
+    let behind = "select pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";
+    let rows = session.query(behind, &[]).await.map_err(store_error)?;
+    if rows.first().is_some_and(|row| row.get(0)) {
+        let emit = "select pg_logical_emit_message(true, 'posthaste', 'flush')";
+        session.query_alone(emit, &[]).await.map_err(store_error)?;
+    }
+    Ok(())
+}
