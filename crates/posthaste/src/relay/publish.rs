@@ -7,7 +7,7 @@ use super::window::{Origin, Pending};
 use crate::crash_point;
 use crate::lifecycle::{Decision, decide};
 use crate::route::{OnDead, Order};
-use crate::sink::{Failure, Message, Verdict};
+use crate::sink::{Failure, Message, Scope, Verdict};
 use crate::store::{Care, Death, Deferral, Due, Reason};
 use futures_util::FutureExt;
 use std::sync::Arc;
@@ -135,12 +135,12 @@ impl Lane {
         let now = self.context.store_now();
         let (mut delivered, mut outage) = (0u64, None);
         for (pending, verdict) in batch.into_iter().zip(verdicts) {
+            if !self.destinations.is_empty() {
+                self.hear_of_destination(&pending.message.destination, &verdict);
+            }
             if verdict == Verdict::Delivered {
                 delivered += 1;
                 self.metrics.delivered(now, pending.message.stored.appended_at);
-                if !self.destinations.is_empty() {
-                    self.destinations.remove(&pending.message.destination);
-                }
                 self.window.delivered(&pending);
             } else if let Some(failure) = self.undelivered(pending, verdict) {
                 outage = Some(failure);
@@ -231,6 +231,29 @@ impl Lane {
             let deferral =
                 self.waiting(&pending.route, pending.message.destination.clone(), Reason::Held, Due::Behind);
             self.window.defer(pending, deferral);
+        }
+    }
+
+    /// What a verdict says of a destination that was out of reach. One that judged the event itself is
+    /// back; one that was not asked after all is asked again later.
+    fn hear_of_destination(&mut self, destination: &str, verdict: &Verdict) {
+        let scope = match verdict {
+            Verdict::Delivered => Some(Scope::Event),
+            Verdict::Retry(failure) | Verdict::Rejected(failure) | Verdict::Unknown(failure) => {
+                Some(failure.scope)
+            }
+            Verdict::Held => None,
+        };
+        let initial = Duration::from_millis(self.settings.breaker_initial_ms);
+        let max = Duration::from_millis(self.settings.breaker_max_ms);
+        match scope {
+            Some(Scope::Event) => drop(self.destinations.remove(destination)),
+            Some(Scope::Destination) => {}
+            Some(Scope::Sink) | None => {
+                if let Some(breaker) = self.destinations.get_mut(destination) {
+                    breaker.fail(Instant::now(), initial, max);
+                }
+            }
         }
     }
 
