@@ -20,7 +20,8 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 impl Lane {
     pub(super) fn start_look(&mut self) {
         let now = Instant::now();
-        let busy = self.looking.is_some() || self.window.has_due() || self.settling.is_some();
+        // A settlement on its way, or to be tried again, may hold what the last look found.
+        let busy = self.looking.is_some() || self.window.has_due() || self.settlement.is_some();
         if busy || !self.is_open() || !self.breaker.is_closed() {
             return;
         }
