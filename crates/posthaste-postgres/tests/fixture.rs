@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use posthaste::admin::{Control, ControlTarget, DeadAct};
 use posthaste::event::{Event, Timestamp};
 use posthaste::store::Store;
-use posthaste_postgres::{PostgresConfig, PostgresStore};
+use posthaste_postgres::{PostgresConfig, PostgresStore, migrate};
 use posthaste_testkit::conformance::store::{StoreFixture, Writer};
 use posthaste_testkit::services::{self, TestDatabase};
 use std::sync::Arc;
@@ -24,16 +24,23 @@ impl PostgresFixture {
 
     pub(crate) async fn on(database: TestDatabase) -> Self {
         let client = database.connect().await.expect("the test's own database answers");
-        let script = format!(
-            "begin; create schema posthaste; {} commit;",
-            include_str!("../migrations/001_outbox.sql")
-        );
-        client.batch_execute(&script).await.expect("the migration applies");
+        let config = PostgresConfig::new(database.url());
+        migrate::up(&config, &migrate::Roles::default()).await.expect("the migration applies");
         Self { database, client }
     }
 
     pub(crate) fn config(&self) -> PostgresConfig {
         PostgresConfig::new(self.database.url())
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        self.database.connect().await.expect("a connection")
+    }
+
+    /// For applications with prepared transactions.
+    pub(crate) async fn store_without_wakeups(&self) -> Arc<dyn Store> {
+        let config = PostgresConfig { wakeups: false, ..self.config() };
+        Arc::new(PostgresStore::connect(config).await.expect("the store connects"))
     }
 
     async fn seqs(&self, table: &str, sink: &str) -> Vec<i64> {

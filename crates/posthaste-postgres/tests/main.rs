@@ -1,6 +1,8 @@
 //! The PostgreSQL store against real servers.
 
 mod fixture;
+mod stress;
+mod three_rules;
 
 use fixture::PostgresFixture;
 
