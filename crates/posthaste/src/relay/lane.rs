@@ -48,6 +48,8 @@ pub(crate) struct LaneContext {
     /// The store's clock minus ours, in microseconds.
     pub(crate) offset: Arc<AtomicI64>,
     pub(crate) progress: Arc<Progress>,
+    /// Whoever goes one by one holds it while an event is in hand: one in the whole relay.
+    pub(crate) one_hand: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl LaneContext {
@@ -295,6 +297,10 @@ impl Lane {
     /// Whether a publish may start: the lease outlives its timeout (F22).
     pub(super) fn is_trusted(&self, now: Instant) -> bool {
         now + self.settings.publish_timeout() <= *self.trust.borrow()
+    }
+
+    pub(super) fn trusted_until(&self) -> watch::Receiver<Instant> {
+        self.trust.clone()
     }
 
     /// Whether new work may be begun at all.

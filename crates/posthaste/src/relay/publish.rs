@@ -78,11 +78,20 @@ impl Lane {
         self.metrics.attempts.increment(batch.len() as u64);
         let sink = Arc::clone(&self.context.sink);
         let careful = matches!(self.care, Care::OneByOne { .. }).then(|| Arc::clone(&self.lease));
+        let (one_hand, trust) = (Arc::clone(&self.context.one_hand), self.trusted_until());
         let timeout = self.settings.publish_timeout();
         let call = async move {
             let (metas, messages): (Vec<_>, Vec<Message>) =
                 batch.into_iter().map(|p| ((p.origin, p.index, p.attempts, p.route), p.message)).unzip();
-            if let Some(lease) = careful {
+            let mut hand = None;
+            if let Some(lease) = &careful {
+                // One event in hand in the whole relay: a death must not be charged to what another
+                // lane had in hand at that moment.
+                hand = Some(one_hand.lock_owned().await);
+                if Instant::now() + timeout > *trust.borrow() {
+                    let failure = Failure::of_sink("relay.lease_short", "the lease is too short by now");
+                    return (metas, messages, vec![Verdict::Retry(failure)], now);
+                }
                 let seq = messages.first().map(|message| message.stored.seq);
                 // CRASH(publish.in_hand): the event is written down as in hand; if it kills the relay
                 // now, the next owner charges it (F21).
@@ -101,6 +110,12 @@ impl Lane {
             // CRASH(publish.acknowledged): the broker has the events, the store does not know. The next
             // owner publishes them again: a duplicate, never a loss (G2).
             crash_point!("publish.acknowledged");
+            if let Some(lease) = &careful {
+                // It came back, so it kills nobody: an outage may last for many restarts. A failure only
+                // means that a death before the next event is charged to this one.
+                let _ = lease.take_in_hand(None).await;
+            }
+            drop(hand);
             (metas, messages, verdicts, now)
         };
         self.calls.push(

@@ -159,6 +159,7 @@ struct Supervisor {
     held: FxHashMap<LaneId, Held>,
     broken: FxHashMap<LaneId, (Instant, String)>,
     unclean_ends: usize,
+    one_hand: Arc<tokio::sync::Mutex<()>>,
     ends: mpsc::Receiver<Ended>,
     ends_in: mpsc::Sender<Ended>,
 }
@@ -203,6 +204,7 @@ impl Supervisor {
             held: FxHashMap::default(),
             broken: FxHashMap::default(),
             unclean_ends: 0,
+            one_hand: Arc::default(),
         }
     }
 
@@ -333,6 +335,7 @@ impl Supervisor {
             clock: Arc::clone(&self.clock),
             offset: Arc::clone(&self.offset),
             progress: Arc::clone(&progress),
+            one_hand: Arc::clone(&self.one_hand),
         });
         let (stop, stopped) = watch::channel(false);
         let (trust, trusted) = watch::channel(before + self.settings.borrow().lease_trust());
