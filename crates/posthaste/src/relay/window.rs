@@ -113,10 +113,12 @@ impl Window {
     }
 
     /// Forgets keys whose settlement was committed before page `number` was read: the database answers
-    /// for them now.
+    /// for them now. Not while a page from before that is in hand: an event of it may come back from
+    /// the sink as held.
     pub(crate) fn forget_blocked_before(&mut self, number: u64) {
         if !self.blocked.is_empty() {
-            self.blocked.retain(|_, key| key.until_page.is_none_or(|until| until >= number));
+            let oldest = self.pages.front().map_or(number, |page| page.number);
+            self.blocked.retain(|_, key| key.until_page.is_none_or(|until| until >= oldest.min(number)));
         }
     }
 
