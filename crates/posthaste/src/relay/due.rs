@@ -75,6 +75,8 @@ impl Lane {
                 }
             }
             None => {
+                let everything = self.destinations.is_empty() && self.controls.paused_routes.is_empty();
+                self.nothing_deferred = everything && batch.events.is_empty() && batch.next_in.is_none();
                 let full = !batch.events.is_empty();
                 let pause =
                     if full { Duration::ZERO } else { batch.next_in.unwrap_or(LOOK_MAX).min(LOOK_MAX) };

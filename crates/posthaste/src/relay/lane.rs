@@ -136,6 +136,8 @@ pub(crate) struct Lane {
     pub(super) looking: Option<Task<Result<DueBatch, StoreError>>>,
     pub(super) probing_destination: Option<String>,
     pub(super) next_look: Instant,
+    /// Whether the last look at the deferred found nothing, not even for later.
+    pub(super) nothing_deferred: bool,
     pub(super) due_index: u32,
     pub(super) settling: Option<Task<Result<(), StoreError>>>,
     /// The settlement on its way, or to be tried again.
@@ -218,6 +220,7 @@ impl Lane {
             looking: None,
             probing_destination: None,
             next_look: now,
+            nothing_deferred: false,
             due_index: 0,
             settling: None,
             settlement: None,

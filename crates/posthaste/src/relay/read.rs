@@ -97,9 +97,10 @@ impl Lane {
         Ok(())
     }
 
-    /// Nothing more to read: whatever killed the former owners is behind us.
+    /// Nothing more to read, and nothing deferred: whatever killed the former owners is behind us.
     fn leave_careful_mode_when_drained(&mut self, more: bool) {
-        if !more && self.window.is_empty() && self.care != Care::None {
+        let empty_handed = self.window.is_empty() && !self.window.has_due();
+        if !more && empty_handed && self.nothing_deferred && self.care != Care::None {
             self.careful_left = 0;
             self.leave_careful_mode();
         }
