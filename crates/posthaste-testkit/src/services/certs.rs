@@ -13,7 +13,11 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
-use super::{ServiceError, dir::PrivateDir};
+use super::{
+    ServiceError,
+    dir::PrivateDir,
+    guard::{Guard, LastSignal},
+};
 
 /// A certificate and its private key, as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +35,8 @@ pub struct Certs {
     other: Authority,
     server: Pair,
     expired_server: Pair,
-    // Dropped last.
     dir: PrivateDir,
+    _guard: Guard,
 }
 
 impl Certs {
@@ -47,11 +51,12 @@ impl Certs {
 
     fn try_make() -> io::Result<Self> {
         let dir = PrivateDir::create("certs", None)?;
+        let guard = Guard::start(dir.path(), LastSignal::Kill)?;
         let ca = Authority::make(&dir, "ca", "Posthaste test authority")?;
         let other = Authority::make(&dir, "other-ca", "Unrelated test authority")?;
         let server = ca.issue(&dir, "server", server_params(2_000, 4_000)?)?;
         let expired_server = ca.issue(&dir, "expired-server", server_params(2_000, 2_001)?)?;
-        Ok(Self { ca, other, server, expired_server, dir })
+        Ok(Self { ca, other, server, expired_server, dir, _guard: guard })
     }
 
     /// The authority that signed everything here but what [`stranger`](Self::stranger) makes.

@@ -2,7 +2,7 @@
 //!
 //! Posthaste's promises are about what real servers do when they are killed, cut off or slow, so the tests run against
 //! real servers. Each one here is a child of the test process, listens on a loopback port of its own, keeps its files
-//! in a temporary directory of its own, and ends with the test process, also when that one is killed ([`process`] says
+//! in a temporary directory of its own, and ends with the test process, also when that one is killed (`guard.rs` says
 //! how). A server that was running before is never touched.
 //!
 //! Containers were the obvious alternative and were refused: they need a daemon, they start slower than a server does
@@ -23,6 +23,7 @@
 
 mod certs;
 mod dir;
+mod guard;
 mod nats;
 mod pgbouncer;
 mod port;

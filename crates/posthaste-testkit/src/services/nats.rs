@@ -16,11 +16,7 @@ use tokio::{
 use uuid::Uuid;
 
 use super::{
-    Pair, Port, ServiceError,
-    dir::PrivateDir,
-    locate,
-    process::{LastSignal, Process},
-    services_dir,
+    Pair, Port, ServiceError, dir::PrivateDir, guard::LastSignal, locate, process::Process, services_dir,
 };
 
 const SERVICE: &str = "nats-server";

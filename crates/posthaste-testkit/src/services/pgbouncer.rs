@@ -12,8 +12,9 @@ use tokio_postgres::NoTls;
 use super::{
     Port, Postgres, ServiceError,
     dir::{PrivateDir, User},
+    guard::LastSignal,
     locate,
-    process::{LastSignal, Process},
+    process::Process,
 };
 
 const SERVICE: &str = "pgbouncer";

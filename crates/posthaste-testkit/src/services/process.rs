@@ -1,29 +1,27 @@
 //! A server as a child process that cannot outlive the test process.
 //!
-//! Three ends must be covered. A test that returns or panics drops the value: [`Process`] ends its child. A test
-//! process that exits with a server in a `static` drops nothing, and one that is killed runs no code at all: for both
-//! there is a guard, a small shell that waits on a pipe of which only the test process holds the other end. The kernel
-//! closes that pipe whatever the process dies of; the guard then ends the server and removes its directory.
+//! A test that returns or panics drops the value, and [`Process`] ends its child. For the test process that drops
+//! nothing, because it exits with a server in a `static` or is killed, there is the [`Guard`].
 //!
-//! The alternatives: `PR_SET_PDEATHSIG` needs `unsafe` between fork and exec, and fires when the *thread* ends that
-//! started the server, which in a test binary is the first test that used it; polling the parent's pid is late, and
-//! fooled by a pid that is used again.
-//!
-//! Server and guard are process groups of their own, so that an interrupt from the terminal reaches neither of them
-//! directly: the server must not end before the test does, and the guard not before the server.
+//! The server is a process group of its own, so that an interrupt from the terminal does not reach it directly: it must
+//! not end before the test does.
 
 use std::{
     fs::OpenOptions,
-    io::{self, Write},
+    io,
     os::unix::process::CommandExt,
     path::Path,
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{ServiceError, dir::PrivateDir};
+use super::{
+    ServiceError,
+    dir::PrivateDir,
+    guard::{Guard, LastSignal},
+};
 
 /// A loaded machine starts servers three to five times slower than the second or so they need.
 pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,47 +30,6 @@ pub(super) const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a condition is looked at that the kernel gives no signal for.
 const PACE: Duration = Duration::from_millis(5);
 const LOG_TAIL_LINES: usize = 30;
-
-/// $1: the signal that ends the server. $2: its directory. Each line read is the pid to guard from then on, or empty.
-/// A paused server must be continued to see the signal. A zombie counts as ended: in a container there may be nobody
-/// who reaps it.
-const GUARD: &str = r#"
-trap '' INT TERM HUP QUIT
-pid=
-while read -r line; do pid=$line; done
-if [ -n "$pid" ]; then
-  kill -s "$1" "$pid" && kill -s CONT "$pid"
-  tries=0
-  while grep -qs '^State:.[^ZX]' "/proc/$pid/status" && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
-  kill -s KILL "$pid"
-fi
-rm -rf "$2"
-"#;
-
-/// The signal by which a server is ended when nobody is interested in how.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum LastSignal {
-    /// PostgreSQL's immediate shutdown: the postmaster takes its children along, without a checkpoint.
-    Quit,
-    /// For a server that is one process.
-    Kill,
-}
-
-impl LastSignal {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Quit => "QUIT",
-            Self::Kill => "KILL",
-        }
-    }
-
-    fn signal(self) -> Signal {
-        match self {
-            Self::Quit => Signal::QUIT,
-            Self::Kill => Signal::KILL,
-        }
-    }
-}
 
 /// A server process, its directory and its guard. It can be ended and launched again any number of times.
 #[derive(Debug)]
@@ -233,43 +190,4 @@ pub(super) async fn until(patience: Duration, mut done: impl FnMut() -> bool) ->
         tokio::time::sleep(PACE).await; // pace
     }
     true
-}
-
-/// The shell that outlives the test process for a moment.
-#[derive(Debug)]
-struct Guard {
-    shell: Child,
-    line: Option<ChildStdin>,
-}
-
-impl Guard {
-    fn start(dir: &Path, last_signal: LastSignal) -> io::Result<Self> {
-        let mut shell = Command::new("/bin/sh")
-            .args(["-c", GUARD, "posthaste-test-guard", last_signal.name()])
-            .arg(dir)
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::piped())
-            // Inherited, they would keep a reader of the test's output waiting for the guard.
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let line = shell.stdin.take();
-        Ok(Self { shell, line })
-    }
-
-    fn watch(&mut self, pid: Option<u32>) {
-        if let Some(line) = &mut self.line {
-            let pid = pid.map(|pid| pid.to_string()).unwrap_or_default();
-            // A guard that somebody killed guards nothing; the test itself does not depend on it.
-            let _ = writeln!(line, "{pid}");
-        }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.line = None;
-        let _ = self.shell.wait();
-    }
 }

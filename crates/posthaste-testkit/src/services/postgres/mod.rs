@@ -24,7 +24,8 @@ pub use options::{PostgresOptions, Version};
 use super::{
     Port, ServiceError,
     dir::{PrivateDir, User},
-    process::{LastSignal, Process, READY_TIMEOUT, until},
+    guard::LastSignal,
+    process::{Process, READY_TIMEOUT, until},
     tree::children_of,
 };
 
@@ -47,9 +48,10 @@ impl Postgres {
         let binaries = version.binaries()?;
         let failed = |error: io::Error| ServiceError::failed(version.name(), error);
         let dir = PrivateDir::create("pg", User::for_servers().map_err(failed)?).map_err(failed)?;
-        initdb(version, &binaries, &dir).await?;
-        configure(&dir, options).map_err(failed)?;
+        // The guard first: a test process that is killed during initdb leaves nothing behind either.
         let process = Process::new(version.name(), dir, LastSignal::Quit)?;
+        initdb(version, &binaries, process.dir()).await?;
+        configure(process.dir(), options).map_err(failed)?;
         let mut server = Self { version, binaries, port: Port::claim().map_err(failed)?, process };
         server.start_again().await?;
         server.execute(&options.create_roles()).await?;
