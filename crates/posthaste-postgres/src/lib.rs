@@ -3,12 +3,16 @@
 //! Two users, two halves. A service links this crate with `default-features = false, features =
 //! ["tokio-postgres"]` and calls [`append`] inside its transaction. The relay links the feature `store`.
 
+#[cfg(feature = "store")]
+mod admin;
 #[cfg(feature = "tokio-postgres")]
 mod append;
 #[cfg(feature = "store")]
 mod config;
 #[cfg(feature = "store")]
 mod connect;
+#[cfg(feature = "store")]
+pub mod doctor;
 #[cfg(feature = "store")]
 mod due;
 #[cfg(feature = "store")]
@@ -34,6 +38,8 @@ mod sweep;
 #[cfg(feature = "store")]
 mod tail;
 
+#[cfg(feature = "store")]
+pub use admin::PostgresAdmin;
 #[cfg(feature = "tokio-postgres")]
 pub use append::{AppendError, Outbox, append, append_all};
 #[cfg(feature = "store")]

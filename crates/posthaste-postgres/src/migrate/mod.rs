@@ -89,10 +89,39 @@ pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, Store
     }
     // A newer binary was here: limits and rights of its schema are its business.
     if version(&mut session, &sessions).await? == SCHEMA_VERSION {
-        outcome.to_run_by_hand = script::limit_payload(&sessions, &mut session).await?;
-        outcome.to_run_by_hand.extend(roles::apply(&sessions, &mut session, roles).await?);
+        outcome.to_run_by_hand = settings(&sessions, &mut session, roles).await?;
     }
     Ok(outcome)
+}
+
+/// The payload limit and the roles. Under the lock too: two at once would change the same catalog rows.
+async fn settings(
+    sessions: &Sessions,
+    session: &mut Session,
+    roles: &Roles,
+) -> Result<Vec<String>, StoreError> {
+    session.begin().await.map_err(store_error)?;
+    match settings_in(sessions, session, roles).await {
+        Ok(left) => {
+            session.commit().await.map_err(commit_error)?;
+            Ok(left)
+        }
+        Err(error) => {
+            session.rollback().await;
+            Err(error)
+        }
+    }
+}
+
+async fn settings_in(
+    sessions: &Sessions,
+    session: &mut Session,
+    roles: &Roles,
+) -> Result<Vec<String>, StoreError> {
+    lock(sessions, session).await?;
+    let mut left = script::limit_payload(sessions, session).await?;
+    left.extend(roles::apply(sessions, session, roles).await?);
+    Ok(left)
 }
 
 /// What is applied and what is missing. Changes nothing.
@@ -172,6 +201,31 @@ async fn step_in(sessions: &Sessions, session: &mut Session) -> Result<Option<(i
         }
     }
     Ok(None)
+}
+
+async fn lock(sessions: &Sessions, session: &mut Session) -> Result<(), StoreError> {
+    let schema = sessions.config().schema.as_str();
+    let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
+    session.query(sql, &[(&MIGRATION_LOCK, Type::INT4), (&schema, Type::TEXT)]).await.map_err(store_error)?;
+    Ok(())
+}
+
+/// Runs a statement within the transaction. `false`: the connected role may not, and the transaction goes
+/// on without it. A role that somebody else made at the same moment is as good as our own: roles belong
+/// to the server, and our lock to one database.
+async fn attempt(session: &mut Session, statement: &str) -> Result<bool, StoreError> {
+    session.client().batch_execute("savepoint attempt").await.map_err(store_error)?;
+    let Err(error) = session.client().batch_execute(statement).await else {
+        session.client().batch_execute("release attempt").await.map_err(store_error)?;
+        return Ok(true);
+    };
+    let refused = is_code(&error, &SqlState::INSUFFICIENT_PRIVILEGE);
+    let there = is_code(&error, &SqlState::DUPLICATE_OBJECT) || is_code(&error, &SqlState::UNIQUE_VIOLATION);
+    if !refused && !there {
+        return Err(store_error(error));
+    }
+    session.client().batch_execute("rollback to attempt").await.map_err(store_error)?;
+    Ok(there)
 }
 
 /// A version whose text is another one than that which was applied describes another database.

@@ -4,11 +4,11 @@
 //! granting are often somebody else's job, so whatever the connected role may not do is handed back as
 //! statements. What is in place already is left alone: a second `up` changes nothing.
 
-use crate::error::{is_code, store_error};
+use super::attempt;
+use crate::error::store_error;
 use crate::rights;
 use crate::session::{Session, Sessions, quote};
 use posthaste::store::StoreError;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 const GRANTS: &str = include_str!("../../migrations/roles.sql");
@@ -62,7 +62,9 @@ impl Roles {
     pub(super) fn grants(&self, sessions: &Sessions) -> Vec<String> {
         let text: Vec<&str> = GRANTS.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
         let text = sessions.sql(&text.join("\n"));
+        let schema = format!("schema {} ", quote(&sessions.config().schema));
         let named = text
+            .replace("schema posthaste ", &schema)
             .replace(":app", &quote(&self.app))
             .replace(":relay", &quote(&self.relay))
             .replace(":admin", &quote(&self.admin));
@@ -80,7 +82,7 @@ pub(super) async fn apply(
     let mut left = Vec::new();
     for name in missing(session, roles).await? {
         let statement = format!("create role {} nologin", quote(&name));
-        if !roles.create || !run(session, &statement).await? {
+        if !roles.create || !attempt(session, &statement).await? {
             left.push(statement);
         }
     }
@@ -97,7 +99,7 @@ pub(super) async fn apply(
         return Ok(roles.grants(sessions));
     }
     for grant in roles.grants(sessions) {
-        if !run(session, &grant).await? {
+        if !attempt(session, &grant).await? {
             left.push(grant);
         }
     }
@@ -128,20 +130,4 @@ async fn is_owner(sessions: &Sessions, session: &mut Session) -> Result<bool, St
     let table = sessions.sql("posthaste.outbox");
     let sql = "select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = to_regclass($1)";
     crate::store::single(session.query_alone(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?)
-}
-
-/// Runs a statement. `false`: the connected role may not. A role that somebody else made at the same
-/// moment is as good as our own; roles belong to the server, and our lock to one database.
-async fn run(session: &mut Session, statement: &str) -> Result<bool, StoreError> {
-    match session.client().batch_execute(statement).await {
-        Ok(()) => Ok(true),
-        Err(error) if is_code(&error, &SqlState::INSUFFICIENT_PRIVILEGE) => Ok(false),
-        Err(error)
-            if is_code(&error, &SqlState::DUPLICATE_OBJECT)
-                || is_code(&error, &SqlState::UNIQUE_VIOLATION) =>
-        {
-            Ok(true)
-        }
-        Err(error) => Err(store_error(error)),
-    }
 }

@@ -7,11 +7,10 @@
 
 use super::Roles;
 use crate::config::PostgresConfig;
-use crate::error::{is_code, store_error};
+use crate::error::store_error;
 use crate::session::{Session, Sessions, quote};
 use posthaste::Limits;
 use posthaste::store::StoreError;
-use tokio_postgres::error::SqlState;
 
 /// A version of the schema.
 pub(super) struct Migration {
@@ -105,11 +104,8 @@ pub(super) async fn limit_payload(
         return Ok(Vec::new());
     }
     let statement = sessions.sql(&payload_limit(limits));
-    match session.client().batch_execute(&statement).await {
-        Ok(()) => Ok(Vec::new()),
-        Err(error) if is_code(&error, &SqlState::INSUFFICIENT_PRIVILEGE) => Ok(vec![statement]),
-        Err(error) => Err(store_error(error)),
-    }
+    let done = super::attempt(session, &statement).await?;
+    Ok(if done { Vec::new() } else { vec![statement] })
 }
 
 fn payload_limit(limits: &Limits) -> String {
@@ -160,7 +156,7 @@ mod tests {
         let script = sql("My Outbox", &Roles::default(), &Limits::default()).expect("valid");
         assert!(script.contains("create schema \"My Outbox\";"));
         assert!(script.contains("nextval('\"My Outbox\".outbox_seq')"));
-        assert!(!script.contains("posthaste."), "a place was missed");
+        assert!(!script.contains("posthaste.") && !script.contains("schema posthaste"), "a place was missed");
         assert!(!script.contains(":app") && script.contains("\"posthaste_app\""));
     }
 }

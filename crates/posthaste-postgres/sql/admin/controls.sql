@@ -1,0 +1,2 @@
+-- What operators set for sinks.
+select name, paused, rate_limit from posthaste.controls where kind = 'sink'

@@ -1,0 +1,16 @@
+-- The outbox at a glance. Single rows and short lists; nothing here grows with backlog or history. The
+-- sequence is read after the snapshot was taken, so it is never below a number that the snapshot shows.
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
+       (select coalesce(max(version), 0) from posthaste.migrations) as version,
+       coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0) as last_value,
+       (select extract(epoch from statement_timestamp() - appended_at)::float8
+          from posthaste.outbox order by seq desc limit 1) as newest_age,
+       array(select r.relay from posthaste.relays r
+              where r.expires_at > clock_timestamp()
+                and (r.heart is null or exists (
+                      select from pg_locks p
+                       where p.locktype = 'advisory' and p.classid = 1886351476 and p.objid::bigint = r.heart
+                         and p.objsubid = 2 and p.granted
+                         and p.database = (select oid from pg_database where datname = current_database())))
+              order by r.relay) as relays,
+       array(select name from posthaste.controls where kind = 'route' and paused order by name) as paused_routes

@@ -1,0 +1,225 @@
+//! Dead letters: list, count, replay, discard.
+//!
+//! A bulk act means its filter, not a page of it (F58). It runs in chunks, each a transaction of its own
+//! with its own line in the audit, so it can be stopped and resumed at any time, and no lock is held for
+//! longer than a chunk takes.
+//!
+//! Two acts on one letter: one wins. Whoever names letters by id reads first which of them are there, then
+//! locks them, and learns it as a conflict (F59) if one is gone by then: "done" would be a lie about who
+//! did it. For a filter it is just one letter less.
+//!
+//! A replayed event goes back to its place among the deferred: same number, so that what waits of its key
+//! goes after it (F57). Who is first of a key is decided under a lock that settlements share, see
+//! `lock_keys.sql`.
+
+use super::{PostgresAdmin, finish};
+use crate::row::Micros;
+use crate::session::{Param, Session};
+use posthaste::Timestamp;
+use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter};
+use posthaste::route::Pattern;
+use serde_json::json;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+/// Letters of one page or chunk, at most: what one statement holds in memory.
+const ROWS_MAX: i64 = 10_000;
+
+/// Ids named in a line of the audit, at most.
+const IDS_AUDITED: usize = 100;
+
+/// A filter as SQL: conditions with their parameters, numbered from a given place on.
+struct Clause {
+    sql: String,
+    values: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
+    first: usize,
+}
+
+impl Clause {
+    fn of(filter: &DeadFilter, first: usize) -> Self {
+        let mut clause = Self { sql: String::new(), values: Vec::new(), first };
+        if !filter.ids.is_empty() {
+            clause.and("id = any (", filter.ids.clone(), Type::UUID_ARRAY, ")");
+        }
+        let texts = [("sink = ", &filter.sink), ("key = ", &filter.key), ("error_code = ", &filter.code)];
+        for (condition, value) in texts {
+            if let Some(value) = value {
+                clause.and(condition, value.clone(), Type::TEXT, "");
+            }
+        }
+        if let Some(topic) = &filter.topic {
+            clause.and("topic like ", Pattern::new(topic).to_like(), Type::TEXT, "");
+        }
+        for (condition, instant) in [("dead_at >= ", filter.since), ("dead_at < ", filter.until)] {
+            if let Some(instant) = instant {
+                let condition = format!("{condition}timestamptz 'epoch' + interval '1 microsecond' * ");
+                clause.and(&condition, instant.0, Type::INT8, "");
+            }
+        }
+        clause
+    }
+
+    fn and(&mut self, before: &str, value: impl ToSql + Sync + Send + 'static, kind: Type, after: &str) {
+        let number = self.first + self.values.len();
+        self.sql.push_str(&format!(" and {before}${number}{after}"));
+        self.values.push((Box::new(value), kind));
+    }
+
+    fn into_text(&self, sql: &str) -> String {
+        sql.replace("/*filter*/", &self.sql)
+    }
+
+    fn params<'a>(&'a self, before: &[Param<'a>]) -> Vec<Param<'a>> {
+        let own = self.values.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()));
+        before.iter().cloned().chain(own).collect()
+    }
+}
+
+impl PostgresAdmin {
+    pub(super) async fn list_dead(
+        &self,
+        filter: &DeadFilter,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<DeadLetter>, AdminError> {
+        let clause = Clause::of(filter, 3);
+        let sql = clause.into_text(include_str!("../../sql/admin/dead_list.sql"));
+        let limit = limit.clamp(1, ROWS_MAX);
+        let params = clause.params(&[(&after, Type::INT8), (&limit, Type::INT8)]);
+        let rows = self.query(&mut self.sessions.session().await?, &sql, &params).await?;
+        Ok(rows.iter().map(letter).collect())
+    }
+
+    pub(super) async fn show_dead(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
+        let sql = include_str!("../../sql/admin/dead_show.sql");
+        let rows = self.query(&mut self.sessions.session().await?, sql, &[(&id, Type::UUID)]).await?;
+        Ok(rows.iter().map(letter).collect())
+    }
+
+    pub(super) async fn count_dead(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
+        let clause = Clause::of(filter, 1);
+        let sql = clause.into_text(include_str!("../../sql/admin/dead_count.sql"));
+        let rows = self.query(&mut self.sessions.session().await?, &sql, &clause.params(&[])).await?;
+        Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+    }
+
+    pub(super) async fn act_on_dead(
+        &self,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        if filter.is_empty() {
+            return Err(AdminError::Invalid(
+                "the filter names no letter; say `all` if all of them are meant".to_owned(),
+            ));
+        }
+        let mut session = self.begin().await?;
+        let done = self.act_on_chunk(&mut session, filter, act, actor, chunk).await;
+        finish(&mut session, done).await
+    }
+
+    async fn act_on_chunk(
+        &self,
+        session: &mut Session,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        let mut named = Vec::new();
+        if !filter.ids.is_empty() {
+            // Before the lock: whoever comes second must know what it came for.
+            named =
+                self.letters(session, include_str!("../../sql/admin/dead_pick.sql"), filter, chunk).await?;
+        }
+        let schema = &self.sessions.config().schema;
+        self.query(session, include_str!("../../sql/admin/lock_keys.sql"), &[(schema, Type::TEXT)]).await?;
+        let locked =
+            self.letters(session, include_str!("../../sql/admin/dead_lock.sql"), filter, chunk).await?;
+        let taken = named.iter().filter(|letter| !locked.contains(letter)).count();
+        if taken > 0 {
+            return Err(AdminError::Conflict(format!(
+                "somebody else acted on {taken} of these letters at the same moment; nothing was done"
+            )));
+        }
+        if !locked.is_empty() {
+            self.settle_letters(session, filter, act, actor, &locked).await?;
+        }
+        Ok(locked.len() as u64)
+    }
+
+    async fn letters(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        filter: &DeadFilter,
+        chunk: i64,
+    ) -> Result<Vec<i64>, AdminError> {
+        let clause = Clause::of(filter, 2);
+        let chunk = chunk.clamp(1, ROWS_MAX);
+        let rows =
+            self.query(session, &clause.into_text(sql), &clause.params(&[(&chunk, Type::INT8)])).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Moves or removes locked letters, puts their keys in order, writes the audit.
+    async fn settle_letters(
+        &self,
+        session: &mut Session,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        letters: &[i64],
+    ) -> Result<(), AdminError> {
+        let (action, sql) = match act {
+            DeadAct::Replay => ("replay", include_str!("../../sql/admin/replay.sql")),
+            DeadAct::Discard => ("discard", include_str!("../../sql/admin/discard.sql")),
+        };
+        let gone = self.query(session, sql, &[(&letters, Type::INT8_ARRAY)]).await?;
+        self.order_keys(session, &gone).await?;
+        let ids: Vec<Uuid> = gone.iter().take(IDS_AUDITED).map(|row| row.get("id")).collect();
+        let detail = json!({ "filter": filter, "count": gone.len(), "ids": ids });
+        self.audit(session, actor, action, &detail).await?;
+        self.wake(session, "").await
+    }
+
+    /// Whoever is first of its key now comes due, everybody behind it waits.
+    async fn order_keys(&self, session: &mut Session, gone: &[Row]) -> Result<(), AdminError> {
+        let keyed =
+            |row: &Row| row.get::<_, Option<String>>("key").map(|key| (row.get::<_, String>("sink"), key));
+        let (sinks, keys): (Vec<String>, Vec<String>) = gone.iter().filter_map(keyed).unzip();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let params: [Param<'_>; 2] = [(&sinks, Type::TEXT_ARRAY), (&keys, Type::TEXT_ARRAY)];
+        self.query(session, include_str!("../../sql/admin/wait_behind.sql"), &params).await?;
+        self.query(session, include_str!("../../sql/admin/come_due.sql"), &params).await?;
+        Ok(())
+    }
+}
+
+fn letter(row: &Row) -> DeadLetter {
+    DeadLetter {
+        cursor: row.get("letter"),
+        sink: row.get("sink"),
+        seq: row.get("seq"),
+        id: row.get("id"),
+        topic: row.get("topic"),
+        key: row.get("key"),
+        headers: row.get("headers"),
+        content_type: row.get("content_type"),
+        payload_bytes: row.get("payload_bytes"),
+        payload: row.get("payload"),
+        appended_at: Timestamp(row.get::<_, Micros>("appended_at").0),
+        dead_at: Timestamp(row.get::<_, Micros>("dead_at").0),
+        attempts: row.get("attempts"),
+        replays: row.get("replays"),
+        error_class: row.get("error_class"),
+        error_code: row.get("error_code"),
+        error: row.get("error"),
+        holds_key: row.get("holds_key"),
+    }
+}

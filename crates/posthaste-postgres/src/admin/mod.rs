@@ -1,0 +1,215 @@
+//! Administration on PostgreSQL: looking, and acting with an audit.
+//!
+//! Every act is one transaction (a bulk act one for each chunk) that holds the change, its line in the
+//! audit and the wakeup of whoever should notice. An act that fails leaves nothing of the three.
+//!
+//! Looking costs the same at a thousand and at ten million events (F82): whatever could grow is counted
+//! up to a bound and estimated above it.
+//!
+//! ```text
+//! status.rs   one look at everything        lanes.rs   set, rewind: cursors written by hand
+//! backlog.rs  exact, then estimated (pure)  relane.rs  which state new lanes start from (pure)
+//! dead.rs     list, count, replay, discard  repair.rs  after the database went back in time
+//! control.rs  pause, resume, rate
+//! ```
+
+mod backlog;
+mod control;
+mod dead;
+mod lanes;
+mod relane;
+mod repair;
+mod status;
+
+use crate::config::PostgresConfig;
+use crate::error::{commit_error, store_error};
+use crate::migrate;
+use crate::session::{Param, Session, Sessions};
+use crate::store::check_server;
+use async_trait::async_trait;
+use posthaste::admin::{
+    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, OutboxStatus, RewindTo,
+};
+use posthaste::sink::Finding;
+use posthaste::store::StoreError;
+use std::sync::Arc;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+/// Looks at an outbox and acts on it.
+pub struct PostgresAdmin {
+    pub(crate) sessions: Arc<Sessions>,
+}
+
+impl PostgresAdmin {
+    /// Connects at the first use. This is the one for [`doctor`](Admin::doctor), which has something to
+    /// say about a database that [`connect`](Self::connect) refuses.
+    #[must_use]
+    pub fn new(config: PostgresConfig) -> Self {
+        Self { sessions: Sessions::new(config) }
+    }
+
+    /// Connects once to see that the database is there, is a primary, and has an outbox we understand.
+    pub async fn connect(config: PostgresConfig) -> Result<Self, StoreError> {
+        let admin = Self::new(config);
+        let mut session = admin.sessions.session().await?;
+        check_server(&mut session).await?;
+        migrate::check_version(&mut session, &admin.sessions).await?;
+        drop(session);
+        Ok(admin)
+    }
+
+    /// A connection with a transaction begun.
+    async fn begin(&self) -> Result<Session, AdminError> {
+        let mut session = self.sessions.session().await?;
+        session.begin().await.map_err(failed)?;
+        Ok(session)
+    }
+
+    /// One statement of a file.
+    async fn query(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, AdminError> {
+        session.query_alone(&self.sessions.sql(sql), params).await.map_err(failed)
+    }
+
+    /// The audit's line of an act.
+    async fn audit(
+        &self,
+        session: &mut Session,
+        actor: &Actor,
+        action: &str,
+        detail: &serde_json::Value,
+    ) -> Result<(), AdminError> {
+        let detail = detail.to_string();
+        let params: [Param<'_>; 4] = [
+            (&actor.name, Type::TEXT),
+            (&action, Type::TEXT),
+            (&actor.reason, Type::TEXT),
+            (&detail, Type::TEXT),
+        ];
+        self.query(session, include_str!("../../sql/admin/audit.sql"), &params).await?;
+        Ok(())
+    }
+
+    /// Tells relays that there is something to do, when the transaction commits. `lanes`: a lane became
+    /// free.
+    async fn wake(&self, session: &mut Session, payload: &str) -> Result<(), AdminError> {
+        let channel = format!("{}_wakeup", self.sessions.config().schema);
+        let params: [Param<'_>; 2] = [(&channel, Type::TEXT), (&payload, Type::TEXT)];
+        self.query(session, "select pg_notify($1, $2)", &params).await?;
+        Ok(())
+    }
+
+    /// Refuses the name of a sink that has no lanes.
+    async fn check_sink(&self, session: &mut Session, sink: &str) -> Result<(), AdminError> {
+        let rows = self.query(session, include_str!("../../sql/admin/known_sinks.sql"), &[]).await?;
+        let known: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        if known.iter().any(|name| name == sink) {
+            return Ok(());
+        }
+        Err(AdminError::NotFound(if known.is_empty() {
+            format!("there is no sink `{sink}`: no relay has run on this outbox yet")
+        } else {
+            format!("there is no sink `{sink}`; known are: {}", known.join(", "))
+        }))
+    }
+}
+
+fn failed(error: tokio_postgres::Error) -> AdminError {
+    AdminError::Store(store_error(error))
+}
+
+/// Ends the transaction of an act: all of it, or nothing.
+async fn finish<T>(session: &mut Session, result: Result<T, AdminError>) -> Result<T, AdminError> {
+    match result {
+        Ok(value) => {
+            session.commit().await.map_err(|error| AdminError::Store(commit_error(error)))?;
+            Ok(value)
+        }
+        Err(error) => {
+            session.rollback().await;
+            Err(error)
+        }
+    }
+}
+
+/// An audit without a name or a reason is none.
+fn check_actor(actor: &Actor) -> Result<(), AdminError> {
+    let missing = |what: &str| AdminError::Invalid(format!("{what} is missing: every act is audited"));
+    if actor.name.trim().is_empty() {
+        return Err(missing("who acts"));
+    }
+    if actor.reason.trim().is_empty() {
+        return Err(missing("the reason"));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Admin for PostgresAdmin {
+    async fn status(&self) -> Result<OutboxStatus, AdminError> {
+        self.look().await
+    }
+
+    async fn dead_list(
+        &self,
+        filter: &DeadFilter,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<DeadLetter>, AdminError> {
+        self.list_dead(filter, after, limit).await
+    }
+
+    async fn dead_show(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
+        self.show_dead(id).await
+    }
+
+    async fn dead_count(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
+        self.count_dead(filter).await
+    }
+
+    async fn dead_act(
+        &self,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        check_actor(actor)?;
+        self.act_on_dead(filter, act, actor, chunk).await
+    }
+
+    async fn control(
+        &self,
+        target: &ControlTarget,
+        control: &Control,
+        actor: &Actor,
+    ) -> Result<(), AdminError> {
+        check_actor(actor)?;
+        self.set_control(target, control, actor).await
+    }
+
+    async fn set_lanes(&self, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
+        check_actor(actor)?;
+        self.change_lanes(lanes, actor).await
+    }
+
+    async fn rewind(&self, sink: &str, to: RewindTo, actor: &Actor) -> Result<(), AdminError> {
+        check_actor(actor)?;
+        self.move_back(sink, to, actor).await
+    }
+
+    async fn repair(&self, sink: &str, actor: &Actor) -> Result<String, AdminError> {
+        check_actor(actor)?;
+        self.rebase(sink, actor).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {
+        self.doctor_with(&crate::doctor::Bounds::default()).await
+    }
+}

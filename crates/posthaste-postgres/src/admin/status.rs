@@ -1,0 +1,229 @@
+//! One look at everything, in one read-only snapshot.
+//!
+//! The parts are a handful of statements for the whole outbox and a few for each sink; none of them reads
+//! more than a fixed number of rows. The snapshot is held for some milliseconds only: a truncation that
+//! comes across it tries again.
+
+use super::backlog::{Backlog, EXACT_MAX, Estimate, Reach, WINDOW, Window};
+use super::{PostgresAdmin, failed};
+use crate::filter;
+use crate::row::Micros;
+use crate::session::{Param, Session};
+use posthaste::Timestamp;
+use posthaste::admin::{AdminError, Count, LaneStatus, OutboxStatus, SegmentStatus, SinkStatus};
+use rustc_hash::FxHashMap;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+/// What all sinks share.
+struct Overview {
+    last_value: i64,
+    newest_age: f64,
+    rates: FxHashMap<String, i64>,
+    controls: FxHashMap<String, (bool, Option<f64>)>,
+}
+
+/// A sink's lanes as they are stored.
+struct Lanes {
+    sink: String,
+    filter: String,
+    slots_from: Vec<i16>,
+    reaches: Vec<Reach>,
+    lanes: Vec<LaneStatus>,
+}
+
+impl PostgresAdmin {
+    pub(super) async fn look(&self) -> Result<OutboxStatus, AdminError> {
+        let mut session = self.begin().await?;
+        let read_only = "set transaction isolation level repeatable read, read only";
+        let begun = session.client().batch_execute(read_only).await.map_err(failed);
+        let status = match begun {
+            Ok(()) => self.look_in(&mut session).await,
+            Err(error) => Err(error),
+        };
+        // Nothing was written: there is nothing to commit.
+        session.rollback().await;
+        status
+    }
+
+    async fn look_in(&self, session: &mut Session) -> Result<OutboxStatus, AdminError> {
+        let rows = self.query(session, include_str!("../../sql/admin/overview.sql"), &[]).await?;
+        let row = one(&rows)?;
+        let overview = Overview {
+            last_value: row.get("last_value"),
+            newest_age: row.get::<_, Option<f64>>("newest_age").unwrap_or(0.0),
+            rates: self.rates(session).await?,
+            controls: self.controls(session).await?,
+        };
+        let mut sinks = Vec::new();
+        for lanes in self.lanes(session).await? {
+            sinks.push(self.sink(session, &overview, lanes).await?);
+        }
+        Ok(OutboxStatus {
+            now: Timestamp(row.get("now")),
+            relays: row.get("relays"),
+            schema_version: row.get("version"),
+            sinks,
+            segments: self.segments(session).await?,
+            paused_routes: row.get("paused_routes"),
+        })
+    }
+
+    async fn rates(&self, session: &mut Session) -> Result<FxHashMap<String, i64>, AdminError> {
+        let rows = self.query(session, include_str!("../../sql/admin/rates.sql"), &[]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    async fn controls(
+        &self,
+        session: &mut Session,
+    ) -> Result<FxHashMap<String, (bool, Option<f64>)>, AdminError> {
+        let rows = self.query(session, include_str!("../../sql/admin/controls.sql"), &[]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
+    }
+
+    async fn lanes(&self, session: &mut Session) -> Result<Vec<Lanes>, AdminError> {
+        let rows = self.query(session, include_str!("../../sql/admin/lanes.sql"), &[]).await?;
+        let mut sinks: Vec<Lanes> = Vec::new();
+        for row in &rows {
+            let sink: String = row.get("sink");
+            if sinks.last().is_none_or(|last| last.sink != sink) {
+                let (slots_from, reaches, lanes) = Default::default();
+                sinks.push(Lanes { sink, filter: row.get("filter"), slots_from, reaches, lanes });
+            }
+            if let Some(sink) = sinks.last_mut() {
+                sink.add(row);
+            }
+        }
+        Ok(sinks)
+    }
+
+    async fn sink(
+        &self,
+        session: &mut Session,
+        overview: &Overview,
+        lanes: Lanes,
+    ) -> Result<SinkStatus, AdminError> {
+        let estimate = self.backlog(session, overview, &lanes).await?;
+        let (deferred, overdue) = self.deferred(session, &lanes.sink).await?;
+        let dead = self.dead(session, &lanes.sink).await?;
+        let settled = overview.rates.get(&lanes.sink).copied().unwrap_or(0);
+        let (paused, rate_limit) = overview.controls.get(&lanes.sink).copied().unwrap_or_default();
+        Ok(SinkStatus {
+            backlog: estimate.backlog,
+            oldest_age_seconds: estimate.oldest.max(overdue),
+            average_age_seconds: estimate.average,
+            deferred,
+            dead,
+            settled_per_second: settled as f64 / 60.0,
+            paused,
+            rate_limit,
+            sink: lanes.sink,
+            lanes: lanes.lanes,
+        })
+    }
+
+    async fn backlog(
+        &self,
+        session: &mut Session,
+        overview: &Overview,
+        lanes: &Lanes,
+    ) -> Result<Estimate, AdminError> {
+        let condition = filter::condition(&lanes.filter);
+        let sql = include_str!("../../sql/admin/scan.sql").replace("/*condition*/", &condition);
+        let positions: Vec<i64> = lanes.reaches.iter().map(|lane| lane.position).collect();
+        let mut backlog = Backlog::behind(positions.iter().copied().min().unwrap_or(0));
+        while let Some(behind) = backlog.next() {
+            let params: [Param<'_>; 4] = [
+                (&behind, Type::INT8),
+                (&WINDOW, Type::INT8),
+                (&lanes.slots_from, Type::INT2_ARRAY),
+                (&positions, Type::INT8_ARRAY),
+            ];
+            let rows = self.query(session, &sql, &params).await?;
+            let row = one(&rows)?;
+            backlog.add(Window {
+                scanned: row.get("scanned"),
+                reached: row.get("reached"),
+                pending: row.get("pending"),
+                ages: row.get("ages"),
+                oldest: row.get("oldest"),
+                youngest: row.get("youngest"),
+            });
+        }
+        Ok(backlog.estimate(&lanes.reaches, overview.last_value, overview.newest_age))
+    }
+
+    async fn deferred(&self, session: &mut Session, sink: &str) -> Result<(Count, f64), AdminError> {
+        let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&(EXACT_MAX as i64 + 1), Type::INT8)];
+        let rows = self.query(session, include_str!("../../sql/admin/deferred.sql"), &params).await?;
+        let row = one(&rows)?;
+        let count = self.bounded(session, "posthaste.deferred", sink, row.get("count")).await?;
+        Ok((count, row.get("oldest")))
+    }
+
+    async fn dead(&self, session: &mut Session, sink: &str) -> Result<Count, AdminError> {
+        let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&(EXACT_MAX as i64 + 1), Type::INT8)];
+        let rows = self.query(session, include_str!("../../sql/admin/dead.sql"), &params).await?;
+        let counted = one(&rows)?.get("count");
+        self.bounded(session, "posthaste.dead_letters", sink, counted).await
+    }
+
+    /// A count up to the bound, or the planner's estimate: it knows the table's size and how often each
+    /// sink occurs, and costs nothing.
+    async fn bounded(
+        &self,
+        session: &mut Session,
+        table: &str,
+        sink: &str,
+        counted: i64,
+    ) -> Result<Count, AdminError> {
+        let counted = counted.unsigned_abs();
+        if counted <= EXACT_MAX {
+            return Ok(Count { count: counted, exact: true });
+        }
+        let sql = format!("explain (format json) select from {table} where sink = $1");
+        let rows = self.query(session, &sql, &[(&sink, Type::TEXT)]).await?;
+        let plan: serde_json::Value = one(&rows)?.get(0);
+        let rows = plan[0]["Plan"]["Plan Rows"].as_f64().unwrap_or(0.0);
+        Ok(Count { count: counted.max(rows as u64), exact: false })
+    }
+
+    async fn segments(&self, session: &mut Session) -> Result<Vec<SegmentStatus>, AdminError> {
+        let schema = &self.sessions.config().schema;
+        let params: [Param<'_>; 1] = [(schema, Type::TEXT)];
+        let rows = self.query(session, include_str!("../../sql/admin/segments.sql"), &params).await?;
+        let read = |row: &Row| SegmentStatus {
+            segment: row.get("segment"),
+            state: row.get("state"),
+            bytes: row.get("bytes"),
+            opened_at: row.get::<_, Option<Micros>>("opened_at").map(|at| Timestamp(at.0)),
+        };
+        Ok(rows.iter().map(read).collect())
+    }
+}
+
+impl Lanes {
+    fn add(&mut self, row: &Row) {
+        let (from, to): (i16, i16) = (row.get("slot_from"), row.get("slot_to"));
+        let position: i64 = row.get("position");
+        self.slots_from.push(from);
+        self.reaches.push(Reach { position, slots: i32::from(to) - i32::from(from) + 1 });
+        self.lanes.push(LaneStatus {
+            lane: row.get("lane"),
+            owner: row.get("owner"),
+            epoch: row.get("epoch"),
+            lease_ms: row.get("lease_ms"),
+            position,
+            catching_up: row.get("catching_up"),
+            settled_seconds_ago: row.get("settled_seconds_ago"),
+            unclean: row.get("unclean"),
+        });
+    }
+}
+
+fn one(rows: &[Row]) -> Result<&Row, AdminError> {
+    let silent =
+        || posthaste::store::StoreError::Broken("a statement that always answers did not".to_owned());
+    rows.first().ok_or_else(|| silent().into())
+}

@@ -1,0 +1,1 @@
+//! Status, dead letters and controls.

@@ -1,0 +1,8 @@
+//! Migrations, administration and doctor against real servers.
+
+mod admin;
+mod doctor;
+mod lanes;
+mod migrate;
+mod repair;
+mod setting;
