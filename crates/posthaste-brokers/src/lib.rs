@@ -12,13 +12,18 @@
 //! read, a URL that is none) is a [`BuildError`]; a broker that is down is an outage like any other and
 //! shows in verdicts and findings.
 
+// What brokers share has no user in a build without any.
+#![cfg_attr(not(feature = "nats"), allow(dead_code, unused_variables))]
+
+#[cfg(feature = "nats")]
+mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod secret;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use secret::Secret;
+pub use secret::{Secret, Urls};
 
 use posthaste::sink::{NullSink, Sink, StdoutSink};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! A secret that does not print.
+//! Secrets that do not print, and URLs that may hold some.
 //!
 //! Configuration is logged, shown by `doctor` and served by the admin API. A newtype makes leaking a
 //! password an act (`expose`) instead of an accident. Memory is not wiped: the broker's client copies the
@@ -59,9 +59,85 @@ impl Serialize for Secret {
     }
 }
 
+/// Addresses of servers: a string, or a list of strings. A URL is printed in logs, findings and errors, so
+/// what it holds of credentials is left out there; whoever uses it should refuse those altogether.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "OneOrMany")]
+pub struct Urls(Vec<String>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl From<OneOrMany> for Urls {
+    fn from(given: OneOrMany) -> Self {
+        match given {
+            OneOrMany::One(url) => Self(vec![url]),
+            OneOrMany::Many(urls) => Self(urls),
+        }
+    }
+}
+
+impl Urls {
+    /// One URL, or several with commas between them.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(text.split(',').map(|url| url.trim().to_owned()).collect())
+    }
+
+    /// As they were given.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    fn redacted(&self) -> Vec<String> {
+        let redact = |url: &String| match url.rsplit_once('@') {
+            Some((before, host)) => {
+                let scheme = before.split_once("://").map(|(scheme, _)| format!("{scheme}://"));
+                format!("{}***@{host}", scheme.unwrap_or_default())
+            }
+            None => url.clone(),
+        };
+        self.0.iter().map(redact).collect()
+    }
+}
+
+impl std::fmt::Display for Urls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.redacted().join(", "))
+    }
+}
+
+impl std::fmt::Debug for Urls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(&self.redacted(), f)
+    }
+}
+
+impl Serialize for Urls {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.redacted().as_slice() {
+            [one] => one.serialize(serializer),
+            many => many.serialize(serializer),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_urls_credentials_are_left_out() {
+        let urls: Urls = serde_json::from_str(r#"["nats://u:p@a:1", "u:p@b", "nats://c"]"#).expect("valid");
+        let shown = "nats://***@a:1, ***@b, nats://c";
+        assert_eq!(urls.to_string(), shown);
+        assert_eq!(format!("{urls:?}").replace('"', ""), format!("[{shown}]"));
+        assert_eq!(serde_json::to_string(&Urls::new("nats://u@h")).expect("serializes"), "\"nats://***@h\"");
+    }
 
     #[test]
     fn nothing_prints_it() {

@@ -4,9 +4,8 @@
 //! acknowledgement is worth (F38, F39). Whether a server syncs before it acknowledges cannot be seen by
 //! a client, so that remark is made wherever nothing else covers it.
 
-use super::config::NatsConfig;
-use super::link::Link;
-use super::session::Session;
+use super::NatsConfig;
+use super::link::{Link, Session};
 use super::verdict::check_subject;
 use async_nats::ServerInfo;
 use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamByNameErrorKind};

@@ -5,13 +5,14 @@
 //! `Delivered`. A core publish "succeeds" without anybody storing it (F40), so a subject without a stream
 //! is an outage of that destination until somebody makes the stream.
 //!
-//! NATS has no null, so a tombstone is an empty payload with the header `Posthaste-Tombstone: true`.
+//! NATS has no null, so a tombstone is an empty payload with the header `Posthaste-Tombstone: true`. Its
+//! clients trim header values, so white space around a key is lost in the header `key`.
 //!
 //! # How it is built
 //!
-//! [`link`] keeps one connection at a time and reads the acknowledgements; [`sink`] publishes a call's
-//! messages, one in flight for each key, and collects their answers; [`verdict`] is the table below in
-//! code; [`examine`] looks at the broker for `posthaste doctor`.
+//! Here are the options; `link` keeps one connection at a time and reads the acknowledgements; `sink`
+//! publishes a call's messages, one in flight for each key, and collects their answers; `verdict` is the
+//! table below in code; `examine` looks at the broker for `posthaste doctor`.
 //!
 //! The acknowledgements come to an inbox of our own, where the reply subject says which message of which
 //! call is meant. The client's own `publish` makes a channel, a permit and a timer for each message and
@@ -47,19 +48,251 @@
 //! | connection lost after sending / before | `Unknown` / `Retry` | sink | `nats.connection_lost` |
 //! | no answer in time, the server answers otherwise | `Unknown` | destination | `nats.ack_timeout` |
 //! | no answer in time, the server is silent | `Unknown` | sink | `nats.ack_timeout` |
-//! | not sent in time | `Retry` | as above | `nats.ack_timeout` |
+//! | not sent in time, the server answers: the window was full of others | `Held` | | |
+//! | not sent in time, the server is silent | `Retry` | sink | `nats.ack_timeout` |
 //! | no connection | `Retry` | sink | `nats.unreachable` |
 //! | TLS refused: authority, name, expiry, client certificate | `Retry` | sink | `nats.tls` |
 //! | user, password, token or key refused | `Retry` | sink | `nats.auth` |
+//! | a file of the configuration can no longer be read | `Retry` | sink | `nats.config` |
 //! | the sink was closed | `Retry` | sink | `nats.closed` |
 
-mod config;
-mod encode;
 mod examine;
 mod link;
-mod session;
 mod sink;
 mod verdict;
 
-pub use config::{NatsConfig, Servers};
 pub use sink::NatsSink;
+
+use crate::secret::read_text;
+use crate::tls::Files;
+use crate::{BuildError, Secret, Urls};
+use async_nats::{ConnectOptions, ServerAddr};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
+/// silent broker means.
+const DELIVERY_TIMEOUT_MS: u64 = 8_000;
+/// Enough for full throughput (measured: 256 reach half of it), and below the 5,000 at which other
+/// clients of JetStream stop by themselves.
+const MAX_IN_FLIGHT: usize = 4_096;
+/// Acknowledgements that are not read yet are kept by the client up to 65,536; more would be dropped.
+const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
+/// For name, TCP, TLS and login together. With the longest pause between two tries this leaves 5 s for
+/// being back after an outage.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The client ends a connection at the third ping without an answer: a silent one lasts 4 to 6 s, less
+/// than the delivery timeout.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Options of a NATS sink.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NatsConfig {
+    /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required.
+    pub url: Urls,
+    /// How long a message may take from the call to the acknowledgement.
+    #[serde(default = "delivery_timeout_ms")]
+    pub delivery_timeout_ms: u64,
+    /// Messages of all calls together that wait for their acknowledgement.
+    #[serde(default = "max_in_flight")]
+    pub max_in_flight: usize,
+    /// User name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<Secret>,
+    /// A file with the user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+    /// A token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Secret>,
+    /// A file with a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// A `.creds` file: JWT and key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creds_file: Option<PathBuf>,
+    /// A file with an NKey seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nkey_file: Option<PathBuf>,
+    /// The authority that signed the servers' certificates, instead of those of the system (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// Our own certificate (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert_file: Option<PathBuf>,
+    /// Its key (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// Refuse servers without TLS. Naming one of the three files says the same.
+    #[serde(default)]
+    pub require_tls: bool,
+    /// First part of the subjects that acknowledgements come to; the user must be allowed to subscribe
+    /// to `PREFIX.>`.
+    #[serde(default = "inbox_prefix")]
+    pub inbox_prefix: String,
+}
+
+fn delivery_timeout_ms() -> u64 {
+    DELIVERY_TIMEOUT_MS
+}
+
+fn max_in_flight() -> usize {
+    MAX_IN_FLIGHT
+}
+
+fn inbox_prefix() -> String {
+    "_INBOX".to_owned()
+}
+
+impl NatsConfig {
+    /// A sink for this server, or these, separated by commas, with every default.
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: Urls::new(url),
+            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
+            max_in_flight: MAX_IN_FLIGHT,
+            user: None,
+            password: None,
+            password_file: None,
+            token: None,
+            token_file: None,
+            creds_file: None,
+            nkey_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            require_tls: false,
+            inbox_prefix: inbox_prefix(),
+        }
+    }
+
+    /// Checks what can be checked without a server.
+    fn check(&self) -> Result<Vec<ServerAddr>, BuildError> {
+        if !(100..=600_000).contains(&self.delivery_timeout_ms) {
+            return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
+        }
+        if !(1..=MAX_IN_FLIGHT_LIMIT).contains(&self.max_in_flight) {
+            let why = format!("must be between 1 and {MAX_IN_FLIGHT_LIMIT}");
+            return Err(BuildError::option("max_in_flight", why));
+        }
+        if let Err(why) = verdict::check_subject(&self.inbox_prefix) {
+            return Err(BuildError::option("inbox_prefix", why));
+        }
+        self.connect_options("check")?;
+        self.addresses()
+    }
+
+    fn addresses(&self) -> Result<Vec<ServerAddr>, BuildError> {
+        let bad = |why: &str| BuildError::option("url", why);
+        let parse = |url: &str| {
+            let address: ServerAddr = url.parse().map_err(|_| bad("must look like nats://host:4222"))?;
+            if address.has_user_pass() || address.password().is_some() {
+                return Err(bad("must not hold credentials; use user with password_file, or token_file"));
+            }
+            if address.is_websocket() || address.host().is_empty() {
+                return Err(bad("must begin with nats:// or tls:// and name a host"));
+            }
+            Ok(address)
+        };
+        let addresses: Vec<_> = self.url.iter().map(parse).collect::<Result<_, _>>()?;
+        if addresses.is_empty() { Err(bad("there is no server")) } else { Ok(addresses) }
+    }
+
+    /// The client's options, with all files read anew.
+    fn connect_options(&self, name: &str) -> Result<ConnectOptions, BuildError> {
+        let options = ConnectOptions::new()
+            .name(format!("posthaste {name}"))
+            .connection_timeout(CONNECT_TIMEOUT)
+            .ping_interval(PING_INTERVAL)
+            .custom_inbox_prefix(&self.inbox_prefix)
+            .require_tls(self.wants_tls())
+            .tls_client_config(self.tls().client_config()?)
+            // We list the servers; those that a cluster gossips about may not be in our certificates.
+            .ignore_discovered_servers()
+            // Checked by ourselves, more strictly.
+            .skip_subject_validation(true);
+        self.authenticate(options)
+    }
+
+    fn authenticate(&self, options: ConnectOptions) -> Result<ConnectOptions, BuildError> {
+        let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
+        let token = Secret::read(self.token.as_ref(), self.token_file.as_ref(), "token_file")?;
+        let ways =
+            [self.user.is_some(), token.is_some(), self.creds_file.is_some(), self.nkey_file.is_some()];
+        if ways.iter().filter(|given| **given).count() > 1 {
+            return Err(BuildError::option(
+                "user",
+                "only one of user, token, creds_file, nkey_file can be used",
+            ));
+        }
+        match (&self.user, password) {
+            (Some(user), Some(password)) => {
+                return Ok(options.user_and_password(user.clone(), password.expose().to_owned()));
+            }
+            (None, None) => {}
+            (Some(_), None) => return Err(BuildError::option("user", "needs password or password_file")),
+            (None, Some(_)) => return Err(BuildError::option("password", "needs user")),
+        }
+        if let Some(token) = token {
+            return Ok(options.token(token.expose().to_owned()));
+        }
+        if let Some(path) = &self.creds_file {
+            let text = read_text("creds_file", path)?;
+            let bad = |_| BuildError::file("creds_file", path, "it holds no JWT with a key");
+            return options.credentials(&text).map_err(bad);
+        }
+        let Some(path) = &self.nkey_file else { return Ok(options) };
+        let text = read_text("nkey_file", path)?;
+        let seed = text.split_whitespace().find(|word| word.starts_with("SU"));
+        let seed = seed.ok_or_else(|| BuildError::file("nkey_file", path, "it holds no seed of a user"))?;
+        Ok(options.nkey(seed.to_owned()))
+    }
+
+    /// As whom we log in, in words that hold no secret.
+    fn identity(&self) -> String {
+        let file = |what: &str, path: &PathBuf| format!("{what} {}", path.display());
+        if let Some(user) = &self.user {
+            return match &self.password_file {
+                Some(path) => format!("user {user:?} with the password in {}", path.display()),
+                None => format!("user {user:?}"),
+            };
+        }
+        if let Some(path) = &self.token_file {
+            return file("the token in", path);
+        }
+        if self.token.is_some() {
+            return "the configured token".to_owned();
+        }
+        let files = [("the credentials in", &self.creds_file), ("the key in", &self.nkey_file)];
+        let certificate = ("the certificate", &self.cert_file);
+        let known =
+            files.into_iter().chain([certificate]).find_map(|(what, path)| Some(file(what, path.as_ref()?)));
+        known.unwrap_or_else(|| "a client without credentials".to_owned())
+    }
+
+    /// Whether a secret goes over the wire as it is.
+    fn sends_secret(&self) -> bool {
+        self.password.is_some()
+            || self.password_file.is_some()
+            || self.token.is_some()
+            || self.token_file.is_some()
+    }
+
+    fn wants_tls(&self) -> bool {
+        self.require_tls || self.tls().any()
+    }
+
+    fn tls(&self) -> Files<'_> {
+        Files { ca: self.ca_file.as_ref(), certificate: self.cert_file.as_ref(), key: self.key_file.as_ref() }
+    }
+
+    fn delivery_timeout(&self) -> Duration {
+        Duration::from_millis(self.delivery_timeout_ms)
+    }
+}

@@ -7,13 +7,12 @@
 //! Nothing is sent twice and nothing is sent on another connection than the one the call began with:
 //! trying again is the relay's affair.
 
-use super::config::NatsConfig;
-use super::link::Link;
-use super::session::{Note, Registration};
+use super::link::{Link, Note, Registration};
 use super::verdict::{self, Silence};
-use super::{encode, examine};
+use super::{NatsConfig, examine};
 use crate::BuildError;
-use async_nats::PublishErrorKind;
+use async_nats::header::{HeaderName, HeaderValue, NATS_MESSAGE_ID};
+use async_nats::{HeaderMap, PublishErrorKind};
 use async_trait::async_trait;
 use posthaste::sink::chain::{Call, Chain, Turn};
 use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
@@ -30,6 +29,9 @@ use tokio::time::{Instant, timeout_at};
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 /// The last part of the delivery timeout, spent on finding out whether the server is still there.
 const PING_WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// What tells a tombstone from an empty payload.
+const TOMBSTONE: HeaderName = HeaderName::from_static("Posthaste-Tombstone");
 
 /// Publishes to NATS JetStream.
 #[derive(Debug)]
@@ -175,9 +177,7 @@ impl<'a> Flight<'a> {
 
     /// Reads what has come without waiting.
     fn read_notes(&mut self) {
-        let mut notes = std::mem::take(&mut self.notes);
-        let _ = self.answers.poll_notes(&mut Context::from_waker(std::task::Waker::noop()), &mut notes);
-        self.notes = notes;
+        self.answers.take_notes(&mut self.notes);
         self.take_notes();
     }
 
@@ -246,7 +246,7 @@ impl<'a> Flight<'a> {
         let message = &self.messages[index];
         let subject = message.destination.as_str();
         verdict::check_subject(subject).map_err(|why| verdict::bad_subject(subject, why))?;
-        let headers = encode::headers(message)?;
+        let headers = headers(message)?;
         let payload = message.payload.clone().unwrap_or_default();
         let reply = self.answers.reply_subject(index);
         let client = self.answers.session().client();
@@ -288,4 +288,33 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         self.window.add_permits(self.permits);
     }
+}
+
+/// The headers of a message, or why it cannot travel.
+fn headers(message: &Message) -> Result<HeaderMap, Verdict> {
+    let mut headers = HeaderMap::new();
+    let mut bad = None;
+    message.each_header(|name, value| match (header_name(name), value.parse::<HeaderValue>()) {
+        (Some(name), Ok(value)) => headers.append(name, value),
+        _ => bad = Some(verdict::bad_header(name)),
+    });
+    if message.payload.is_none() {
+        headers.insert(TOMBSTONE, "true");
+    }
+    // Last, so that no header of the event's own can change the dedup slot.
+    headers.insert(NATS_MESSAGE_ID, message.id());
+    bad.map_or(Ok(headers), Err)
+}
+
+/// The names that every message has are constants: no copy.
+fn header_name(name: &str) -> Option<HeaderName> {
+    Some(match name {
+        "Message-ID" => const { HeaderName::from_static("Message-ID") },
+        "type" => const { HeaderName::from_static("type") },
+        "key" => const { HeaderName::from_static("key") },
+        "time" => const { HeaderName::from_static("time") },
+        "source" => const { HeaderName::from_static("source") },
+        "content-type" => const { HeaderName::from_static("content-type") },
+        other => other.parse().ok()?,
+    })
 }

@@ -116,6 +116,10 @@ pub(super) enum Silence {
 impl Silence {
     /// `sent`: whether the message had left.
     pub(super) fn verdict(&self, sent: bool) -> Verdict {
+        // It waited for its turn or for room: its own destination is not to blame.
+        if let (false, Self::Timeout { alive: true, .. }) = (sent, self) {
+            return Verdict::Held;
+        }
         let failure = match self {
             Self::ConnectionLost(why) => Failure::of_sink("nats.connection_lost", why.clone()),
             Self::Timeout { after_ms, alive: true } => Failure::of_destination(
@@ -290,10 +294,11 @@ mod tests {
         let lost = Silence::ConnectionLost("gone".to_owned());
         assert_eq!(seen(&lost.verdict(true)), ("unknown", "nats.connection_lost".to_owned(), Scope::Sink));
         assert_eq!(seen(&lost.verdict(false)), ("retry", "nats.connection_lost".to_owned(), Scope::Sink));
-        for (alive, scope) in [(true, Scope::Destination), (false, Scope::Sink)] {
-            let timeout = Silence::Timeout { after_ms: 1, alive };
-            assert_eq!(seen(&timeout.verdict(true)), ("unknown", "nats.ack_timeout".to_owned(), scope));
-            assert_eq!(seen(&timeout.verdict(false)), ("retry", "nats.ack_timeout".to_owned(), scope));
-        }
+        let alive = Silence::Timeout { after_ms: 1, alive: true };
+        let expected = ("unknown", "nats.ack_timeout".to_owned(), Scope::Destination);
+        assert_eq!((seen(&alive.verdict(true)), alive.verdict(false)), (expected, Verdict::Held));
+        let dead = Silence::Timeout { after_ms: 1, alive: false };
+        assert_eq!(seen(&dead.verdict(true)), ("unknown", "nats.ack_timeout".to_owned(), Scope::Sink));
+        assert_eq!(seen(&dead.verdict(false)), ("retry", "nats.ack_timeout".to_owned(), Scope::Sink));
     }
 }

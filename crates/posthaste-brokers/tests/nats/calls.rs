@@ -66,6 +66,22 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered));
 }
 
+/// A destination that never answers fills the window; what could not leave because of it is not blamed.
+#[tokio::test]
+async fn f30_a_mute_destination_does_not_discredit_the_others() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("S", &["s"]).await;
+    bed.stream_with(stream::Config { no_ack: true, ..plain("MUTE", &["mute"]) }).await;
+    let sink = build(NatsConfig { max_in_flight: 3, delivery_timeout_ms: 1_000, ..bed.config() }).await;
+    let messages = [keyed("mute", "a"), loose("mute"), loose("mute"), keyed("s", "a"), loose("s")];
+    let verdicts = sink.publish(&messages).await;
+    for verdict in &verdicts[..3] {
+        assert_seen(verdict, "unknown", "nats.ack_timeout", Scope::Destination);
+    }
+    assert_eq!(verdicts[3..], [Verdict::Held, Verdict::Held]);
+    assert_eq!(sink.publish(&messages[3..]).await, [Verdict::Delivered, Verdict::Delivered]);
+}
+
 /// A dropped call gives its places in the window and in the chain back, and a late answer to it is
 /// nobody's.
 #[tokio::test]
