@@ -1,1 +1,38 @@
-fn main() {}
+//! The binary `posthaste`: the relay daemon and its command line.
+//!
+//! Reading order: [`cli`] names the commands, [`config`] says what is configured, [`daemon`] is what `run`
+//! starts, [`http`] is what others see of it. Everything that moves an event is in the library; this crate
+//! reads words, wires parts and prints answers.
+//!
+//! Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.
+
+mod cli;
+mod config;
+mod daemon;
+mod http;
+mod logging;
+mod output;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Two crypto providers may be linked; without a choice the first handshake panics. A second call
+    // cannot happen here, so its error has nothing to say.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let cli = cli::Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::complain(&anyhow::anyhow!("cannot start the runtime: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = match runtime.block_on(cli::dispatch(cli)) {
+        Ok(code) => code,
+        Err(error) => output::complain(&error),
+    };
+    // A thread that waits for standard input must not keep the process.
+    runtime.shutdown_background();
+    code
+}

@@ -1,0 +1,98 @@
+//! `posthaste config`: check a configuration without starting anything, see what is in force, or get a file
+//! to start from.
+
+use super::{Context, show_warnings};
+use crate::config::{Config, EXAMPLE};
+use crate::output::plural;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste config check            exit code 2 and the reasons if it cannot be used
+  posthaste config show             all keys with defaults and environment; secrets masked
+  posthaste config example          a file to start from, every key explained
+
+A small posthaste.toml:
+
+  service = \"orders\"
+
+  [outbox]
+  url = \"postgres://relay@db.internal/orders\"
+  password_file = \"/run/secrets/db\"
+
+  [sinks.nats]
+  type = \"nats\"
+  url = \"nats://nats.internal:4222\"
+
+  [[route]]
+  topics = [\"orders.*\"]
+  sinks = [\"nats\"]
+  destination = \"events.{topic}\"";
+
+/// Check or show the configuration, or print an example
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    act: ConfigAct,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigAct {
+    /// Check it as a whole
+    Check,
+    /// Print it as TOML (or JSON), secrets masked
+    Show,
+    /// Print a file with every key, its default and what it does
+    Example,
+}
+
+pub(crate) fn run(context: &Context, args: ConfigArgs) -> anyhow::Result<ExitCode> {
+    match args.act {
+        ConfigAct::Check => check(context, &context.config()?)?,
+        ConfigAct::Example => context.out().text(EXAMPLE)?,
+        ConfigAct::Show => {
+            let shown = without_null(context.config()?.shown());
+            let toml = toml::to_string_pretty(&shown)?;
+            context.out().data(&shown, || toml)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(context: &Context, config: &Config) -> anyhow::Result<()> {
+    config.check_runnable()?;
+    show_warnings(config);
+    let file = config.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string());
+    let routes: usize = config.outboxes.iter().map(|outbox| outbox.routes.routes().len()).sum();
+    let answer = json!({
+        "file": config.file, "ok": true, "outboxes": config.outboxes.len(), "sinks": config.sinks.len(),
+        "routes": routes, "warnings": config.warnings,
+    });
+    context.out().data(&answer, || {
+        let parts = [
+            if config.outboxes.len() == 1 {
+                "1 outbox".to_owned()
+            } else {
+                format!("{} outboxes", config.outboxes.len())
+            },
+            plural(config.sinks.len() as u64, "sink"),
+            plural(routes as u64, "route"),
+        ];
+        format!("ok: {file}: {}", parts.join(", "))
+    })
+}
+
+/// TOML has no null.
+fn without_null(value: Value) -> Value {
+    match value {
+        Value::Object(table) => {
+            let kept = table.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key, without_null(value))).collect())
+        }
+        Value::Array(items) => items.into_iter().map(without_null).collect(),
+        other => other,
+    }
+}

@@ -1,0 +1,182 @@
+//! Replay and discard: everything the filter matches, in chunks that are transactions of their own.
+//!
+//! The filter, not the page, is what is meant (F58): the count that a dry run prints is the count that is
+//! done. Letters that die while this runs are not part of it, because without `--until` the end of the
+//! filter is the store's clock at the start; otherwise an event that dies again and again would be replayed
+//! for ever.
+//!
+//! Ctrl-C stops between two chunks. Whatever was done is done and audited; running the same command again
+//! takes the rest.
+
+use super::FilterArgs;
+use crate::cli::{Context, explain_act};
+use crate::config::Outbox;
+use crate::output::{Usage, is_interactive, plural, remark, thousands};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use posthaste::admin::{Actor, Admin, DeadAct, DeadFilter};
+use posthaste_postgres::PostgresAdmin;
+use serde_json::json;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+#[derive(Debug, Args)]
+pub(crate) struct ActArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Why, for the audit
+    #[arg(long, required_unless_present = "dry_run")]
+    reason: Option<String>,
+    /// Only count
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Letters in one transaction
+    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=10_000))]
+    chunk: i64,
+    /// At most this many letters a second, like 100/s
+    #[arg(long, value_name = "N/s", value_parser = rate)]
+    rate: Option<f64>,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>();
+    number
+        .ok()
+        .filter(|rate| *rate > 0.0 && rate.is_finite())
+        .ok_or_else(|| "must be a number above 0, like 100/s".to_owned())
+}
+
+impl ActArgs {
+    /// Refuses what no database is needed to refuse.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let filter = &self.filter;
+        let names_nothing = filter.ids.is_empty()
+            && [&filter.sink, &filter.topic, &filter.key, &filter.code].iter().all(|part| part.is_none())
+            && filter.since.is_none()
+            && filter.until.is_none();
+        if names_nothing && !filter.all {
+            return Err(Usage(
+                "name what is meant: --id, --sink, --topic, --key, --code, --since, --until, or --all".into(),
+            )
+            .into());
+        }
+        Ok(())
+    }
+
+    /// A chunk is no larger than what a second allows, so that the rate is even and Ctrl-C is quick.
+    fn chunk(&self) -> i64 {
+        self.rate.map_or(self.chunk, |rate| self.chunk.min((rate.ceil() as i64).max(1)))
+    }
+}
+
+/// How it went.
+struct Done {
+    letters: u64,
+    stopped: bool,
+}
+
+pub(super) async fn run(
+    context: &Context,
+    outbox: &Outbox,
+    admin: &PostgresAdmin,
+    act: DeadAct,
+    args: ActArgs,
+) -> anyhow::Result<ExitCode> {
+    let failed = |error| explain_act(outbox, error);
+    let (chunk, rate) = (args.chunk(), args.rate);
+    let mut filter = args.filter.filter();
+    if filter.until.is_none() {
+        filter.until = Some(admin.status().await.map_err(failed)?.now);
+    }
+    let matched = admin.dead_count(&filter).await.map_err(failed)?;
+    let verb = if act == DeadAct::Replay { "replay" } else { "discard" };
+    if args.dry_run {
+        let answer = json!({ "act": verb, "matched": matched, "done": 0, "dry_run": true });
+        context.out().data(&answer, || format!("{} would be {verb}ed", plural(matched, "dead letter")))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if matched > 1 && !args.yes && !agreed(verb, matched)? {
+        remark("nothing was done");
+        return Ok(ExitCode::FAILURE);
+    }
+    let actor = context.actor(args.reason.as_deref().unwrap_or_default());
+    let bar = progress(matched, context.out().json);
+    let done = chunks(admin, &filter, act, &actor, Pace { chunk, rate }, &bar).await;
+    bar.finish_and_clear();
+    let done = done.map_err(failed)?;
+    report(context, verb, matched, &done)
+}
+
+fn report(context: &Context, verb: &str, matched: u64, done: &Done) -> anyhow::Result<ExitCode> {
+    let answer = json!({ "act": verb, "matched": matched, "done": done.letters, "stopped": done.stopped });
+    context.out().data(&answer, || match done.stopped {
+        true => format!(
+            "stopped: {} of {} {verb}ed. What is done is done; run the same command again for the rest",
+            thousands(done.letters),
+            thousands(matched)
+        ),
+        false => format!("{} {verb}ed", plural(done.letters, "dead letter")),
+    })?;
+    Ok(if done.stopped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Asks on a terminal; elsewhere silence is no consent.
+fn agreed(verb: &str, matched: u64) -> anyhow::Result<bool> {
+    if !is_interactive() {
+        let text = format!(
+            "{} would be {verb}ed: say --yes to do it, or --dry-run to look",
+            plural(matched, "dead letter")
+        );
+        return Err(Usage(text).into());
+    }
+    let _ = write!(std::io::stderr(), "{verb} {}? [y/N] ", plural(matched, "dead letter"));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn progress(matched: u64, json: bool) -> ProgressBar {
+    let target = if json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(matched), target);
+    let style = ProgressStyle::with_template("{bar:30} {human_pos}/{human_len}  {per_sec}  {eta} left");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[derive(Clone, Copy)]
+struct Pace {
+    chunk: i64,
+    rate: Option<f64>,
+}
+
+async fn chunks(
+    admin: &PostgresAdmin,
+    filter: &DeadFilter,
+    act: DeadAct,
+    actor: &Actor,
+    pace: Pace,
+    bar: &ProgressBar,
+) -> Result<Done, posthaste::admin::AdminError> {
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
+    let (mut done, mut next) = (0, Instant::now());
+    loop {
+        let letters = admin.dead_act(filter, act, actor, pace.chunk).await?;
+        done += letters;
+        bar.set_position(done);
+        if letters == 0 {
+            return Ok(Done { letters: done, stopped: false });
+        }
+        let pause = pace.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(letters as f64 / rate));
+        next = next.max(Instant::now() - pause) + pause;
+        tokio::select! {
+            biased;
+            _ = &mut interrupted => return Ok(Done { letters: done, stopped: true }),
+            () = sleep_until(next) => {}
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! `posthaste dead`: see what was given up, and replay or discard it. Acts are in [`act`].
+
+mod act;
+
+use super::{Context, admin, explain_act, time};
+use crate::config::Outbox;
+use crate::output::{bytes, time as shown_time};
+use clap::{Args, Subcommand};
+use posthaste::Timestamp;
+use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter};
+use posthaste_postgres::PostgresAdmin;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use uuid::Uuid;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste dead list --sink nats --since 2h
+  posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
+  posthaste dead replay --code nats.too_large --dry-run
+  posthaste dead replay --sink nats --topic 'orders.*' --reason 'limit was raised'
+  posthaste dead discard --id 0192f7a0-5c1e-7a3e-b1f2-000000000001 --reason 'test data'
+  posthaste dead replay --all --rate 100/s --reason 'broker is back'
+
+A dead letter keeps the whole event. Replay makes it due again, in its place;
+discard removes it for good. Both mean everything that the filter matches, run
+in chunks, and are audited with --actor and --reason.";
+
+/// List, show, replay or discard dead letters
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DeadArgs {
+    #[command(subcommand)]
+    act: DeadCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum DeadCommand {
+    /// List dead letters, oldest first
+    List {
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// Most letters to print
+        #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=10_000))]
+        limit: i64,
+        /// Go on behind this cursor of a former list
+        #[arg(long, default_value_t = 0, value_name = "CURSOR")]
+        after: i64,
+    },
+    /// Show an event's dead letters with payload
+    Show {
+        /// Event id
+        id: Uuid,
+        /// Write the payload's bytes and nothing else
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Make dead letters due again, in their place
+    Replay(act::ActArgs),
+    /// Remove dead letters for good
+    Discard(act::ActArgs),
+}
+
+#[derive(Debug, Args)]
+struct FilterArgs {
+    /// Of this sink
+    #[arg(long, value_name = "NAME")]
+    sink: Option<String>,
+    /// Of these topics; * stands for any run of characters
+    #[arg(long, value_name = "PATTERN")]
+    topic: Option<String>,
+    /// Of this key
+    #[arg(long)]
+    key: Option<String>,
+    /// With this error code, like nats.too_large
+    #[arg(long)]
+    code: Option<String>,
+    /// Died at or after this time: RFC 3339, or 2h for two hours ago
+    #[arg(long, value_name = "TIME", value_parser = time::earlier)]
+    since: Option<Timestamp>,
+    /// Died before this time
+    #[arg(long, value_name = "TIME", value_parser = time::earlier)]
+    until: Option<Timestamp>,
+    /// With this event id; may be repeated
+    #[arg(long = "id", value_name = "ID")]
+    ids: Vec<Uuid>,
+    /// Everything
+    #[arg(long)]
+    all: bool,
+}
+
+impl FilterArgs {
+    fn filter(self) -> DeadFilter {
+        DeadFilter {
+            all: self.all,
+            ids: self.ids,
+            sink: self.sink,
+            topic: self.topic,
+            key: self.key,
+            code: self.code,
+            since: self.since,
+            until: self.until,
+        }
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<ExitCode> {
+    if let DeadCommand::Replay(args) | DeadCommand::Discard(args) = &args.act {
+        args.check()?;
+    }
+    let config = context.config()?;
+    let outbox = context.outbox(&config)?;
+    let admin = admin(outbox).await?;
+    match args.act {
+        DeadCommand::List { filter, limit, after } => {
+            list(context, outbox, &admin, filter.filter(), after, limit).await
+        }
+        DeadCommand::Show { id, raw } => show(context, outbox, &admin, id, raw).await,
+        DeadCommand::Replay(args) => act::run(context, outbox, &admin, DeadAct::Replay, args).await,
+        DeadCommand::Discard(args) => act::run(context, outbox, &admin, DeadAct::Discard, args).await,
+    }
+}
+
+async fn list(
+    context: &Context,
+    outbox: &Outbox,
+    admin: &PostgresAdmin,
+    filter: DeadFilter,
+    after: i64,
+    limit: i64,
+) -> anyhow::Result<ExitCode> {
+    let letters = admin.dead_list(&filter, after, limit).await.map_err(|error| explain_act(outbox, error))?;
+    let next = letters.last().filter(|_| letters.len() as i64 == limit).map(|letter| letter.cursor);
+    context.out().data(&json!({ "dead": letters, "next": next }), || {
+        let mut text = letters.iter().map(draw).collect::<Vec<_>>().join("\n");
+        match next {
+            _ if letters.is_empty() => text.push_str("no dead letters"),
+            Some(cursor) => text.push_str(&format!("\nthere may be more: --after {cursor}")),
+            None => {}
+        }
+        text
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Two lines a letter: what it is, and why it died.
+fn draw(letter: &DeadLetter) -> String {
+    let key = letter.key.as_ref().map_or_else(String::new, |key| format!("  key {key}"));
+    let holds = if letter.holds_key { "  (later events of its key wait for it)" } else { "" };
+    format!(
+        "{}  {}  {}{key}\n  {} after {} attempts, {}: {}{holds}",
+        letter.id,
+        letter.sink,
+        letter.topic,
+        shown_time(letter.dead_at),
+        letter.attempts,
+        letter.error_code,
+        letter.error
+    )
+}
+
+async fn show(
+    context: &Context,
+    outbox: &Outbox,
+    admin: &PostgresAdmin,
+    id: Uuid,
+    raw: bool,
+) -> anyhow::Result<ExitCode> {
+    let letters = admin.dead_show(id).await.map_err(|error| explain_act(outbox, error))?;
+    let Some(first) = letters.first() else {
+        anyhow::bail!(
+            "outbox `{}` has no dead letter of event {id}: it was delivered, replayed, discarded, or never died",
+            outbox.name
+        )
+    };
+    if raw {
+        // All letters of an event carry the same bytes.
+        context.out().bytes(first.payload.as_deref().unwrap_or_default())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let values = letters.iter().map(with_payload).collect::<Result<Vec<Value>, _>>()?;
+    context.out().data(&values, || letters.iter().map(draw_whole).collect::<Vec<_>>().join("\n\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The letter as JSON, its payload as text, or as base16 where it is no UTF-8.
+fn with_payload(letter: &DeadLetter) -> serde_json::Result<Value> {
+    let mut value = serde_json::to_value(letter)?;
+    match letter.payload.as_deref().map(|bytes| (bytes, std::str::from_utf8(bytes))) {
+        Some((_, Ok(text))) => value["payload"] = text.into(),
+        Some((bytes, Err(_))) => value["payload_base16"] = base16(bytes).into(),
+        None => value["payload"] = Value::Null,
+    }
+    Ok(value)
+}
+
+fn base16(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn draw_whole(letter: &DeadLetter) -> String {
+    let headers = letter.headers.as_ref().map_or_else(|| "none".to_owned(), Value::to_string);
+    let payload = match letter.payload.as_deref() {
+        None => "none: a tombstone".to_owned(),
+        Some(bytes) => {
+            String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| format!("base16 {}", base16(bytes)))
+        }
+    };
+    let size = letter.payload_bytes.map_or_else(String::new, |size| format!(" ({})", bytes(size)));
+    let lines = [
+        ("event", letter.id.to_string()),
+        ("sink", letter.sink.clone()),
+        ("topic", letter.topic.clone()),
+        ("key", letter.key.clone().unwrap_or_else(|| "none".to_owned())),
+        ("seq", letter.seq.to_string()),
+        ("appended", shown_time(letter.appended_at)),
+        ("died", shown_time(letter.dead_at)),
+        ("attempts", format!("{}, replayed {} times", letter.attempts, letter.replays)),
+        ("error", format!("{} ({}): {}", letter.error_code, letter.error_class, letter.error)),
+        ("holds key", if letter.holds_key { "yes: later events of its key wait" } else { "no" }.to_owned()),
+        ("content type", letter.content_type.clone().unwrap_or_else(|| "none".to_owned())),
+        ("headers", headers),
+        ("payload", format!("{payload}{size}")),
+    ];
+    lines.map(|(name, value)| format!("{name:<13} {value}")).join("\n")
+}

@@ -1,0 +1,126 @@
+//! `posthaste lanes`: see the lanes, change their number, move a sink back, mend it after a restore.
+
+use super::{Context, admin, explain_act, status, time};
+use crate::config::Outbox;
+use crate::output::Usage;
+use clap::{Args, Subcommand};
+use posthaste::admin::{Admin, RewindTo};
+use posthaste_postgres::PostgresAdmin;
+use serde_json::json;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste lanes                                  who owns which lane
+  posthaste lanes set 4 --reason 'two more relays'
+  posthaste lanes rewind --sink search --to earliest --reason 'rebuild the index'
+  posthaste lanes rewind --sink search --to time:2026-11-15T08:00:00Z --reason '…'
+  posthaste lanes repair --sink nats --reason 'database was restored'
+
+A lane is the unit that a relay leases. One lane is enough for one relay; more
+lanes spread a sink's work over several. Order by key is kept with any number.";
+
+/// List, set, rewind or repair lanes
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LanesArgs {
+    #[command(subcommand)]
+    act: Option<LanesAct>,
+}
+
+#[derive(Debug, Subcommand)]
+enum LanesAct {
+    /// List lanes, owners and positions
+    List,
+    /// Change the number of lanes. Some events may be sent twice, none is skipped
+    Set {
+        /// How many
+        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+        lanes: u16,
+        /// Why, for the audit
+        #[arg(long)]
+        reason: String,
+    },
+    /// Send a sink its history again, from a place in the log
+    Rewind {
+        /// The sink
+        #[arg(long, value_name = "NAME")]
+        sink: String,
+        /// earliest, seq:NUMBER or time:RFC3339
+        #[arg(long, value_parser = place)]
+        to: RewindTo,
+        /// Why, for the audit
+        #[arg(long)]
+        reason: String,
+    },
+    /// Re-base a sink after its database went back in time. Some events may be sent twice, none is skipped
+    Repair {
+        /// The sink
+        #[arg(long, value_name = "NAME")]
+        sink: String,
+        /// Why, for the audit
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+fn place(text: &str) -> Result<RewindTo, String> {
+    match text.split_once(':') {
+        None if text == "earliest" => Ok(RewindTo::Earliest),
+        Some(("seq", number)) => {
+            let number = number.parse().ok().filter(|number| *number >= 0);
+            number
+                .map(RewindTo::Seq)
+                .ok_or_else(|| "seq:NUMBER needs a number of the log, 0 or above".to_owned())
+        }
+        Some(("time", instant)) => time::later(instant).map(RewindTo::Time),
+        _ => Err("must be earliest, seq:NUMBER or time:RFC3339".to_owned()),
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: LanesArgs) -> anyhow::Result<ExitCode> {
+    let config = context.config()?;
+    let outbox = context.outbox(&config)?;
+    let admin = admin(outbox).await?;
+    let Some(act) = args.act else { return list(context, outbox, &admin).await };
+    let failed = |error| explain_act(outbox, error);
+    let said = match act {
+        LanesAct::List => return list(context, outbox, &admin).await,
+        LanesAct::Set { lanes, reason } => {
+            admin.set_lanes(lanes, &context.actor(&reason)).await.map_err(failed)?;
+            format!("outbox {} has {lanes} lanes now; relays share them anew within seconds", outbox.name)
+        }
+        LanesAct::Rewind { sink, to, reason } => {
+            check_sink(outbox, &sink)?;
+            admin.rewind(&sink, to, &context.actor(&reason)).await.map_err(failed)?;
+            format!("sink {sink} reads again from there; what it delivered since is sent again")
+        }
+        LanesAct::Repair { sink, reason } => {
+            admin.repair(&sink, &context.actor(&reason)).await.map_err(failed)?
+        }
+    };
+    context.out().data(&json!({ "outbox": &*outbox.name, "done": true, "text": said }), || said.clone())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A slip in the name is caught here where routes are configured; otherwise the store knows.
+fn check_sink(outbox: &Outbox, sink: &str) -> anyhow::Result<()> {
+    let mut known = outbox.routes.routes().iter().flat_map(|route| &route.sinks).peekable();
+    if known.peek().is_none() || sink == posthaste::route::UNROUTED || known.any(|name| name == sink) {
+        return Ok(());
+    }
+    Err(Usage(format!("outbox {} has no sink `{sink}`", outbox.name)).into())
+}
+
+async fn list(context: &Context, outbox: &Outbox, admin: &PostgresAdmin) -> anyhow::Result<ExitCode> {
+    let status = admin.status().await.map_err(|error| explain_act(outbox, error))?;
+    let sinks: Vec<_> = status.sinks.iter().map(|s| json!({ "sink": s.sink, "lanes": s.lanes })).collect();
+    context.out().data(&json!({ "outbox": &*outbox.name, "sinks": sinks }), || {
+        if sinks.is_empty() {
+            "no sink has lanes yet: they are made when a relay first runs".to_owned()
+        } else {
+            format!("{}\n\n{}", status::draw_relays(&status), status::draw_lanes(&status))
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

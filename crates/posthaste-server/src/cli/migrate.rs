@@ -1,0 +1,128 @@
+//! `posthaste migrate`: set up the outbox in a database, or print the SQL for whoever may.
+
+use super::{Context, explain};
+use crate::config::{Config, Outbox};
+use crate::output::time;
+use clap::{Args, Subcommand};
+use posthaste_postgres::migrate::{self, Outcome, Status};
+use serde_json::json;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste migrate up --url postgres://localhost/shop
+  posthaste migrate status                  exit code 1 if something is missing
+  posthaste migrate sql > posthaste.sql     for a DBA who applies it with psql
+
+`up` may be run again at any time, and by several at once: it does what is
+missing. It makes the schema `posthaste`, and three roles where that is
+permitted: one for the application (append only), one for the relay, one for
+administration. Their names are in [outbox.roles].";
+
+/// Set up the outbox in a database
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MigrateArgs {
+    #[command(subcommand)]
+    act: MigrateAct,
+}
+
+#[derive(Debug, Subcommand)]
+enum MigrateAct {
+    /// Apply what is missing
+    Up,
+    /// Show what is applied and what is missing
+    Status,
+    /// Print all of it as SQL, without a database
+    Sql,
+}
+
+pub(crate) async fn run(context: &Context, args: MigrateArgs) -> anyhow::Result<ExitCode> {
+    let config = context.config()?;
+    match args.act {
+        MigrateAct::Up => up(context, &config).await,
+        MigrateAct::Status => status(context, &config).await,
+        MigrateAct::Sql => sql(context, &config),
+    }
+}
+
+async fn up(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
+    let mut outcomes = Vec::new();
+    for outbox in context.outboxes(config)? {
+        let outcome =
+            migrate::up(&outbox.postgres, &outbox.roles).await.map_err(|error| explain(outbox, error))?;
+        outcomes.push((outbox, outcome));
+    }
+    let json: Vec<_> = outcomes
+        .iter()
+        .map(|(outbox, outcome)| json!({ "outbox": &*outbox.name, "applied": outcome.applied, "to_run_by_hand": outcome.to_run_by_hand }))
+        .collect();
+    context.out().data(&json, || {
+        outcomes.iter().map(|(outbox, outcome)| draw_outcome(outbox, outcome)).collect::<Vec<_>>().join("\n")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Statements that are left over are no failure: they are for somebody who may run them.
+fn draw_outcome(outbox: &Outbox, outcome: &Outcome) -> String {
+    let place = format!("outbox {}, schema {}", outbox.name, outbox.postgres.schema);
+    let mut text = match outcome.applied.as_slice() {
+        [] => format!("{place}: nothing to apply"),
+        applied => format!("{place}: applied {}", versions(applied)),
+    };
+    if !outcome.to_run_by_hand.is_empty() {
+        text.push_str("\nThe connected role may not run these; somebody who may has to:\n");
+        text.extend(outcome.to_run_by_hand.iter().map(|statement| format!("\n{statement};")));
+    }
+    text
+}
+
+fn versions(versions: &[(i32, String)]) -> String {
+    versions.iter().map(|(version, name)| format!("{version} ({name})")).collect::<Vec<_>>().join(", ")
+}
+
+/// Exit code 1 where something is missing, so that a deployment can wait for it.
+async fn status(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
+    let mut answers = Vec::new();
+    for outbox in context.outboxes(config)? {
+        let status = migrate::status(&outbox.postgres).await.map_err(|error| explain(outbox, error))?;
+        answers.push((outbox, status));
+    }
+    let json: Vec<_> =
+        answers.iter().map(|(outbox, status)| json!({ "outbox": &*outbox.name, "status": status })).collect();
+    context.out().data(&json, || {
+        answers.iter().map(|(outbox, status)| draw_status(outbox, status)).collect::<Vec<_>>().join("\n")
+    })?;
+    let complete = answers.iter().all(|(_, status)| status.pending.is_empty());
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn draw_status(outbox: &Outbox, status: &Status) -> String {
+    let place = format!("outbox {}, schema {}", outbox.name, outbox.postgres.schema);
+    let version = match status.current {
+        None => "not set up yet".to_owned(),
+        Some(version) => format!("version {version}, this binary knows {}", status.latest),
+    };
+    let applied = status.applied.iter().map(|applied| {
+        format!(
+            "\n  applied {} ({}) at {} by {}",
+            applied.version,
+            applied.name,
+            time(applied.applied_at),
+            applied.applied_by
+        )
+    });
+    let missing = match status.pending.as_slice() {
+        [] => String::new(),
+        pending => format!("\n  missing {}: run `posthaste migrate up`", versions(pending)),
+    };
+    format!("{place}: {version}{}{missing}", applied.collect::<String>())
+}
+
+fn sql(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
+    for outbox in context.outboxes(config)? {
+        let script = migrate::sql(&outbox.postgres.schema, &outbox.roles, &outbox.postgres.limits);
+        context.out().text(&script.map_err(|error| explain(outbox, error))?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,234 @@
+//! The command line: one file a command, all of them thin.
+//!
+//! A command reads its words, asks the library, prints the answer. Global flags say which configuration and
+//! which outbox; [`Context`] is what a command gets of them.
+
+mod append;
+mod bench;
+mod config;
+mod control;
+mod dead;
+mod doctor;
+mod lanes;
+mod migrate;
+mod run;
+mod status;
+mod time;
+
+use crate::config::{Config, Flags, LogFormat, Outbox};
+use crate::logging;
+use crate::output::{Out, Usage, remark};
+use clap::{Args, Parser, Subcommand};
+use posthaste::admin::{Actor, AdminError};
+use posthaste::store::StoreError;
+use posthaste_postgres::PostgresAdmin;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste migrate up --url postgres://localhost/shop     set up the outbox in a database
+  posthaste append orders.placed --payload '{\"id\": 1}'     append an event
+  posthaste run --url postgres://localhost/shop --sink stdout
+                                                           see events arrive
+  posthaste run                                            relay what posthaste.toml says
+  posthaste status --watch                                 look on
+  posthaste dead list                                      see what was given up, and why
+
+Configuration: ./posthaste.toml, or --config, or POSTHASTE_CONFIG.
+Every key can be set by the environment: POSTHASTE_RELAY__POLL_MIN_MS=10,
+POSTHASTE_OUTBOX__URL=postgres://…, POSTHASTE_SINKS__NATS__TOKEN_FILE=/run/secrets/nats.
+
+Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.";
+
+/// Moves events reliably from a service's database to a broker.
+#[derive(Debug, Parser)]
+#[command(name = "posthaste", version, after_help = EXAMPLES, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+struct Global {
+    /// Configuration file [default: POSTHASTE_CONFIG or ./posthaste.toml]
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "url")]
+    config: Option<PathBuf>,
+    /// Database of a single outbox, instead of a configuration file
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+    /// Schema of the outbox, with --url
+    #[arg(long, global = true, value_name = "NAME", requires = "url")]
+    schema: Option<String>,
+    /// Which outbox, where several are configured
+    #[arg(long, global = true, value_name = "NAME")]
+    outbox: Option<String>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// error, warn, info, debug, trace, or directives as RUST_LOG takes them
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// How log lines look: human or json
+    #[arg(long, global = true, value_name = "FORMAT", hide_possible_values = true)]
+    log_format: Option<LogFormat>,
+    /// Who acts, for the audit [default: POSTHASTE_ACTOR, or user@host]
+    #[arg(long, global = true, value_name = "NAME", env = "POSTHASTE_ACTOR", hide_env = true)]
+    actor: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Migrate(migrate::MigrateArgs),
+    Append(append::AppendArgs),
+    Status(status::StatusArgs),
+    Dead(dead::DeadArgs),
+    Pause(control::PauseArgs),
+    Resume(control::ResumeArgs),
+    Rate(control::RateArgs),
+    Lanes(lanes::LanesArgs),
+    Doctor(doctor::DoctorArgs),
+    Config(config::ConfigArgs),
+    Bench(bench::BenchArgs),
+}
+
+/// Runs the command.
+pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    let context = Context { global: cli.global };
+    match cli.command {
+        Command::Run(args) => Box::pin(run::run(&context, args)).await,
+        Command::Config(args) => config::run(&context, args),
+        Command::Bench(args) => Box::pin(bench::run(&context, args)).await,
+        Command::Migrate(args) => Box::pin(migrate::run(&context, args)).await,
+        Command::Append(args) => Box::pin(append::run(&context, args)).await,
+        Command::Status(args) => Box::pin(status::run(&context, args)).await,
+        Command::Dead(args) => Box::pin(dead::run(&context, args)).await,
+        Command::Pause(args) => Box::pin(control::pause(&context, args)).await,
+        Command::Resume(args) => Box::pin(control::resume(&context, args)).await,
+        Command::Rate(args) => Box::pin(control::rate(&context, args)).await,
+        Command::Lanes(args) => Box::pin(lanes::run(&context, args)).await,
+        Command::Doctor(args) => Box::pin(doctor::run(&context, args)).await,
+    }
+}
+
+/// What every command may ask for.
+pub(crate) struct Context {
+    global: Global,
+}
+
+impl Context {
+    /// The flags that make a configuration. The environment's file gives way to --url.
+    pub(crate) fn flags(&self) -> Flags {
+        let from_env = std::env::var_os("POSTHASTE_CONFIG").filter(|file| !file.is_empty());
+        Flags {
+            config: self.global.config.clone().or(from_env.map(PathBuf::from)),
+            url: self.global.url.clone(),
+            schema: self.global.schema.clone(),
+            ..Flags::default()
+        }
+    }
+
+    /// The configuration of a command that is no daemon: logs from warnings up.
+    pub(crate) fn config(&self) -> anyhow::Result<Config> {
+        let config = Config::load(&self.flags())?;
+        self.start_logging(&config, "warn")?;
+        Ok(config)
+    }
+
+    /// Logging by flag, environment, then this level.
+    pub(crate) fn start_logging(&self, config: &Config, level: &str) -> anyhow::Result<()> {
+        let format = self.global.log_format.unwrap_or(config.log_format);
+        Ok(logging::start(format, self.global.log_level.as_deref(), level)?)
+    }
+
+    /// How log lines look.
+    pub(crate) fn log_format(&self, config: &Config) -> LogFormat {
+        self.global.log_format.unwrap_or(config.log_format)
+    }
+
+    /// Standard output.
+    pub(crate) fn out(&self) -> Out {
+        Out { json: self.global.json }
+    }
+
+    /// The outboxes a command is about: the chosen one, or all.
+    pub(crate) fn outboxes<'a>(&self, config: &'a Config) -> anyhow::Result<Vec<&'a Outbox>> {
+        let Some(name) = &self.global.outbox else { return Ok(config.outboxes.iter().collect()) };
+        match config.outboxes.iter().find(|outbox| *outbox.name == **name) {
+            Some(outbox) => Ok(vec![outbox]),
+            None => {
+                Err(Usage(format!("there is no outbox `{name}`; configured are: {}", names(config))).into())
+            }
+        }
+    }
+
+    /// The one outbox a command is about.
+    pub(crate) fn outbox<'a>(&self, config: &'a Config) -> anyhow::Result<&'a Outbox> {
+        match self.outboxes(config)?.as_slice() {
+            [outbox] => Ok(outbox),
+            _ => Err(Usage(format!(
+                "several outboxes are configured; choose one with --outbox: {}",
+                names(config)
+            ))
+            .into()),
+        }
+    }
+
+    /// Who acts and why, for the audit.
+    pub(crate) fn actor(&self, reason: &str) -> Actor {
+        let name = self.global.actor.clone().unwrap_or_else(|| {
+            let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+            format!("{}@{}", user.unwrap_or_else(|_| "unknown".to_owned()), host())
+        });
+        Actor { name, reason: reason.to_owned() }
+    }
+}
+
+fn names(config: &Config) -> String {
+    config.outboxes.iter().map(|outbox| outbox.name.as_ref()).collect::<Vec<_>>().join(", ")
+}
+
+/// This host's name.
+pub(crate) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Connects for looking and acting.
+pub(crate) async fn admin(outbox: &Outbox) -> anyhow::Result<PostgresAdmin> {
+    PostgresAdmin::connect(outbox.postgres.clone()).await.map_err(|error| explain(outbox, error))
+}
+
+/// A store's error in an operator's words: what happened, what it means for the events, what to do.
+pub(crate) fn explain(outbox: &Outbox, error: StoreError) -> anyhow::Error {
+    let name = &outbox.name;
+    let advice = match &error {
+        StoreError::Transient { outcome_known, .. } => {
+            let outcome = if *outcome_known { "Nothing was changed." } else { "It is not known whether the change was made: look before you repeat it." };
+            format!("{outcome} Appended events stay in the database and are delivered when it can be reached. Check that the server is up and the url is right, then try again.")
+        }
+        StoreError::Fatal(_) => "No event is lost: what was appended stays in the database. `posthaste doctor` shows what is missing.".to_owned(),
+        StoreError::Broken(_) => "The lane stands still and loses nothing. See `posthaste lanes repair --help`.".to_owned(),
+        _ => "Nothing was changed.".to_owned(),
+    };
+    anyhow::anyhow!("outbox `{name}`: {error}\n  {advice}")
+}
+
+/// The same for an administrative act.
+pub(crate) fn explain_act(outbox: &Outbox, error: AdminError) -> anyhow::Error {
+    match error {
+        AdminError::Store(error) => explain(outbox, error),
+        AdminError::Invalid(text) => Usage(text).into(),
+        other => anyhow::anyhow!("outbox `{}`: {other}", outbox.name),
+    }
+}
+
+/// Shows what the configuration has to say.
+pub(crate) fn show_warnings(config: &Config) {
+    for warning in &config.warnings {
+        remark(&format!("warning: {warning}"));
+    }
+}

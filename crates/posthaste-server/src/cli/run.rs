@@ -1,0 +1,56 @@
+//! `posthaste run`: the daemon.
+
+use super::Context;
+use crate::config::Config;
+use crate::daemon;
+use clap::Args;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste run                                  what posthaste.toml says
+  posthaste run --url postgres://localhost/shop --sink stdout
+                                                 print every event, no file needed
+  posthaste run --url postgres://localhost/shop --sink nats://localhost:4222
+
+Signals:
+  SIGTERM, SIGINT   drain: settle what is in flight, give the leases back, exit 0
+  the same again    end at once, exit 1; nothing is lost, some events are sent twice
+  SIGHUP            read the configuration again: relay settings, retry policies and
+                    rate limits apply at once, the rest is named and needs a restart
+
+Pages:
+  /metrics  Prometheus    /livez  the process runs    /readyz  events make progress
+
+A password in --url is visible to others on this host. Prefer
+POSTHASTE_OUTBOX__URL, or password_file in the configuration.";
+
+/// Relay events until a signal
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// Deliver everything to this sink: stdout, null or a broker's URL; may be repeated
+    #[arg(long = "sink", value_name = "SINK")]
+    sinks: Vec<String>,
+    /// Where such a sink begins if it is new: earliest, now or a number
+    #[arg(long, value_name = "PLACE", default_value = "earliest", requires = "sinks")]
+    start_at: String,
+    /// Address of metrics and health, or `off` [default: http.listen, 127.0.0.1:9187]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> {
+    let mut flags = context.flags();
+    flags.sinks = args.sinks;
+    flags.start_at = Some(args.start_at);
+    flags.listen = args.listen;
+    let mut config = Config::load(&flags)?;
+    if context.global.outbox.is_some() {
+        config.outboxes = context.outboxes(&config)?.into_iter().cloned().collect();
+    }
+    config.check_runnable()?;
+    context.start_logging(&config, &config.log_level)?;
+    let format = context.log_format(&config);
+    daemon::run(config, flags, format).await
+}

@@ -1,0 +1,154 @@
+//! The outboxes of a configuration: connection, retention, roles, and the routes that apply to each.
+
+use super::Outbox;
+use super::resolve::{Review, check_name};
+use super::section::{File, OutboxSection, RetentionSection, Tls};
+use super::tree::member;
+use posthaste::Limits;
+use posthaste::route::{Route, RouteTable};
+use posthaste_postgres::migrate::Roles;
+use posthaste_postgres::{PostgresConfig, Retention, TlsMode};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The outboxes, each with the routes that apply to it.
+pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, Vec<String>)]) -> Vec<Outbox> {
+    if file.outbox.is_empty() {
+        review.problems.push(
+            "no outbox is configured. Write `[outbox]` with a `url` into posthaste.toml, \
+             set POSTHASTE_OUTBOX__URL, or pass --url postgres://user@host/database"
+                .to_owned(),
+        );
+    }
+    let mut names = BTreeSet::new();
+    let mut outboxes = Vec::new();
+    for (index, section) in file.outbox.iter().enumerate() {
+        let path = format!("outbox[{index}]");
+        check_name(review, &path, &section.name);
+        if !names.insert(&section.name) {
+            review.problem(
+                &path,
+                format!("two outboxes are named `{}`: each needs a `name` of its own", section.name),
+            );
+        }
+        let applies = |names: &[String]| names.is_empty() || names.contains(&section.name);
+        let own = routes.iter().filter(|(_, names)| applies(names)).map(|(route, _)| route.clone());
+        let service = section.service.as_ref().or(file.service.as_ref()).unwrap_or(&section.name);
+        outboxes.push(Outbox {
+            name: section.name.as_str().into(),
+            service: service.as_str().into(),
+            postgres: postgres(review, &path, section),
+            roles: Roles {
+                app: section.roles.app.clone(),
+                relay: section.roles.relay.clone(),
+                admin: section.roles.admin.clone(),
+                create: section.roles.create,
+            },
+            lanes: section.lanes,
+            routes: RouteTable::new(own.collect()),
+        });
+    }
+    outboxes
+}
+
+fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> PostgresConfig {
+    let mut config = PostgresConfig::new(url(review, path, section));
+    check_connection(review, path, section);
+    config.password_file.clone_from(&section.password_file);
+    config.tls = if section.tls == Tls::VerifyFull { TlsMode::VerifyFull } else { TlsMode::Disable };
+    config.ca_file.clone_from(&section.ca_file);
+    config.cert_file.clone_from(&section.cert_file);
+    config.key_file.clone_from(&section.key_file);
+    config.schema.clone_from(&section.schema);
+    config.pooled = section.pooled;
+    config.wakeups = section.wakeups;
+    config.connections_max = section.connections_max;
+    config.connect_timeout = Duration::from_millis(section.connect_timeout_ms);
+    config.flush_before_publish = section.flush_before_publish;
+    config.limits = Limits {
+        topic_bytes_max: section.limits.topic_bytes_max,
+        key_bytes_max: section.limits.key_bytes_max,
+        payload_bytes_max: section.limits.payload_bytes_max,
+        header_bytes_max: section.limits.header_bytes_max,
+    };
+    config.retention = retention(review, &member(path, "retention"), &section.retention);
+    config
+}
+
+fn url(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> String {
+    match (&section.url, &section.url_file) {
+        (Some(_), Some(_)) => review.problem(path, "an outbox has `url` or `url_file`, not both"),
+        (Some(url), None) => return url.clone(),
+        (None, Some(file)) => match std::fs::read_to_string(file) {
+            Ok(text) => return text.trim().to_owned(),
+            Err(error) => {
+                review.problem(&member(path, "url_file"), format!("cannot read {}: {error}", file.display()));
+            }
+        },
+        (None, None) => review.problem(path, format!("outbox `{}` has no `url`", section.name)),
+    }
+    String::new()
+}
+
+fn check_connection(review: &mut Review<'_>, path: &str, section: &OutboxSection) {
+    let certificates =
+        [("ca_file", &section.ca_file), ("cert_file", &section.cert_file), ("key_file", &section.key_file)];
+    if section.tls == Tls::Disable
+        && let Some((key, _)) = certificates.iter().find(|(_, file)| file.is_some())
+    {
+        review.problem(&member(path, key), format!("`{key}` has no effect without tls = \"verify-full\""));
+    }
+    if section.tls == Tls::VerifyFull && section.ca_file.is_none() {
+        review.problem(&member(path, "tls"), "tls = \"verify-full\" needs a `ca_file` to verify with");
+    }
+    if section.cert_file.is_some() != section.key_file.is_some() {
+        review.problem(path, "`cert_file` and `key_file` belong together");
+    }
+    if section.connections_max == 0 {
+        review.problem(&member(path, "connections_max"), "connections_max must be at least 1");
+    }
+    if section.lanes == Some(0) {
+        review.problem(&member(path, "lanes"), "lanes must be at least 1");
+    }
+    if section.schema.is_empty() {
+        review.problem(&member(path, "schema"), "schema must not be empty");
+    }
+}
+
+fn retention(review: &mut Review<'_>, path: &str, section: &RetentionSection) -> Retention {
+    let turn_after_hours = section.turn_after_hours.unwrap_or(section.events_hours / 4.0);
+    let numbers = [
+        ("events_hours", section.events_hours),
+        ("turn_after_hours", turn_after_hours),
+        ("idempotency_hours", section.idempotency_hours),
+    ];
+    for (key, _) in numbers.iter().filter(|(_, hours)| !is_span(*hours) || *hours == 0.0) {
+        review.problem(&member(path, key), format!("retention.{key} must be above 0"));
+    }
+    if !is_span(section.dead_letter_days) {
+        review.problem(
+            &member(path, "dead_letter_days"),
+            "retention.dead_letter_days must be 0 (for ever) or above",
+        );
+    }
+    if section.turn_mib == 0 || section.turn_mib > (i64::MAX >> 20) as u64 {
+        review.problem(&member(path, "turn_mib"), "retention.turn_mib must be at least 1");
+    }
+    let dead_letters = hours(section.dead_letter_days * 24.0);
+    Retention {
+        events: hours(section.events_hours),
+        turn_after: hours(turn_after_hours),
+        turn_bytes: i64::try_from(section.turn_mib << 20).unwrap_or(i64::MAX),
+        idempotency_keys: hours(section.idempotency_hours),
+        dead_letters: (!dead_letters.is_zero()).then_some(dead_letters),
+    }
+}
+
+/// Whether a number of hours is a length of time that a database can add to now: up to a thousand years.
+fn is_span(hours: f64) -> bool {
+    (0.0..8_766_000.0).contains(&hours)
+}
+
+fn hours(hours: f64) -> Duration {
+    if is_span(hours) { Duration::from_secs_f64(hours * 3600.0) } else { Duration::ZERO }
+}

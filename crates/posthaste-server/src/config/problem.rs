@@ -1,0 +1,92 @@
+//! Words for a configuration that cannot be used.
+//!
+//! serde names what it did not expect in a fixed form of words. They are taken apart here and put together
+//! again as a sentence with the place, the path and the nearest known name, so that no section, and no sink
+//! of another crate, has to list its keys twice.
+
+use super::secret::{is_secret, scrub};
+use super::tree::{Tree, member};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// What is wrong, in words for an operator. The process ends with code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ConfigError(String);
+
+impl ConfigError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(scrub(&text.into()))
+    }
+}
+
+/// Reads a part of the tree into a type. `base` is its path; `siblings` are keys that belong to the same
+/// table but to another reader.
+pub(crate) fn read<T: DeserializeOwned>(
+    tree: &Tree,
+    base: &str,
+    value: Value,
+    siblings: &[&str],
+) -> Result<T, ConfigError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let inner = error.path().to_string();
+        let path = match (base, inner.as_str()) {
+            (_, "." | "?") => base.to_owned(),
+            ("", _) => inner,
+            _ => format!("{base}.{inner}"),
+        };
+        explain(tree, &path, &error.into_inner().to_string(), siblings)
+    })
+}
+
+fn explain(tree: &Tree, path: &str, message: &str, siblings: &[&str]) -> ConfigError {
+    let names = quoted(message);
+    if message.starts_with("unknown field") && !names.is_empty() {
+        return unknown_key(tree, path, &names, siblings);
+    }
+    let (place, shown) = (tree.place(path), tree.shown(path));
+    if message.starts_with("unknown variant") && !names.is_empty() {
+        let hint = hint(names[0], &names[1..]);
+        return ConfigError::new(format!("{place}: `{shown}` cannot be `{}`, {hint}", names[0]));
+    }
+    if message.starts_with("missing field") && !names.is_empty() {
+        let shown = tree.shown(&member(path, names[0]));
+        return ConfigError::new(format!("{place}: `{shown}` is missing"));
+    }
+    if path.rsplit(['.', ']']).next().is_some_and(is_secret) {
+        return ConfigError::new(format!("{place}: `{shown}` must be a text"));
+    }
+    ConfigError::new(format!("{place}: `{shown}`: {message}"))
+}
+
+fn unknown_key(tree: &Tree, path: &str, names: &[&str], siblings: &[&str]) -> ConfigError {
+    let unknown = names[0];
+    // serde may or may not have stepped into the key already.
+    let parent = path.strip_suffix(unknown).map_or(path, |parent| parent.trim_end_matches('.'));
+    let full = member(parent, unknown);
+    let known: Vec<&str> = names[1..].iter().chain(siblings).copied().collect();
+    let (place, shown) = (tree.place(&full), tree.shown(&full));
+    ConfigError::new(format!("{place}: unknown key `{shown}`, {}", hint(unknown, &known)))
+}
+
+fn hint(wrong: &str, known: &[&str]) -> String {
+    match nearest(wrong, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.is_empty() => "there are no keys here".to_owned(),
+        None => format!("known are: {}", known.join(", ")),
+    }
+}
+
+/// The known name that a slip of the finger turns into this one.
+pub(crate) fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+    let near = |name: &&&str| {
+        let allowed = 1 + name.len().min(wrong.len()) / 4;
+        strsim::damerau_levenshtein(wrong, name) <= allowed || strsim::jaro_winkler(wrong, name) > 0.9
+    };
+    known.iter().filter(near).min_by_key(|name| strsim::damerau_levenshtein(wrong, name)).copied()
+}
+
+/// The names between backticks.
+fn quoted(message: &str) -> Vec<&str> {
+    message.split('`').skip(1).step_by(2).collect()
+}

@@ -1,0 +1,210 @@
+//! From sections to what the engine takes, with the checks that need more than one key.
+//!
+//! All problems of this kind are told at once: whoever mends a file wants the whole list.
+
+use super::outbox::outboxes;
+use super::problem::{self, ConfigError, nearest};
+use super::section::{File, RouteSection, SINK_OWN, SinkOwn};
+use super::tree::{Tree, member};
+use super::{Config, SinkSetting};
+use posthaste::route::{Pattern, Route, Template, UNROUTED};
+use posthaste_brokers::SinkConfig;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Problems and warnings so far, with the tree they are about.
+pub(super) struct Review<'a> {
+    tree: &'a Tree,
+    pub(super) problems: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Review<'_> {
+    pub(super) fn problem(&mut self, path: &str, text: impl std::fmt::Display) {
+        self.problems.push(format!("{}: {text}", self.tree.place(path)));
+    }
+}
+
+/// Reads the sections and checks them.
+pub(super) fn resolve(tree: &Tree) -> Result<Config, ConfigError> {
+    let file: File = problem::read(tree, "", tree.value.clone(), &[])?;
+    let mut review = Review { tree, problems: Vec::new(), warnings: Vec::new() };
+    let sinks = sinks(&mut review, &file)?;
+    let routes = routes(&mut review, &file);
+    let outboxes = outboxes(&mut review, &file, &routes);
+    if let Err(why) = file.relay.check() {
+        review.problem("relay", format!("[relay]: {why}"));
+    }
+    let listen = listen(&mut review, &file.http.listen);
+    unused_sinks(&mut review, &file);
+    if !review.problems.is_empty() {
+        return Err(ConfigError::new(review.problems.join("\n")));
+    }
+    Ok(Config {
+        file: tree.file().map(ToOwned::to_owned),
+        relay: file.relay.clone(),
+        listen,
+        log_format: file.log.format,
+        log_level: file.log.level.clone(),
+        outboxes,
+        sinks,
+        warnings: review.warnings,
+        effective: effective(&file, &routes)?,
+    })
+}
+
+/// All keys, with the names that were given by default.
+fn effective(file: &File, routes: &[(Route, Vec<String>)]) -> Result<Value, ConfigError> {
+    let mut file = file.clone();
+    for (section, (route, _)) in file.route.iter_mut().zip(routes) {
+        section.name = Some(route.name.to_string());
+    }
+    serde_json::to_value(file)
+        .map_err(|error| ConfigError::new(format!("cannot show the configuration: {error}")))
+}
+
+fn sinks(review: &mut Review<'_>, file: &File) -> Result<Vec<SinkSetting>, ConfigError> {
+    let mut settings = Vec::new();
+    for (name, value) in &file.sinks {
+        let path = member("sinks", name);
+        if name == UNROUTED {
+            review.problem(&path, format!("a sink cannot be named `{UNROUTED}`: that one is built in"));
+        }
+        check_name(review, &path, name);
+        let (own, theirs) = split(value);
+        let own: SinkOwn = problem::read(review.tree, &path, own, &[])?;
+        if own.rate_limit_per_s.is_some_and(|rate| rate <= 0.0) {
+            review.problem(
+                &member(&path, "rate_limit_per_s"),
+                "rate_limit_per_s must be above 0; pause a sink to stop it",
+            );
+        }
+        settings.push(SinkSetting {
+            name: name.as_str().into(),
+            config: problem::read::<SinkConfig>(review.tree, &path, theirs, &SINK_OWN)?,
+            start_at: own.start_at,
+            classes: own.classes,
+            rate_limit_per_s: own.rate_limit_per_s,
+        });
+    }
+    Ok(settings)
+}
+
+/// Our keys of a sink's table, and the sink's own.
+fn split(value: &Value) -> (Value, Value) {
+    let Value::Object(table) = value else { return (Value::Object(serde_json::Map::new()), value.clone()) };
+    let (own, theirs) = table.clone().into_iter().partition(|(key, _)| SINK_OWN.contains(&key.as_str()));
+    (Value::Object(own), Value::Object(theirs))
+}
+
+/// Names go into tables, metrics and commands.
+pub(super) fn check_name(review: &mut Review<'_>, path: &str, name: &str) {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
+        review.problem(path, format!("the name {name:?} must have 1 to 63 letters, digits, -, _ or ."));
+    }
+}
+
+/// The routes, each with the outboxes it applies to.
+fn routes(review: &mut Review<'_>, file: &File) -> Vec<(Route, Vec<String>)> {
+    let mut names = BTreeSet::new();
+    let mut routes = Vec::new();
+    for (index, section) in file.route.iter().enumerate() {
+        let path = format!("route[{index}]");
+        let route = route(review, file, &path, section);
+        if !names.insert(Arc::clone(&route.name)) {
+            review.problem(
+                &path,
+                format!("two routes are named `{}`: give one a `name` of its own", route.name),
+            );
+        }
+        routes.push((route, section.outboxes.clone()));
+    }
+    routes
+}
+
+fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSection) -> Route {
+    let topics: Vec<&String> = section.topics.iter().chain(&section.topic).collect();
+    if topics.is_empty() || topics.iter().any(|topic| topic.is_empty()) {
+        review.problem(path, "a route needs `topics`, for example topics = [\"orders.*\"]");
+    }
+    let sinks: Vec<String> = section.sinks.iter().chain(&section.sink).cloned().collect();
+    if sinks.is_empty() {
+        review.problem(path, "a route needs `sinks`, for example sinks = [\"nats\"]");
+    }
+    let known: Vec<&str> = file.sinks.keys().map(String::as_str).collect();
+    for sink in sinks.iter().filter(|sink| !known.contains(&sink.as_str())) {
+        review.problem(
+            &member(path, "sinks"),
+            format!("there is no sink `{sink}`{}", known_names(sink, &known)),
+        );
+    }
+    let known: Vec<&str> = file.outbox.iter().map(|outbox| outbox.name.as_str()).collect();
+    for name in section.outboxes.iter().filter(|name| !known.contains(&name.as_str())) {
+        review.problem(
+            &member(path, "outboxes"),
+            format!("there is no outbox `{name}`{}", known_names(name, &known)),
+        );
+    }
+    let destination = Template::parse(&section.destination).unwrap_or_else(|why| {
+        review.problem(&member(path, "destination"), why);
+        Template::default()
+    });
+    check_retry(review, path, section);
+    let joined = topics.iter().map(|topic| topic.as_str()).collect::<Vec<_>>().join(",");
+    Route {
+        name: section.name.clone().unwrap_or(joined).into(),
+        topics: topics.into_iter().map(Pattern::new).collect(),
+        sinks,
+        destination,
+        envelope: section.envelope,
+        validate: section.validate,
+        require_key: section.require_key,
+        order: section.order,
+        on_dead: section.on_dead,
+        retry: section.retry,
+    }
+}
+
+fn known_names(wrong: &str, known: &[&str]) -> String {
+    match nearest(wrong, known) {
+        Some(near) => format!(", did you mean `{near}`?"),
+        None if known.is_empty() => "; none is configured".to_owned(),
+        None => format!("; known are: {}", known.join(", ")),
+    }
+}
+
+fn check_retry(review: &mut Review<'_>, path: &str, section: &RouteSection) {
+    let path = member(path, "retry");
+    if section.retry.max_attempts == 0 {
+        review.problem(&member(&path, "max_attempts"), "retry.max_attempts must be at least 1");
+    }
+    if !(0.0..=1.0).contains(&section.retry.jitter) {
+        review.problem(&member(&path, "jitter"), "retry.jitter must be between 0 and 1 (0.2 is 20 %)");
+    }
+}
+
+fn listen(review: &mut Review<'_>, text: &str) -> Option<SocketAddr> {
+    if text == "off" {
+        return None;
+    }
+    let text = text.replacen("localhost:", "127.0.0.1:", 1);
+    text.parse()
+        .map_err(|_| {
+            review.problem(
+                "http.listen",
+                format!("http.listen = {text:?} must be an address like 127.0.0.1:9187, or \"off\""),
+            )
+        })
+        .ok()
+}
+
+fn unused_sinks(review: &mut Review<'_>, file: &File) {
+    let named =
+        |sink: &str| file.route.iter().any(|r| r.sinks.iter().chain(&r.sink).any(|name| name == sink));
+    for sink in file.sinks.keys().filter(|sink| !named(sink)) {
+        review.warnings.push(format!("sink `{sink}` is named by no route: nothing is delivered to it"));
+    }
+}

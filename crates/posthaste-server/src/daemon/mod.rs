@@ -1,0 +1,204 @@
+//! What `posthaste run` starts: one relay for each outbox, their shared sinks, metrics and health.
+//!
+//! ```text
+//! signals ─▶ run ─┬─▶ outbox (connect → relay → …)   one for each
+//!                 ├─▶ stats                          one for each
+//!                 └─▶ http ◀── board ◀── outbox
+//! ```
+//!
+//! The daemon ends in three ways. A first SIGTERM or SIGINT drains (G8). A second one ends the process at
+//! once, as a crash would: nothing is lost, some events may be sent twice. And when no outbox can go on
+//! without somebody's help, it says why and ends with code 1.
+
+mod board;
+mod outbox;
+mod rates;
+mod reload;
+mod sinks;
+mod stats;
+
+pub(crate) use board::Board;
+pub(crate) use sinks::Sinks;
+
+use crate::config::{Config, Flags, LogFormat};
+use crate::http;
+use crate::output::remark;
+use anyhow::Context as _;
+use outbox::{OutboxLife, SinkPart};
+use posthaste::relay::DrainOutcome;
+use posthaste::task::{Task, spawn};
+use reload::Live;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// Runs until a signal.
+pub(crate) async fn run(config: Config, flags: Flags, format: LogFormat) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    let metrics = http::install_metrics()?;
+    let listener = match config.listen {
+        Some(address) => Some(http::bind(address).await?),
+        None => None,
+    };
+    let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    let sinks = Sinks::build(&config).await?;
+    let board = Arc::new(Board::new(config.outboxes.iter().map(|outbox| &*outbox.name)));
+    announce(&config, address, format);
+
+    let mut live = Live::new(&config);
+    let (stop, stopped) = watch::channel(false);
+    let relays = start(&config, &sinks, &live, &stopped, &board);
+    let stats: Vec<Task<()>> = config.outboxes.iter().cloned().map(stats::watch).collect();
+    let _upkeep = http::upkeep(metrics.clone());
+    let _server = listener.map(|listener| http::serve(listener, metrics, Arc::clone(&board)));
+
+    let ended = loop {
+        tokio::select! {
+            heard = signals.next() => match heard {
+                Heard::Stop(name) => break Ok(name),
+                Heard::Reload => live.reload(&flags),
+            },
+            why = board.all_failed() => break Err(why),
+        }
+    };
+    drop(stats);
+    match ended {
+        Ok(name) => {
+            tracing::info!("{name}: draining; a second signal ends at once");
+            stop.send_replace(true);
+            let outcome = tokio::select! {
+                outcome = drain(relays) => outcome,
+                name = signals.stop() => at_once(name),
+            };
+            sinks.close().await;
+            Ok(farewell(outcome))
+        }
+        Err(why) => anyhow::bail!("{why}"),
+    }
+}
+
+/// One line that says what is going on. Standard output belongs to the `stdout` sink.
+fn announce(config: &Config, address: Option<SocketAddr>, format: LogFormat) {
+    let outboxes = config.outboxes.iter().map(|outbox| {
+        let sinks: Vec<&str> = outbox.sinks(config).iter().map(|sink| &*sink.name).collect();
+        format!("{} → {}", outbox.name, sinks.join(", "))
+    });
+    let address = address.map_or_else(|| "off".to_owned(), |address| format!("http://{address}"));
+    let line = format!("relaying {}; metrics and health {address}", outboxes.collect::<Vec<_>>().join("; "));
+    match format {
+        LogFormat::Human => remark(&format!("posthaste {}: {line}", env!("CARGO_PKG_VERSION"))),
+        LogFormat::Json => tracing::info!(version = env!("CARGO_PKG_VERSION"), "{line}"),
+    }
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn start(
+    config: &Config,
+    sinks: &Sinks,
+    live: &Live,
+    stop: &watch::Receiver<bool>,
+    board: &Arc<Board>,
+) -> Vec<Task<DrainOutcome>> {
+    // Unique for the process: a restarted relay is another one, whatever its predecessor left behind.
+    let suffix = uuid::Uuid::new_v4().simple().to_string();
+    let relay: Arc<str> = format!("{}:{}:{}", crate::cli::host(), std::process::id(), &suffix[..6]).into();
+    let life = |(seat, outbox): (usize, &crate::config::Outbox)| OutboxLife {
+        outbox: outbox.clone(),
+        relay: Arc::clone(&relay),
+        sinks: parts(config, outbox, sinks),
+        settings: live.settings(),
+        routes: live.routes(seat),
+        rates: live.rates(),
+        stop: stop.clone(),
+        board: Arc::clone(board),
+        seat,
+    };
+    config.outboxes.iter().enumerate().map(life).map(|life| spawn("outbox", life.run())).collect()
+}
+
+fn parts(config: &Config, outbox: &crate::config::Outbox, sinks: &Sinks) -> Vec<SinkPart> {
+    let part = |setting: &crate::config::SinkSetting| {
+        Some(SinkPart {
+            name: Arc::clone(&setting.name),
+            sink: sinks.share(&setting.name)?,
+            start_at: setting.start_at,
+            classes: setting.classes.clone(),
+        })
+    };
+    outbox.sinks(config).into_iter().filter_map(part).collect()
+}
+
+/// Waits for every relay. Each one keeps its own deadline; all of them drain at the same time.
+async fn drain(relays: Vec<Task<DrainOutcome>>) -> DrainOutcome {
+    let mut all = DrainOutcome::Clean;
+    for relay in relays {
+        if relay.await.unwrap_or(DrainOutcome::Hurried) != DrainOutcome::Clean {
+            all = DrainOutcome::Hurried;
+        }
+    }
+    all
+}
+
+fn farewell(outcome: DrainOutcome) -> ExitCode {
+    match outcome {
+        DrainOutcome::Clean => {
+            tracing::info!("drained: no lease is held, nothing is unsettled");
+            ExitCode::SUCCESS
+        }
+        DrainOutcome::Hurried => {
+            tracing::warn!(
+                "not everything was settled before the deadline: the next relay delivers those events again, \
+                 after the leases have expired. relay.drain_timeout_ms gives more time"
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn at_once(name: &str) -> ! {
+    remark(&format!("{name} again: ending at once. Nothing is lost; events in flight may be sent twice."));
+    std::process::exit(1)
+}
+
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        let on = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self {
+            term: on(SignalKind::terminate())?,
+            int: on(SignalKind::interrupt())?,
+            hup: on(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Heard {
+        tokio::select! {
+            _ = self.term.recv() => Heard::Stop("SIGTERM"),
+            _ = self.int.recv() => Heard::Stop("SIGINT"),
+            _ = self.hup.recv() => Heard::Reload,
+        }
+    }
+
+    /// The next signal to stop.
+    async fn stop(&mut self) -> &'static str {
+        loop {
+            if let Heard::Stop(name) = self.next().await {
+                return name;
+            }
+        }
+    }
+}
+
+enum Heard {
+    Stop(&'static str),
+    Reload,
+}

@@ -1,0 +1,148 @@
+//! The life of one outbox in the daemon: connect, relay, and again after a failure.
+//!
+//! A database that is down is waited for. A failure that no waiting mends (wrong password, no schema, other
+//! routes in force) is put on the board; with several outboxes the others go on, and this one is tried again
+//! now and then, because somebody may have mended it meanwhile.
+
+use super::board::Board;
+use super::rates::{RatedStore, Rates};
+use crate::cli::explain;
+use crate::config::{Outbox, scrub};
+use posthaste::clock::SystemClock;
+use posthaste::relay::{self, DrainOutcome, Health, RelayHandle, RelayPlan, RelaySettings, SinkEntry};
+use posthaste::route::RouteTable;
+use posthaste::sink::Sink;
+use posthaste::store::{StartAt, StoreError};
+use posthaste_postgres::PostgresStore;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// First and longest pause between two attempts to reach a database.
+const CONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Pause after a failure that needs somebody's help.
+const FAILURE_PAUSE: Duration = Duration::from_secs(30);
+/// How often health goes on the board.
+const REPORT: Duration = Duration::from_millis(250);
+
+/// One sink of the outbox, as often as a relay must be started.
+pub(crate) struct SinkPart {
+    pub(crate) name: Arc<str>,
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) start_at: StartAt,
+    pub(crate) classes: posthaste::lifecycle::ClassOverrides,
+}
+
+/// Everything one outbox needs.
+pub(crate) struct OutboxLife {
+    pub(crate) outbox: Outbox,
+    pub(crate) relay: Arc<str>,
+    pub(crate) sinks: Vec<SinkPart>,
+    pub(crate) settings: watch::Receiver<RelaySettings>,
+    pub(crate) routes: watch::Receiver<RouteTable>,
+    pub(crate) rates: watch::Receiver<Rates>,
+    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) seat: usize,
+}
+
+/// How a running relay ended.
+enum End {
+    Stopped,
+    Failed(String),
+}
+
+impl OutboxLife {
+    /// Runs until it is told to stop.
+    pub(crate) async fn run(mut self) -> DrainOutcome {
+        loop {
+            let failure = match self.connect().await {
+                None => return DrainOutcome::Clean,
+                Some(Err(error)) => explain(&self.outbox, error).to_string(),
+                Some(Ok(store)) => {
+                    let mut handle = self.start(store);
+                    match self.attend(&mut handle).await {
+                        End::Stopped => {
+                            let why = "draining".to_owned();
+                            self.board.tell(self.seat, Health { ready: false, why, lanes_owned: 0 });
+                            return handle.drain().await;
+                        }
+                        End::Failed(why) => format!("outbox `{}`: {why}", self.outbox.name),
+                    }
+                }
+            };
+            let failure = scrub(&failure);
+            if self.board.is_shared() {
+                tracing::error!(
+                    "{failure}\n  The other outboxes go on; this one is tried again in {} s.",
+                    FAILURE_PAUSE.as_secs()
+                );
+            }
+            self.board.fail(self.seat, &failure);
+            if self.stopped_within(FAILURE_PAUSE).await {
+                return DrainOutcome::Clean;
+            }
+        }
+    }
+
+    /// Connects, however long that takes. `None`: told to stop first.
+    async fn connect(&mut self) -> Option<Result<PostgresStore, StoreError>> {
+        let (mut pause, longest) = CONNECT_PAUSE;
+        loop {
+            let attempt = PostgresStore::connect(self.outbox.postgres.clone());
+            let connected = tokio::select! {
+                connected = attempt => connected,
+                _ = self.stop.wait_for(|stop| *stop) => return None,
+            };
+            match connected {
+                Err(error) if error.is_transient() => {
+                    let error = scrub(&error.to_string());
+                    tracing::warn!(outbox = %self.outbox.name, error, "the database is out of reach; events wait in it and it is tried again");
+                    let why = format!("waiting for the database: {error}");
+                    self.board.tell(self.seat, Health { ready: false, why, lanes_owned: 0 });
+                }
+                settled => return Some(settled),
+            }
+            if self.stopped_within(pause).await {
+                return None;
+            }
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    fn start(&self, store: PostgresStore) -> RelayHandle {
+        let entry = |part: &SinkPart| SinkEntry {
+            name: Arc::clone(&part.name),
+            sink: Arc::clone(&part.sink),
+            start_at: part.start_at,
+            classes: part.classes.clone(),
+        };
+        let plan = RelayPlan {
+            outbox: Arc::clone(&self.outbox.name),
+            service: Arc::clone(&self.outbox.service),
+            relay: Arc::clone(&self.relay),
+            store: Arc::new(RatedStore::new(Arc::new(store), self.rates.clone())),
+            sinks: self.sinks.iter().map(entry).collect(),
+            routes: self.routes.borrow().clone(),
+            limits: self.outbox.postgres.limits,
+            lanes: self.outbox.lanes,
+        };
+        relay::start(plan, self.settings.clone(), self.routes.clone(), Arc::new(SystemClock))
+    }
+
+    /// Reports health until the relay is stopped or fails.
+    async fn attend(&mut self, handle: &mut RelayHandle) -> End {
+        loop {
+            self.board.tell(self.seat, handle.health());
+            tokio::select! {
+                _ = self.stop.wait_for(|stop| *stop) => return End::Stopped,
+                why = handle.failed() => return End::Failed(why),
+                () = tokio::time::sleep(REPORT) => {}
+            }
+        }
+    }
+
+    async fn stopped_within(&mut self, pause: Duration) -> bool {
+        tokio::time::timeout(pause, self.stop.wait_for(|stop| *stop)).await.is_ok()
+    }
+}

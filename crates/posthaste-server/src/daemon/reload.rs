@@ -1,0 +1,226 @@
+//! SIGHUP: read the configuration again, apply what can change under a running relay, and say what cannot.
+//!
+//! Relay settings, retry policies and rate limits apply at once. Everything else (databases, sinks, topics
+//! of routes, addresses) decides what a cursor means or who is connected; it is named as "needs a restart"
+//! and stays as it is. A configuration that cannot be used changes nothing.
+//!
+//! `relay.lease_ttl_ms` waits for a restart too: the relay told it to the store when it joined, and a relay
+//! that trusts a lease for longer than the store does would be wrong about it.
+
+use super::rates::Rates;
+use crate::config::{Config, Flags, scrub, shown_value};
+use posthaste::relay::RelaySettings;
+use posthaste::route::{Route, RouteTable};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use tokio::sync::watch;
+
+/// A path of the configuration, by its parts: names may hold dots.
+type Path = Vec<String>;
+/// All plain values of a configuration.
+type Flat = BTreeMap<Path, Value>;
+
+/// What running relays listen to.
+pub(crate) struct Live {
+    settings: watch::Sender<RelaySettings>,
+    rates: watch::Sender<Rates>,
+    routes: Vec<(String, watch::Sender<RouteTable>)>,
+    /// The values in force.
+    running: Flat,
+}
+
+/// One value that is not what it was.
+struct Change {
+    path: Path,
+    from: Value,
+    to: Value,
+}
+
+impl Live {
+    pub(crate) fn new(config: &Config) -> Self {
+        let routes = config.outboxes.iter();
+        let routes =
+            routes.map(|outbox| (outbox.name.to_string(), watch::Sender::new(outbox.routes.clone())));
+        Self {
+            settings: watch::Sender::new(config.relay.clone()),
+            rates: watch::Sender::new(rates_of(config)),
+            routes: routes.collect(),
+            running: flatten(&config.effective),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> watch::Receiver<RelaySettings> {
+        self.settings.subscribe()
+    }
+
+    pub(crate) fn rates(&self) -> watch::Receiver<Rates> {
+        self.rates.subscribe()
+    }
+
+    pub(crate) fn routes(&self, outbox: usize) -> watch::Receiver<RouteTable> {
+        self.routes[outbox].1.subscribe()
+    }
+
+    /// Reads and applies.
+    pub(crate) fn reload(&mut self, flags: &Flags) {
+        let config = match Config::load(flags) {
+            Ok(config) => config,
+            Err(error) => {
+                return tracing::error!(
+                    "SIGHUP: the configuration cannot be used, nothing was changed: {error}"
+                );
+            }
+        };
+        let changes = changes(&self.running, &flatten(&config.effective));
+        if changes.is_empty() {
+            return tracing::info!("SIGHUP: nothing has changed");
+        }
+        let lease_ttl_ms = self.settings.borrow().lease_ttl_ms;
+        let settings = RelaySettings { lease_ttl_ms, ..config.relay.clone() };
+        if let Err(why) = settings.check() {
+            return tracing::error!(
+                "SIGHUP: with the running lease_ttl_ms of {lease_ttl_ms} nothing was changed: {why}"
+            );
+        }
+        self.settings.send_replace(settings);
+        self.rates.send_replace(rates_of(&config));
+        self.apply_retries(&config);
+        self.say(changes);
+    }
+
+    fn apply_retries(&self, config: &Config) {
+        for (name, sender) in &self.routes {
+            let Some(outbox) = config.outboxes.iter().find(|outbox| *outbox.name == **name) else { continue };
+            sender.send_modify(|table| *table = with_retries(table, &outbox.routes));
+        }
+    }
+
+    fn say(&mut self, changes: Vec<Change>) {
+        let (live, rest): (Vec<Change>, Vec<Change>) =
+            changes.into_iter().partition(|change| is_live(&change.path));
+        for change in &live {
+            tracing::info!("SIGHUP: {}", describe(change));
+        }
+        for change in &rest {
+            tracing::warn!("SIGHUP: needs a restart and stays as it was: {}", describe(change));
+        }
+        self.running.extend(live.into_iter().map(|change| (change.path, change.to)));
+    }
+}
+
+/// The running routes with the retry policies of the new ones. Nothing else of a route may change: relays
+/// with different routes would read different events for the same cursor.
+fn with_retries(running: &RouteTable, new: &RouteTable) -> RouteTable {
+    let renewed = |route: &std::sync::Arc<Route>| {
+        let same = new.routes().iter().find(|candidate| candidate.name == route.name);
+        Route { retry: same.map_or(route.retry, |found| found.retry), ..Route::clone(route) }
+    };
+    RouteTable::new(running.routes().iter().map(renewed).collect())
+}
+
+fn rates_of(config: &Config) -> Rates {
+    let rate = |sink: &crate::config::SinkSetting| Some((sink.name.to_string(), sink.rate_limit_per_s?));
+    config.sinks.iter().filter_map(rate).collect()
+}
+
+fn is_live(path: &[String]) -> bool {
+    let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+    match parts.as_slice() {
+        ["relay", key, ..] => *key != "lease_ttl_ms",
+        ["route", _, "retry", ..] | ["sinks", _, "rate_limit_per_s"] => true,
+        _ => false,
+    }
+}
+
+fn describe(change: &Change) -> String {
+    let leaf = change.path.last().map_or("", String::as_str);
+    let shown = |value: &Value| match value {
+        Value::Null => "not set".to_owned(),
+        value => shown_value(leaf, value),
+    };
+    scrub(&format!("{}: {} → {}", change.path.join("."), shown(&change.from), shown(&change.to)))
+}
+
+fn changes(from: &Flat, to: &Flat) -> Vec<Change> {
+    let mut paths: Vec<&Path> = from.keys().chain(to.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    let value = |flat: &Flat, path: &Path| flat.get(path).cloned().unwrap_or(Value::Null);
+    let change = |path: &Path| Change { path: path.clone(), from: value(from, path), to: value(to, path) };
+    paths.into_iter().map(change).filter(|change| change.from != change.to).collect()
+}
+
+fn flatten(value: &Value) -> Flat {
+    let mut flat = Flat::new();
+    flatten_into(&mut flat, &mut Vec::new(), value);
+    flat
+}
+
+/// Outboxes and routes go by name: a new one in the middle moves no other.
+fn flatten_into(flat: &mut Flat, path: &mut Path, value: &Value) {
+    let mut step = |flat: &mut Flat, key: String, value: &Value| {
+        path.push(key);
+        flatten_into(flat, path, value);
+        path.pop();
+    };
+    match value {
+        Value::Object(table) => table.iter().for_each(|(key, value)| step(flat, key.clone(), value)),
+        Value::Array(items) if items.iter().any(|item| item["name"].is_string()) => {
+            for item in items {
+                step(flat, item["name"].as_str().unwrap_or_default().to_owned(), item);
+            }
+        }
+        value => {
+            flat.insert(path.clone(), value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn named(from: Value, to: Value) -> Vec<(String, bool)> {
+        let all = changes(&flatten(&from), &flatten(&to));
+        all.iter().map(|change| (change.path.join("."), is_live(&change.path))).collect()
+    }
+
+    #[test]
+    fn what_applies_and_what_waits() {
+        let from = json!({
+            "relay": { "poll_min_ms": 3, "lease_ttl_ms": 20_000 },
+            "sinks": { "nats": { "type": "nats" } },
+            "route": [{ "name": "a.b", "topics": ["a"], "retry": { "max_attempts": 5 } }],
+        });
+        let to = json!({
+            "relay": { "poll_min_ms": 10, "lease_ttl_ms": 30_000 },
+            "sinks": { "nats": { "type": "nats", "rate_limit_per_s": 5 } },
+            "route": [
+                { "name": "new", "topics": ["n"] },
+                { "name": "a.b", "topics": ["b"], "retry": { "max_attempts": 6 } },
+            ],
+        });
+        let expected = [
+            ("relay.lease_ttl_ms", false),
+            ("relay.poll_min_ms", true),
+            ("route.a.b.retry.max_attempts", true),
+            ("route.a.b.topics", false),
+            ("route.new.name", false),
+            ("route.new.topics", false),
+            ("sinks.nats.rate_limit_per_s", true),
+        ];
+        assert_eq!(named(from, to), expected.map(|(path, live)| (path.to_owned(), live)));
+    }
+
+    #[test]
+    fn only_the_policy_of_a_route_changes() {
+        let old = Route::everything_to("nats");
+        let mut new = old.clone();
+        new.retry.max_attempts = 3;
+        new.topics.clear();
+        let merged = with_retries(&RouteTable::new(vec![old.clone()]), &RouteTable::new(vec![new]));
+        assert_eq!(merged.routes()[0].retry.max_attempts, 3);
+        assert_eq!(merged.routes()[0].topics, old.topics);
+    }
+}

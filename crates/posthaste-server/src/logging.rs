@@ -1,0 +1,63 @@
+//! Log lines: for people or as JSON, on standard error, without payloads.
+//!
+//! Standard output belongs to data (and to the `stdout` sink). The drivers below us write through the `log`
+//! crate, which is not connected on purpose: PostgreSQL's prints statement parameters, and those are
+//! payloads.
+
+use crate::config::{ConfigError, LogFormat};
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// What decides the level, strongest first: the flag, `RUST_LOG`, the configuration.
+pub(crate) fn start(format: LogFormat, flag: Option<&str>, configured: &str) -> Result<(), ConfigError> {
+    let from_env = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let level = flag.map(str::to_owned).or(from_env).unwrap_or_else(|| configured.to_owned());
+    let filter = filter(&level)?;
+    let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Human => lines.with_ansi(ansi).with_target(false).try_init(),
+        LogFormat::Json => {
+            lines.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init()
+        }
+    };
+    started.map_err(|error| ConfigError::new(format!("cannot start logging: {error}")))
+}
+
+/// A bare level is meant for Posthaste; other crates speak from warnings up.
+fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
+    let level = level.trim();
+    let is_level =
+        ["off", "error", "warn", "info", "debug", "trace"].contains(&level.to_ascii_lowercase().as_str());
+    let directives = match level {
+        _ if !is_level => level.to_owned(),
+        "off" | "error" => level.to_owned(),
+        _ => format!("warn,posthaste={level},posthaste_postgres={level},posthaste_brokers={level}"),
+    };
+    if !is_level && !directives.contains('=') && !directives.contains(',') {
+        return Err(wrong(level, "it is no level"));
+    }
+    EnvFilter::try_new(&directives).map_err(|error| wrong(level, &error.to_string()))
+}
+
+fn wrong(level: &str, why: &str) -> ConfigError {
+    ConfigError::new(format!(
+        "log level {level:?}: {why}. Use error, warn, info, debug or trace, or directives like \
+         posthaste=debug,async_nats=info"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_or_directives_and_nothing_else() {
+        for good in ["info", "DEBUG", "off", "posthaste=trace", "warn,async_nats=info"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["verbose", "posthaste=loud"] {
+            assert!(filter(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What the commands print: tables and sentences for people, JSON for programs, complaints for both.
+//!
+//! Data goes to standard output, everything else to standard error, so that a pipe holds only data. A
+//! reader that closes the pipe early (`| head`) ends the command quietly.
+
+use crate::config::{ConfigError, scrub};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use posthaste::Timestamp;
+use posthaste::admin::Count;
+use serde::Serialize;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Wrong use of a command: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// The reader of our output has gone.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output was closed")]
+struct Closed;
+
+/// Standard output, in one of two languages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Out {
+    pub(crate) json: bool,
+}
+
+impl Out {
+    /// Data: one JSON document, or the text that `human` makes.
+    pub(crate) fn data<T: Serialize>(self, value: &T, human: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if self.json { self.text(&serde_json::to_string(value)?) } else { self.text(&human()) }
+    }
+
+    /// A text and a line end.
+    pub(crate) fn text(self, text: &str) -> anyhow::Result<()> {
+        let line_end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        self.bytes(format!("{text}{line_end}").as_bytes())
+    }
+
+    /// Bytes as they are.
+    pub(crate) fn bytes(self, bytes: &[u8]) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        match out.write_all(bytes).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),
+            written => Ok(written?),
+        }
+    }
+}
+
+/// A remark on standard error. Nobody can be told if that fails.
+pub(crate) fn remark(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Prints an error and says which exit code it means.
+pub(crate) fn complain(error: &anyhow::Error) -> ExitCode {
+    if error.is::<Closed>() {
+        return ExitCode::SUCCESS;
+    }
+    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    remark(&format!("error: {}", scrub(&causes.join("\n  because: "))));
+    let is_usage = error.chain().any(|cause| cause.is::<Usage>() || cause.is::<ConfigError>());
+    ExitCode::from(if is_usage { 2 } else { 1 })
+}
+
+/// Whether somebody can be asked.
+pub(crate) fn is_interactive() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// A table that fits into 80 columns. Columns marked `>` are right-aligned.
+pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    let width = table.width().unwrap_or(80).max(80);
+    table.set_width(width);
+    table.set_header(headers.iter().map(|header| header.trim_start_matches('>')));
+    table.add_rows(rows);
+    for (column, header) in table.column_iter_mut().zip(headers) {
+        column.set_padding((0, 2));
+        if header.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// `12,345`, with a `~` when it is an estimate.
+pub(crate) fn count(count: Count) -> String {
+    let sign = if count.exact { "" } else { "~" };
+    format!("{sign}{}", thousands(count.count))
+}
+
+/// `12,345`.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `350ms`, `12.3s`, `5m12s`, `3h20m`, `2d4h`.
+pub(crate) fn seconds(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0 if seconds <= 0.0 => "0s".to_owned(),
+        0 => format!("{:.0}ms", seconds * 1e3),
+        1..60 => format!("{seconds:.1}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        3600..86_400 => format!("{}h{:02}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d{:02}h", whole / 86_400, whole / 3600 % 24),
+    }
+}
+
+/// `512 B`, `4.2 MiB`.
+pub(crate) fn bytes(bytes: i64) -> String {
+    let bytes = bytes.max(0) as f64;
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let Some(power) = (1..=units.len()).rev().find(|power| bytes >= 1024f64.powi(*power as i32)) else {
+        return format!("{bytes} B");
+    };
+    format!("{:.1} {}", bytes / 1024f64.powi(power as i32), units[power - 1])
+}
+
+/// `2026-11-15 17:12:03Z`.
+pub(crate) fn time(at: Timestamp) -> String {
+    let text = at.rfc3339();
+    format!("{} {}Z", &text[..10], &text[11..19])
+}
+
+/// The plural of a noun, if there is not just one.
+pub(crate) fn plural(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+        let ages = [0.0, 0.35, 12.34, 312.0, 12_000.0, 187_200.0].map(seconds);
+        assert_eq!(ages, ["0s", "350ms", "12.3s", "5m12s", "3h20m", "2d04h"]);
+        assert_eq!([0, 512, 1 << 20, 5 << 30].map(bytes), ["0 B", "512 B", "1.0 MiB", "5.0 GiB"]);
+        assert_eq!(count(Count { count: 20_000, exact: false }), "~20,000");
+        assert_eq!(time(Timestamp(1_700_000_000_123_456)), "2023-11-14 22:13:20Z");
+        assert_eq!(plural(1, "event"), "1 event");
+    }
+}

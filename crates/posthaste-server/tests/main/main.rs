@@ -1,0 +1,8 @@
+//! The binary from outside: a process, its output, its exit code.
+
+mod binary;
+mod daemon;
+mod dead;
+mod faults;
+mod relay;
+mod usage;

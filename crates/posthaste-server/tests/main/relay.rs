@@ -1,0 +1,255 @@
+//! Append, run, look: the way of an event through the real process and a real database.
+
+use crate::binary::{Scratch, finish, posthaste, run};
+use crate::daemon::{Daemon, request};
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::TestDatabase;
+use rustix::process::Signal;
+
+/// A migrated database of its own. Its roles have names of their own too: roles belong to the whole server.
+pub(crate) struct Outbox {
+    database: TestDatabase,
+}
+
+impl Outbox {
+    pub(crate) async fn new() -> Option<Self> {
+        let outbox = Self { database: require_service!(TestDatabase::create().await, None) };
+        outbox.cli(&["migrate", "up"]);
+        Some(outbox)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.database.url()
+    }
+
+    /// Runs a command on it, which must succeed.
+    #[track_caller]
+    pub(crate) fn cli(&self, args: &[&str]) -> crate::binary::Ended {
+        run(&[args, &["--url", &self.url()]].concat()).ok()
+    }
+
+    #[track_caller]
+    pub(crate) fn append(&self, args: &[&str]) -> String {
+        self.cli(&[&["append"], args].concat()).out.trim().to_owned()
+    }
+
+    /// A configuration file with these lines behind the outbox.
+    pub(crate) fn config(&self, rest: &str) -> Scratch {
+        Scratch::new(&format!(
+            "service = \"shop\"\noutbox.url = \"{}\"\nhttp.listen = \"127.0.0.1:0\"\n{rest}",
+            self.url()
+        ))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_goes_from_append_to_the_sink() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let first =
+        outbox.append(&["orders.placed", "--key", "k", "--payload", "{\"a\": 1}", "--header", "region=eu"]);
+    let daemon = Daemon::start(&["--url", &outbox.url(), "--sink", "stdout"]);
+    let second = outbox.append(&["orders.paid", "--key", "k", "--tombstone", "--type", "Paid"]);
+    let events = daemon.events(2);
+    assert_eq!((events[0]["id"].as_str(), events[1]["id"].as_str()), (Some(&*first), Some(&*second)));
+    assert_eq!(events[0]["payload"], "{\"a\": 1}");
+    assert_eq!(events[0]["headers"]["region"], "eu");
+    assert_eq!(events[0]["headers"]["source"], "default");
+    assert_eq!(
+        (&events[1]["payload"], &events[1]["headers"]["type"]),
+        (&serde_json::Value::Null, &"Paid".into())
+    );
+    let said = daemon.stop();
+    assert!(said.contains("relaying default → stdout") && said.contains("drained"), "{said}");
+    let sinks = outbox.cli(&["status", "--json"]).json()["outboxes"][0]["sinks"].clone();
+    assert_eq!((&sinks[0]["sink"], &sinks[0]["backlog"]["count"]), (&"stdout".into(), &0.into()));
+    assert!(sinks[0]["lanes"][0]["owner"].is_null(), "{sinks}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_answers_with_the_first_id() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let args = ["t", "--payload", "x", "--idempotency-key", "once", "--json"];
+    let first = outbox.cli(&[&["append"], args.as_slice()].concat()).json();
+    let again = outbox.cli(&[&["append"], args.as_slice()].concat()).json();
+    assert_eq!(first["id"], again["id"]);
+    assert_eq!((&first["appended"], &again["appended"]), (&true.into(), &false.into()));
+    let refused = run(&["append", "", "--payload", "x", "--url", &outbox.url()]);
+    assert_eq!(
+        (refused.code, refused.err.as_str()),
+        (2, "error: the event was not appended: topic is empty\n")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_delivery_waits_for_its_time() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let daemon = Daemon::start(&["--url", &outbox.url(), "--sink", "stdout"]);
+    let late = outbox.append(&["t", "--payload", "late", "--deliver-at", "+2s"]);
+    let soon = outbox.append(&["t", "--payload", "soon"]);
+    let order: Vec<_> = daemon.events(2).iter().map(|event| event["id"].clone()).collect();
+    assert_eq!(order, [soon, late]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_and_health_have_their_names() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let file = outbox.config(
+        "[sinks.out]\ntype = \"stdout\"\nstart_at = \"earliest\"\n[[route]]\ntopic = \"*\"\nsink = \"out\"\n",
+    );
+    let daemon = Daemon::start(&["--config", file.path()]);
+    outbox.append(&["t", "--payload", "x"]);
+    daemon.events(1);
+    let ready = daemon.page("/readyz", |status, _| status == 200);
+    let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
+    assert_eq!((&ready["ready"], &ready["outboxes"][0]["outbox"]), (&true.into(), &"default".into()));
+    assert_eq!(ready["outboxes"][0]["lanes_owned"], 1);
+    assert_eq!(daemon.get("/livez").0, 200);
+    let counted = "outbox_published_total{service=\"shop\",outbox=\"default\",sink=\"out\"} 1";
+    let metrics =
+        daemon.page("/metrics", |_, body| body.contains(counted) && body.contains("outbox_backlog_gauge{"));
+    for name in [
+        "outbox_publish_attempts_total",
+        "outbox_published_total",
+        "outbox_retry_total",
+        "outbox_failed_permanent_total",
+        "outbox_backlog_gauge",
+        "outbox_publish_latency_seconds",
+        "outbox_pending_count",
+        "outbox_oldest_age_seconds",
+        "outbox_process_latency",
+        "outbox_failure_count",
+        "outbox_average_age_seconds",
+        "outbox_dead_letters",
+        "posthaste_deferred_events",
+        "posthaste_lanes_owned",
+        "posthaste_read_seconds",
+        "posthaste_settle_seconds",
+    ] {
+        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name} is missing:\n{metrics}");
+        assert!(metrics.contains(&format!("# HELP {name} ")), "{name} has no help");
+    }
+    assert!(
+        metrics.contains("outbox_publish_latency_seconds_bucket{") && metrics.contains("le=\"0.004\""),
+        "{metrics}"
+    );
+    assert_eq!(daemon.get("/nothing").0, 404);
+    assert_eq!(request(&daemon.address(), "POST /metrics HTTP/1.1\r\n\r\n").0, 405);
+    assert_eq!(request(&daemon.address(), &"x".repeat(20_000)).0, 405);
+    daemon.stop();
+}
+
+/// Two sinks that print, told apart by their destinations.
+const TWO: &str = "[sinks.one]\ntype = \"stdout\"\n[sinks.two]\ntype = \"stdout\"\n\
+    [[route]]\nname = \"r1\"\ntopic = \"*\"\nsink = \"one\"\ndestination = \"one\"\n\
+    [[route]]\nname = \"r2\"\ntopic = \"*\"\nsink = \"two\"\ndestination = \"two\"\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pause_holds_a_sink_and_resume_lets_it_go() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let file = outbox.config(TWO);
+    // The first run makes the sinks known.
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.page("/readyz", |_, body| body.contains("\"lanes_owned\":2"));
+    daemon.stop();
+    outbox.cli(&["pause", "--sink", "one", "--reason", "test"]);
+    let daemon = Daemon::start(&["--config", file.path()]);
+    for n in 1..=5 {
+        outbox.append(&["t", "--payload", "x"]);
+        let passed = daemon.events(n);
+        assert!(
+            passed.iter().all(|event| event["destination"] == "two"),
+            "nothing passes a paused sink: {passed:?}"
+        );
+    }
+    let one = |outbox: &Outbox| outbox.cli(&["status", "--json"]).json()["outboxes"][0]["sinks"][0].clone();
+    assert_eq!((&one(&outbox)["paused"], &one(&outbox)["backlog"]["count"]), (&true.into(), &5.into()));
+    outbox.cli(&["resume", "--sink", "one"]);
+    assert_eq!(daemon.events(10).iter().filter(|event| event["destination"] == "one").count(), 5);
+    outbox.cli(&["rate", "1000", "--sink", "one"]);
+    assert_eq!((&one(&outbox)["paused"], &one(&outbox)["rate_limit"]), (&false.into(), &1000.0.into()));
+    outbox.cli(&["rate", "off", "--sink", "one"]);
+    assert!(one(&outbox)["rate_limit"].is_null());
+    let text = outbox.cli(&["status"]).out;
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let unknown = run(&["pause", "--route", "r3", "--reason", "test", "--config", file.path()]);
+    assert!(unknown.code == 2 && unknown.err.contains("configured are: r1, r2"), "{}", unknown.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hangup_applies_what_can_change_and_names_the_rest() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let rest =
+        "[sinks.out]\ntype = \"stdout\"\n[[route]]\ntopic = \"*\"\nsink = \"out\"\nretry.max_attempts = 3\n";
+    let file = outbox.config(rest);
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.page("/readyz", |status, _| status == 200);
+    daemon.signal(Signal::HUP);
+    daemon.says("SIGHUP: nothing has changed");
+    let base = std::fs::read_to_string(&file.0).expect("it is there");
+    let changed = base
+        .replace("max_attempts = 3", "max_attempts = 4")
+        .replace("type = \"stdout\"", "type = \"null\"\nrate_limit_per_s = 9");
+    file.write(&format!("{changed}[relay]\npoll_max_ms = 777\n"));
+    daemon.signal(Signal::HUP);
+    daemon.says("SIGHUP: relay.poll_max_ms: 5000 → 777");
+    daemon.says("SIGHUP: route.*.retry.max_attempts: 3 → 4");
+    daemon.says("SIGHUP: sinks.out.rate_limit_per_s: not set → 9");
+    daemon.says("SIGHUP: needs a restart and stays as it was: sinks.out.type: \"stdout\" → \"null\"");
+    file.write("[relay]\npoll_maxms = 1\n");
+    daemon.signal(Signal::HUP);
+    daemon.says("cannot be used, nothing was changed");
+    daemon.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_are_listed_set_and_rewound() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let id = outbox.append(&["t", "--payload", "x"]);
+    let daemon = Daemon::start(&["--url", &outbox.url(), "--sink", "stdout"]);
+    daemon.events(1);
+    let lanes = outbox.cli(&["lanes", "--json"]).json();
+    assert_eq!(lanes["sinks"][0]["lanes"].as_array().map(Vec::len), Some(1), "{lanes}");
+    daemon.stop();
+    outbox.cli(&["lanes", "rewind", "--sink", "stdout", "--to", "earliest", "--reason", "test"]);
+    outbox.cli(&["lanes", "set", "4", "--reason", "test"]);
+    let lanes = outbox.cli(&["lanes", "--json"]).json();
+    assert_eq!(lanes["sinks"][0]["lanes"].as_array().map(Vec::len), Some(4), "{lanes}");
+    let daemon = Daemon::start(&["--url", &outbox.url(), "--sink", "stdout"]);
+    assert_eq!(daemon.events(1)[0]["id"], id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_logs_are_json_from_the_first_line_and_hold_no_payload() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let mut command = posthaste(&[
+        "run",
+        "--url",
+        &outbox.url(),
+        "--sink",
+        "stdout",
+        "--log-format",
+        "json",
+        "--log-level",
+        "trace",
+    ]);
+    command.env("POSTHASTE_HTTP__LISTEN", "off");
+    let daemon = Daemon::spawn(command);
+    outbox.append(&["t", "--payload", "very-secret-payload"]);
+    daemon.events(1);
+    let said = daemon.stop();
+    for line in said.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    }
+    assert!(!said.contains("very-secret-payload"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_looks_at_store_and_sinks() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let file = outbox.config("[sinks.out]\ntype = \"stdout\"\n[[route]]\ntopic = \"*\"\nsink = \"out\"\n");
+    let remarks = finish(&mut posthaste(&["doctor", "--json", "--config", file.path()])).ok().json();
+    let of: Vec<&str> = remarks.as_array().into_iter().flatten().filter_map(|r| r["of"].as_str()).collect();
+    assert!(of.contains(&"outbox default") && of.contains(&"sink out"), "{remarks}");
+    let broken = run(&["doctor", "--url", &outbox.url(), "--schema", "nowhere"]);
+    assert!(broken.code == 1 && broken.out.contains("fail"), "{}{}", broken.out, broken.err);
+}

@@ -1,0 +1,115 @@
+//! Words that cannot be used: exit code 2, and a message that helps.
+
+use crate::binary::{Scratch, finish, posthaste, run};
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    let cases: [&[&str]; 12] = [
+        &["frobnicate"],
+        &["run", "--no-such-flag"],
+        &["status", "--config", "/nonexistent/posthaste.toml"],
+        &["status"],
+        &["append", "t", "--url", "postgres://h/d"],
+        &["append", "t", "--payload", "x", "--tombstone", "--url", "postgres://h/d"],
+        &["append", "t", "--payload", "x", "--deliver-at", "soon", "--url", "postgres://h/d"],
+        &["dead", "replay", "--reason", "x", "--url", "postgres://h/d"],
+        &["dead", "replay", "--all", "--url", "postgres://h/d"],
+        &["pause", "--reason", "x", "--url", "postgres://h/d"],
+        &["lanes", "rewind", "--sink", "s", "--to", "yesterday", "--reason", "x", "--url", "postgres://h/d"],
+        &["run", "--url", "postgres://h/d", "--config", "x.toml"],
+    ];
+    for case in cases {
+        let ended = run(case);
+        assert_eq!(ended.code, 2, "{case:?}: {}", ended.err);
+        assert!(ended.out.is_empty() && ended.err.starts_with("error: "), "{case:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    let commands: [&[&str]; 12] = [
+        &[],
+        &["run"],
+        &["migrate"],
+        &["append"],
+        &["status"],
+        &["dead"],
+        &["pause"],
+        &["resume"],
+        &["rate"],
+        &["lanes"],
+        &["doctor"],
+        &["config"],
+    ];
+    for command in commands {
+        let ended = run(&[command, &["--help"]].concat()).ok();
+        assert!(ended.out.contains("Examples:"), "{command:?}");
+        let longest = ended.out.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(120), "{command:?}: {longest:?}");
+    }
+}
+
+#[test]
+fn a_misspelt_key_is_named_with_its_line() {
+    let file = Scratch::new("[outbox]\nurl = \"postgres://h/d\"\n[relay]\npoll_min_sm = 3\n");
+    let ended = run(&["config", "check", "--config", file.path()]);
+    assert_eq!(ended.code, 2);
+    let expected = format!(
+        "error: {} line 4: unknown key `relay.poll_min_sm`, did you mean `poll_min_ms`?\n",
+        file.path()
+    );
+    assert_eq!(ended.err, expected);
+}
+
+#[test]
+fn config_is_checked_and_shown_without_secrets() {
+    let file = Scratch::new(
+        "[outbox]\nurl = \"postgres://u:hunter2@h/d\"\n[sinks.nats]\ntype = \"nats\"\nurl = \"nats://h\"\n\
+         token = \"hunter2\"\n[[route]]\ntopics = [\"*\"]\nsinks = [\"nats\"]\n",
+    );
+    let checked = run(&["config", "check", "--config", file.path()]).ok();
+    assert!(checked.out.contains("1 outbox, 1 sink, 1 route"), "{}", checked.out);
+    let mut command = posthaste(&["config", "show", "--json", "--config", file.path()]);
+    let shown = finish(command.env("POSTHASTE_RELAY__POLL_MAX_MS", "444")).ok();
+    assert_eq!(shown.json()["relay"]["poll_max_ms"], 444);
+    assert_eq!(shown.json()["outbox"][0]["url"], "postgres://u:***@h/d");
+    let toml = run(&["config", "show", "--config", file.path()]).ok().out;
+    let again = Scratch::new(&toml);
+    run(&["config", "check", "--config", again.path()]).ok();
+    assert!(!format!("{}{toml}", shown.out).contains("hunter2"));
+}
+
+#[test]
+fn the_file_may_come_from_the_environment_and_url_goes_before_it() {
+    let file = Scratch::new("[outbox]\nurl = \"postgres://h/d\"\nschema = \"from_file\"\n");
+    let show = |args: &[&str]| {
+        let mut command = posthaste(args);
+        finish(command.env("POSTHASTE_CONFIG", file.path())).ok().json()["outbox"][0]["schema"].clone()
+    };
+    assert_eq!(show(&["config", "show", "--json"]), "from_file");
+    assert_eq!(show(&["config", "show", "--json", "--url", "postgres://h/e"]), "posthaste");
+}
+
+#[test]
+fn a_run_without_sinks_or_routes_is_refused_before_it_starts() {
+    let ended = run(&["run", "--url", "postgres://127.0.0.1:1/d"]);
+    assert_eq!(ended.code, 2);
+    assert!(
+        ended.err.contains("no sink is configured") && ended.err.contains("--sink stdout"),
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    use std::process::Stdio;
+    let mut child = posthaste(&["config", "show", "--url", "postgres://h/d"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), b"".as_slice()));
+}
