@@ -11,6 +11,7 @@ use crate::sink::{Failure, Message, Scope, Verdict};
 use crate::store::{Care, Death, Deferral, Due, Reason};
 use futures_util::FutureExt;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -118,8 +119,8 @@ impl Lane {
             drop(hand);
             (metas, messages, verdicts, now)
         };
-        self.calls.push(
-            call.map(|(metas, messages, verdicts, started)| Returned {
+        let mut call = call
+            .map(|(metas, messages, verdicts, started)| Returned {
                 batch: metas
                     .into_iter()
                     .zip(messages)
@@ -134,8 +135,14 @@ impl Lane {
                 verdicts,
                 took: started.elapsed(),
             })
-            .boxed(),
-        );
+            .boxed();
+        // The sink must hear of this call before an earlier one can come back: which of two overlapping
+        // calls is the earlier one is decided by who entered first, and a future enters when it is
+        // polled. The waker does not matter: whoever waits for the calls polls it again.
+        match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(returned) => self.calls.push(std::future::ready(returned).boxed()),
+            Poll::Pending => self.calls.push(call),
+        }
     }
 
     pub(super) fn on_returned(&mut self, returned: Returned) {

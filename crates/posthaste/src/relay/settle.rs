@@ -92,7 +92,7 @@ impl Lane {
 
     /// Clean progress past the place where former owners died: back to normal.
     pub(super) fn leave_careful_mode(&mut self) {
-        if self.care == Care::None || self.careful_left > 0 {
+        if self.care == Care::None || self.careful_left > 0 || !self.calls.is_empty() {
             return;
         }
         tracing::info!(lane = %self.lease.id(), "past the dangerous place: back to normal");
