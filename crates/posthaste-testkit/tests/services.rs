@@ -18,6 +18,7 @@ use posthaste_testkit::{
 };
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_postgres::{Client, NoTls, error::SqlState};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -221,6 +222,26 @@ async fn an_expired_certificate_is_refused_by_the_client() {
 
 // The shared server
 
+/// A reader of a logical slot. The client library has no replication protocol, and this much of it is two messages.
+async fn read_slot(database: &TestDatabase, slot: &str) -> TcpStream {
+    let url = database.url();
+    let (_, rest) = url.split_once('@').expect("a user");
+    let mut stream = TcpStream::connect(rest.split_once('/').expect("a database").0).await.expect("connects");
+    let start = format!("user\0postgres\0database\0{}\0replication\0database\0\0", database.name());
+    stream.write_i32(8 + start.len() as i32).await.expect("sent");
+    stream.write_i32(3 << 16).await.expect("sent");
+    stream.write_all(start.as_bytes()).await.expect("sent");
+    let read =
+        format!("START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names 'p')\0");
+    stream.write_u8(b'Q').await.expect("sent");
+    stream.write_i32(4 + read.len() as i32).await.expect("sent");
+    stream.write_all(read.as_bytes()).await.expect("sent");
+    let client = database.connect().await.expect("connects");
+    let active = format!("SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'");
+    until(async || one(&client, &active).await).await;
+    stream
+}
+
 #[tokio::test]
 async fn test_databases_are_empty_separate_and_go_away_whatever_is_left_in_them() {
     let first = require_service!(TestDatabase::create().await);
@@ -233,6 +254,7 @@ async fn test_databases_are_empty_separate_and_go_away_whatever_is_left_in_them(
     // The slot first: its creation waits for the transactions that are open.
     let slot = "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')";
     in_first.query(slot, &[]).await.expect("a slot");
+    let _reader = read_slot(&first, "left_behind").await;
     let prepare = "BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'left behind'";
     in_first.batch_execute(prepare).await.expect("prepared");
     in_first.batch_execute("BEGIN; INSERT INTO t VALUES (2)").await.expect("a transaction that stays open");
@@ -303,7 +325,7 @@ async fn a_killed_nats_comes_back_with_its_streams() {
     let client = async_nats::connect(server.url()).await.expect("connects");
     assert_eq!(publish(&client, 1).await, Ok(1));
     server.kill9().await.expect("killed");
-    assert!(tokio::net::TcpStream::connect(server.addr()).await.is_err(), "nobody listens");
+    assert!(TcpStream::connect(server.addr()).await.is_err(), "nobody listens");
     server.start_again().await.expect("starts");
     let client = async_nats::connect(server.url()).await.expect("connects");
     assert_eq!(publish(&client, 2).await, Ok(2), "the stream remembers the first");
@@ -372,14 +394,18 @@ fn is_child(test: &str) -> bool {
 }
 
 #[tokio::test]
-async fn child_with_a_shared_server() {
-    if !is_child("child_with_a_shared_server") {
+async fn child_with_servers() {
+    if !is_child("child_with_servers") {
         return;
     }
-    let server = require_service!(shared().await, println!("SERVER missing"));
+    // PostgreSQL soon gives up by itself when its files are removed, so it does not show that the guard ends a server.
+    // NATS would go on for good.
+    let nats = require_service!(Nats::start(&NatsOptions::default()).await, println!("SERVERS missing"));
+    let server = require_service!(shared().await, println!("SERVERS missing"));
     let dir: String = one(&connect(server.url()).await.expect("connects"), "SHOW data_directory").await;
     let pid = std::fs::read_to_string(Path::new(&dir).join("postmaster.pid")).expect("it runs");
-    println!("SERVER {} {dir}", pid.lines().next().expect("a pid"));
+    println!("SERVERS {} {} {dir}", nats.pid().expect("it runs"), pid.lines().next().expect("a pid"));
+    std::mem::forget(nats); // as in a static
     if std::env::var_os("POSTHASTE_TEST_EXIT").is_none() {
         std::future::pending().await
     }
@@ -394,27 +420,27 @@ async fn nothing_is_left_after(end: impl FnOnce(&mut std::process::Child), child
         .expect("this binary starts");
     // Kept open until the child has ended: it must not die of a closed pipe instead.
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
-    let line = lines.find_map(|line| line.split_once("SERVER ").map(|(_, rest)| rest.to_owned()));
-    let line = line.expect("the child names its server");
+    let line = lines.find_map(|line| line.split_once("SERVERS ").map(|(_, rest)| rest.to_owned()));
+    let line = line.expect("the child names its servers");
     end(&mut child);
     child.wait().expect("it ends");
     if line == "missing" {
-        let (service, why) = ("postgres-15".to_owned(), "another process could not have it".to_owned());
+        let (service, why) = ("postgres-15 or nats-server".to_owned(), "its child said so".to_owned());
         require_service!(Err::<(), _>(ServiceError::Missing { service, why }));
     }
-    let (pid, dir) = line.split_once(' ').expect("pid and directory");
-    until(async || !process_exists(pid) && !Path::new(dir).parent().is_some_and(Path::exists)).await;
+    let [nats, postgres, dir] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+    let dir = Path::new(dir).parent().expect("the data lie in the server's directory");
+    until(async || !process_exists(nats) && !process_exists(postgres) && !dir.exists()).await;
 }
 
 #[tokio::test]
-async fn the_shared_server_ends_with_a_killed_test_process() {
-    nothing_is_left_after(|child| child.kill().expect("killed"), &mut again("child_with_a_shared_server"))
-        .await;
+async fn servers_end_with_a_killed_test_process() {
+    nothing_is_left_after(|child| child.kill().expect("killed"), &mut again("child_with_servers")).await;
 }
 
 #[tokio::test]
-async fn the_shared_server_ends_with_a_test_process_that_exits() {
-    let mut child = again("child_with_a_shared_server");
+async fn servers_end_with_a_test_process_that_exits() {
+    let mut child = again("child_with_servers");
     nothing_is_left_after(|_| (), child.env("POSTHASTE_TEST_EXIT", "1")).await;
 }
 
