@@ -4,3 +4,4 @@ pub mod conformance;
 pub mod faults;
 pub mod memory;
 pub mod services;
+pub mod simulation;

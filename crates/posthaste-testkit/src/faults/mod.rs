@@ -22,14 +22,14 @@ mod sink;
 mod store;
 
 pub use dice::Dice;
-pub use recording::{Broker, Delivery, RecordingSink, Reply};
+pub use recording::{Broker, Delivery, Offer, RecordingSink, Reply};
 pub use sink::FaultySink;
 pub use store::FaultyStore;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// The calls that can be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,25 +88,19 @@ struct Plan {
     always: BTreeMap<Op, Fault>,
     once: BTreeMap<Op, VecDeque<Fault>>,
     script: Option<(Dice, Odds)>,
+    frozen: bool,
     injected: u64,
 }
 
 /// What goes wrong, shared between a wrapper and the test that holds the switches.
-#[derive(Debug, Clone)]
+///
+/// Waiting calls go on in the order they came in: a `watch` channel would wake them in any order, and a
+/// seed would not repeat itself.
+#[derive(Debug, Clone, Default)]
 pub struct Faults {
     plan: Arc<Mutex<Plan>>,
-    frozen: Arc<watch::Sender<bool>>,
-    holds: Arc<watch::Sender<u64>>,
-}
-
-impl Default for Faults {
-    fn default() -> Self {
-        Self {
-            plan: Arc::default(),
-            frozen: Arc::new(watch::Sender::new(false)),
-            holds: Arc::new(watch::Sender::new(0)),
-        }
-    }
+    thaw: Arc<Notify>,
+    let_go: Arc<Notify>,
 }
 
 impl Faults {
@@ -160,17 +154,18 @@ impl Faults {
 
     /// Lets every held call go on.
     pub fn let_go(&self) {
-        self.holds.send_modify(|holds| *holds += 1);
+        self.let_go.notify_waiters();
     }
 
     /// Stops every call at its next step.
     pub fn freeze(&self) {
-        self.frozen.send_replace(true);
+        self.plan().frozen = true;
     }
 
     /// Goes on.
     pub fn thaw(&self) {
-        self.frozen.send_replace(false);
+        self.plan().frozen = false;
+        self.thaw.notify_waiters();
     }
 
     /// How many calls went wrong so far.
@@ -208,7 +203,7 @@ impl Faults {
         pause(before).await;
         match fault {
             Fault::Slow(delay) => pause(delay).await,
-            Fault::Hold => self.held().await,
+            Fault::Hold => self.let_go.notified().await,
             _ => {}
         }
         self.unfrozen().await;
@@ -224,15 +219,15 @@ impl Faults {
         }
     }
 
-    async fn held(&self) {
-        let mut holds = self.holds.subscribe();
-        // The sender lives in `self`, so this ends only by a change.
-        let _ = holds.changed().await;
-    }
-
     async fn unfrozen(&self) {
-        let mut frozen = self.frozen.subscribe();
-        let _ = frozen.wait_for(|frozen| !frozen).await;
+        loop {
+            // Asked for before the look, so that a thaw in between is not missed.
+            let thaw = self.thaw.notified();
+            if !self.plan().frozen {
+                return;
+            }
+            thaw.await;
+        }
     }
 }
 

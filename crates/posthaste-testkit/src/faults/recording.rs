@@ -6,13 +6,13 @@
 //! any order must never hold two messages of one key, and one with order within a call must never see
 //! a key in two calls at once.
 
-use super::Dice;
+use super::{Dice, Fault, Faults, Op};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use posthaste::sink::chain::{Chain, Turn};
-use posthaste::sink::{Capabilities, Message, Ordering, Sink, Verdict};
+use posthaste::sink::{Capabilities, Failure, Message, Ordering, Sink, Verdict};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,14 +48,27 @@ pub enum Reply {
     DeliverBut(Verdict),
     /// Does not take it.
     Refuse(Verdict),
+    /// Does not take it, and never answers.
+    Hang,
 }
 
-type Judge = dyn Fn(&Message, u32) -> Reply + Send + Sync;
+/// A message that a client brings to the broker.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    /// The message.
+    pub message: &'a Message,
+    /// How often its event has been offered, this time included.
+    pub times: u32,
+    /// The client.
+    pub by: &'a Arc<str>,
+}
+
+type Judge = dyn Fn(Offer<'_>) -> Reply + Send + Sync;
 
 #[derive(Default)]
 struct Book {
     deliveries: Vec<Delivery>,
-    attempts: HashMap<Uuid, u32>,
+    offers: HashMap<Uuid, u32>,
     violations: Vec<String>,
     judge: Option<Arc<Judge>>,
 }
@@ -77,9 +90,8 @@ impl Broker {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Programs what it says. The closure gets the message and how often it has been offered, this time
-    /// included.
-    pub fn judge(&self, judge: impl Fn(&Message, u32) -> Reply + Send + Sync + 'static) {
+    /// Programs what it says.
+    pub fn judge(&self, judge: impl Fn(Offer<'_>) -> Reply + Send + Sync + 'static) {
         self.book().judge = Some(Arc::new(judge));
     }
 
@@ -92,7 +104,7 @@ impl Broker {
     /// How often an event was offered.
     #[must_use]
     pub fn offered(&self, id: Uuid) -> u32 {
-        self.book().attempts.get(&id).copied().unwrap_or(0)
+        self.book().offers.get(&id).copied().unwrap_or(0)
     }
 
     /// Where a relay broke its part of the order bargain.
@@ -101,20 +113,22 @@ impl Broker {
         self.book().violations.clone()
     }
 
-    fn offer(&self, message: &Message, by: &Arc<str>) -> Verdict {
-        let (judge, attempt) = {
+    /// What becomes of a message; `None`: nobody will ever know.
+    fn offer(&self, message: &Message, by: &Arc<str>) -> Option<Verdict> {
+        let (judge, times) = {
             let mut book = self.book();
-            let attempt = book.attempts.entry(message.stored.event.id).or_insert(0);
-            *attempt += 1;
-            let attempt = *attempt;
-            (book.judge.clone(), attempt)
+            let times = book.offers.entry(message.stored.event.id).or_insert(0);
+            *times += 1;
+            let times = *times;
+            (book.judge.clone(), times)
         };
-        let reply = judge.map_or(Reply::Deliver, |judge| judge(message, attempt));
+        let reply = judge.map_or(Reply::Deliver, |judge| judge(Offer { message, times, by }));
         let (copies, verdict) = match reply {
-            Reply::Deliver => (1, Verdict::Delivered),
-            Reply::DeliverTwice => (2, Verdict::Delivered),
-            Reply::DeliverBut(verdict) => (1, verdict),
-            Reply::Refuse(verdict) => (0, verdict),
+            Reply::Deliver => (1, Some(Verdict::Delivered)),
+            Reply::DeliverTwice => (2, Some(Verdict::Delivered)),
+            Reply::DeliverBut(verdict) => (1, Some(verdict)),
+            Reply::Refuse(verdict) => (0, Some(verdict)),
+            Reply::Hang => (0, None),
         };
         let mut book = self.book();
         (0..copies).for_each(|_| book.deliveries.push(delivery(message, by)));
@@ -144,6 +158,7 @@ pub struct RecordingSink {
     chain: Chain,
     keys: Mutex<HashSet<String>>,
     latency: Mutex<(Dice, Duration)>,
+    faults: Faults,
 }
 
 impl RecordingSink {
@@ -157,7 +172,15 @@ impl RecordingSink {
             chain: Chain::default(),
             keys: Mutex::default(),
             latency: Mutex::new((Dice::new(0), Duration::ZERO)),
+            faults: Faults::none(),
         }
+    }
+
+    /// Faults of single messages, below the order by key: whatever goes wrong, the sink keeps its word.
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
     }
 
     /// Each message takes up to this long on the way, and as long for the answer.
@@ -178,8 +201,20 @@ impl RecordingSink {
 
     async fn send(&self, message: &Message) -> Verdict {
         self.travel().await;
-        let verdict = self.broker.offer(message, &self.name);
+        let (fault, after) = self.faults.before(Op::Publish).await;
+        if fault == Fault::Refuse {
+            return Verdict::Retry(Failure::of_sink("fault.refused", "refused on purpose"));
+        }
+        let mut verdict = self.broker.offer(message, &self.name);
+        if fault == Fault::Duplicate && verdict == Some(Verdict::Delivered) {
+            verdict = self.broker.offer(message, &self.name);
+        }
+        let Some(verdict) = verdict else { return std::future::pending().await };
         self.travel().await;
+        self.faults.after(fault, after).await;
+        if fault == Fault::DoThenFail && verdict == Verdict::Delivered {
+            return Verdict::Unknown(Failure::of_sink("fault.no_answer", "no answer, on purpose"));
+        }
         verdict
     }
 

@@ -7,6 +7,11 @@ use std::sync::Arc;
 
 /// Any sink under faults. A refusal is told as `Retry`, a failure after the effect as `Unknown`; whose
 /// fault they are is the test's choice.
+///
+/// These are faults of whole calls, above the sink. A sink that keeps a key's order over overlapping
+/// calls no longer does so when one of them fails up here and the next does not: where order matters, use
+/// faults that last ([`Faults::always`]), or those of [`RecordingSink`](super::RecordingSink), which lie
+/// below.
 pub struct FaultySink {
     inner: Arc<dyn Sink>,
     faults: Faults,
@@ -43,9 +48,10 @@ impl Sink for FaultySink {
         if fault == Fault::Refuse {
             return vec![Verdict::Retry(self.failure("fault.refused")); messages.len()];
         }
-        let mut verdicts = self.inner.publish(messages).await;
-        if fault == Fault::Duplicate {
-            verdicts = self.inner.publish(messages).await;
+        let verdicts = self.inner.publish(messages).await;
+        if fault == Fault::Duplicate && verdicts.iter().all(|verdict| *verdict == Verdict::Delivered) {
+            // Only where nothing failed: a client's own retry never lets a message pass a failed one.
+            self.inner.publish(messages).await;
         }
         self.faults.after(fault, after).await;
         if fault == Fault::DoThenFail {

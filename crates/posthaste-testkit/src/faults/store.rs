@@ -80,6 +80,11 @@ impl Store for FaultyStore {
         self.faults.unfrozen().await;
     }
 
+    async fn lanes_changed(&self) {
+        self.inner.lanes_changed().await;
+        self.faults.unfrozen().await;
+    }
+
     async fn leave(&self) -> Result<(), StoreError> {
         under!(self, Op::Leave, self.inner.leave())
     }

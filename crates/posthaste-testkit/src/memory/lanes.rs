@@ -176,12 +176,14 @@ impl Tables {
             lane.owner = None;
             lane.token = None;
             lane.in_hand = None;
+            self.ring_lanes();
         }
     }
 }
 
 impl Lane {
     fn count_death(&mut self) {
+        self.deaths += 1;
         self.unclean += 1;
         if let Some(seq) = self.in_hand {
             let before = self.suspect.filter(|(suspect, _)| *suspect == seq).map_or(0, |(_, deaths)| deaths);

@@ -33,6 +33,7 @@ pub use writer::Tx;
 use posthaste::admin::DeadAct;
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::store::{Controls, LaneId, LaneView};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tables::Tables;
 
@@ -132,6 +133,13 @@ impl MemoryDatabase {
         tables.dead.iter().filter(|((s, _), _)| **s == *sink).map(|(_, l)| l.clone()).collect()
     }
 
+    /// Every burial there ever was in a sink, oldest first: letters that were replayed or discarded too.
+    #[must_use]
+    pub fn burials(&self, sink: &str) -> Vec<Letter> {
+        let tables = self.tables();
+        tables.burials.iter().filter(|(s, _)| **s == *sink).map(|(_, letter)| letter.clone()).collect()
+    }
+
     /// Every receipt of a lane, oldest first.
     #[must_use]
     pub fn receipts(&self, lane: &LaneId) -> Vec<Receipt> {
@@ -142,6 +150,33 @@ impl MemoryDatabase {
     #[must_use]
     pub fn lanes(&self) -> Vec<LaneView> {
         self.tables().views()
+    }
+
+    /// How many owners of a lane died in it, ever.
+    #[must_use]
+    pub fn deaths(&self, lane: &LaneId) -> u32 {
+        self.tables().lanes.get(lane).map_or(0, |lane| lane.deaths)
+    }
+
+    /// Numbers of committed events that are not settled for a sink: their lane's cursor has not handled
+    /// them, or they are deferred.
+    #[must_use]
+    pub fn unsettled(&self, sink: &str) -> BTreeSet<i64> {
+        let tables = self.tables();
+        let sink: Arc<str> = sink.into();
+        let lanes = 0..i16::try_from(tables.lane_count.unwrap_or(1)).expect("few lanes");
+        let cursors: Vec<_> = lanes
+            .map(|lane| {
+                tables.lanes.get(&LaneId { sink: Arc::clone(&sink), lane }).map(|lane| &lane.last().position)
+            })
+            .collect();
+        let is_handled = |row: &mvcc::Row| {
+            let lane = usize::try_from(tables.lane_of(row.stored.slot)).expect("not negative");
+            cursors[lane].is_some_and(|cursor| cursor.has_handled(row.stored.seq, row.xid))
+        };
+        let unread = tables.log.committed().filter(|row| !is_handled(row)).map(|row| row.stored.seq);
+        let waiting = tables.deferred.keys().filter(|(s, _)| *s == sink).map(|(_, seq)| *seq);
+        unread.chain(waiting).collect()
     }
 
     /// The lane an event belongs to.

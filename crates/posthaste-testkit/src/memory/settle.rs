@@ -114,7 +114,9 @@ impl Tables {
     }
 
     fn bury(&mut self, sink: &Arc<str>, stored: StoredEvent, death: Death, destination: String) {
-        self.dead.insert((Arc::clone(sink), stored.seq), Letter { stored, death, destination });
+        let letter = Letter { stored, death, destination };
+        self.burials.push((Arc::clone(sink), letter.clone()));
+        self.dead.insert((Arc::clone(sink), letter.stored.seq), letter);
     }
 
     /// When a deferred event comes due; `None` while it is behind another.

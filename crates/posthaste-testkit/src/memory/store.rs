@@ -2,7 +2,7 @@
 
 use super::MemoryDatabase;
 use super::lease::lease;
-use super::tables::{Tables, plus};
+use super::tables::{Bells, Tables, plus};
 use async_trait::async_trait;
 use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreError, Swept};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 pub struct MemoryStore {
     database: MemoryDatabase,
     bell: Arc<Notify>,
+    lane_bell: Arc<Notify>,
     connection: Mutex<Connection>,
 }
 
@@ -30,9 +31,10 @@ impl MemoryStore {
     /// A connection to this database.
     #[must_use]
     pub fn new(database: &MemoryDatabase) -> Self {
-        let bell = Arc::new(Notify::new());
-        database.tables().bells.push(Arc::downgrade(&bell));
-        Self { database: database.clone(), bell, connection: Mutex::default() }
+        let (bell, lane_bell) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let bells = Bells { events: Arc::downgrade(&bell), lanes: Arc::downgrade(&lane_bell) };
+        database.tables().bells.push(bells);
+        Self { database: database.clone(), bell, lane_bell, connection: Mutex::default() }
     }
 
     /// The database behind it.
@@ -109,6 +111,10 @@ impl Store for MemoryStore {
 
     async fn wakeup(&self) {
         self.bell.notified().await;
+    }
+
+    async fn lanes_changed(&self) {
+        self.lane_bell.notified().await;
     }
 
     async fn leave(&self) -> Result<(), StoreError> {

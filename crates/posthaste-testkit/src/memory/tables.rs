@@ -63,6 +63,8 @@ pub(super) struct Lane {
     pub(super) token: Option<i64>,
     /// Owners that died since the last progress.
     pub(super) unclean: u32,
+    /// Owners that died, ever.
+    pub(super) deaths: u32,
     pub(super) in_hand: Option<i64>,
     pub(super) suspect: Option<(i64, u32)>,
     pub(super) receipts: Vec<Receipt>,
@@ -127,9 +129,18 @@ pub(super) struct Tables {
     pub(super) next_session: u64,
     pub(super) deferred: BySeq<Waiting>,
     pub(super) dead: BySeq<Letter>,
+    /// Every burial there ever was, whatever became of the letter.
+    pub(super) burials: Vec<(Arc<str>, Letter)>,
     pub(super) controls: Controls,
     pub(super) doze_until: Timestamp,
-    pub(super) bells: Vec<Weak<Notify>>,
+    pub(super) bells: Vec<Bells>,
+}
+
+/// How a relay is woken: for events, and for lanes that became free.
+#[derive(Debug, Clone)]
+pub(super) struct Bells {
+    pub(super) events: Weak<Notify>,
+    pub(super) lanes: Weak<Notify>,
 }
 
 /// The epoch of the model's clock, the same as the simulated wall clock's.
@@ -148,6 +159,7 @@ impl Tables {
             next_session: 1,
             deferred: BTreeMap::new(),
             dead: BTreeMap::new(),
+            burials: Vec::new(),
             controls: Controls::default(),
             doze_until: Timestamp(0),
             bells: Vec::new(),
@@ -167,9 +179,14 @@ impl Tables {
 
     /// Wakes every relay that listens.
     pub(super) fn ring(&mut self) {
-        self.bells.retain(|bell| bell.upgrade().is_some());
+        self.bells.retain(|bells| bells.events.upgrade().is_some());
         // A permit, not a broadcast: a notification waits for a listener that is not listening yet.
-        self.bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.notify_one());
+        self.bells.iter().filter_map(|bells| bells.events.upgrade()).for_each(|bell| bell.notify_one());
+    }
+
+    /// Tells every relay that a lane became free.
+    pub(super) fn ring_lanes(&self) {
+        self.bells.iter().filter_map(|bells| bells.lanes.upgrade()).for_each(|bell| bell.notify_one());
     }
 
     /// Whether an earlier event of this key waits and holds, or is dead and holds.

@@ -22,7 +22,7 @@ impl RecordingFixture {
     #[must_use]
     pub fn new(ordering: Ordering) -> Self {
         let broker = Broker::new();
-        broker.judge(|message, _| match message.destination.as_str() {
+        broker.judge(|offer| match offer.message.destination.as_str() {
             HOPELESS => Reply::Refuse(Verdict::Rejected(Failure::of_event("test.hopeless", "never"))),
             _ => Reply::Deliver,
         });

@@ -217,7 +217,8 @@ pub(super) async fn due_batch(lease: &Arc<dyn Lease>, query: DueQuery) -> DueBat
 pub(super) async fn due(lease: &Arc<dyn Lease>) -> Vec<i64> {
     let batch = due_batch(lease, anything()).await;
     let mut keys = std::collections::HashSet::new();
-    let first = |due: &&posthaste::store::DueEvent| due.stored.event.key.clone().is_none_or(|key| keys.insert(key));
+    let first =
+        |due: &&posthaste::store::DueEvent| due.stored.event.key.clone().is_none_or(|key| keys.insert(key));
     batch.events.iter().filter(first).map(|due| due.stored.seq).collect()
 }
 

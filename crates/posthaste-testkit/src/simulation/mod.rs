@@ -1,0 +1,173 @@
+//! A seeded simulation of the production relay on the virtual clock.
+//!
+//! Writers append in overlapping transactions, relays of the real engine move the events, and chaos
+//! kills, freezes, cuts off and crashes, all of it thrown from one seed. At the end everything heals;
+//! the simulation waits until all is quiet, with a bound, and then looks at it from outside: at what the
+//! brokers got and at what the database says (`check.rs` has the list of promises).
+//!
+//! Time is tokio's paused clock on a single thread, so minutes of retries and leases pass in
+//! milliseconds, and the same seed does the same again. The store is the model
+//! ([`crate::memory`]); the engine, the cursor and the lifecycle are the shipped ones.
+//!
+//! A simulation that cannot fail is worth nothing: [`posthaste::mutation`] breaks the engine in five
+//! ways, and each must turn some seed red.
+
+mod chaos;
+mod check;
+mod fleet;
+mod scenario;
+mod world;
+mod writers;
+
+use crate::faults::Dice;
+use fleet::Fleet;
+use posthaste::admin::DeadAct;
+use posthaste::relay::DrainOutcome;
+use posthaste::route::OnDead;
+use scenario::Scenario;
+use std::cell::RefCell;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use world::World;
+use writers::Writers;
+
+/// Virtual time that a healed simulation has to become quiet. Retries end within seconds, breakers close
+/// within one, leases of the dead expire within two, a broken lane is tried again after ten.
+const QUIET_WITHIN: Duration = Duration::from_secs(90);
+
+/// How a simulation ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// Promises that were broken. None: it is green.
+    pub problems: Vec<String>,
+    /// What happened, in order of virtual time.
+    pub history: Vec<String>,
+    /// Events that were committed.
+    pub committed: usize,
+    /// Messages that arrived at all brokers.
+    pub deliveries: usize,
+}
+
+/// Runs one seed to its end.
+#[must_use]
+pub fn run(seed: u64) -> Outcome {
+    watch_panics();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime needs nothing but memory");
+    let outcome = runtime.block_on(simulate(seed));
+    // Tasks that are still there go with the runtime, before the next seed begins.
+    drop(runtime);
+    outcome
+}
+
+async fn simulate(seed: u64) -> Outcome {
+    let mut dice = Dice::new(seed);
+    let (poisoned, deaths) = mpsc::unbounded_channel();
+    let world = World::new(Scenario::throw(&mut dice), poisoned);
+    world.note(format_args!("{:?}", world.scenario));
+    let mut fleet = Fleet::new(&world, dice.fork(), deaths);
+    let (over, mut is_over) = watch::channel(false);
+    let writing = tokio::spawn(write(Arc::clone(&world), dice.fork(), over));
+    chaos::run(&world, &mut fleet, &mut dice, &mut is_over).await;
+    if let Err(error) = writing.await {
+        world.problem(format_args!("the writers failed: {error}"));
+    }
+    heal(&world, &mut fleet).await;
+    check::everything(&world);
+    for complaint in fleet.complaints() {
+        world.problem(complaint);
+    }
+    drain(&world, &mut fleet).await;
+    for panic in PANICS.take() {
+        world.problem(format_args!("panic: {panic}"));
+    }
+    let deliveries = world.places.iter().map(|place| place.broker.deliveries().len()).sum();
+    let (history, problems) = world.take_notes();
+    Outcome { seed, problems, history, committed: world.database.committed().len(), deliveries }
+}
+
+/// All writers, then a little peace, so that chaos has the last word.
+async fn write(world: Arc<World>, mut dice: Dice, over: watch::Sender<bool>) {
+    let writers = Writers::new(&world);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..world.scenario.writers {
+        tasks.spawn(Arc::clone(&writers).write(dice.fork()));
+    }
+    if world.scenario.troubles.poison {
+        tasks.spawn(Arc::clone(&writers).poison(dice.fork()));
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("writers do not fail");
+    }
+    world.note("the writers are done");
+    tokio::time::sleep(dice.up_to(Duration::from_secs(4))).await;
+    over.send_replace(true);
+}
+
+/// Everything works again; waits until all is quiet.
+async fn heal(world: &Arc<World>, fleet: &mut Fleet) {
+    chaos::clear_up(world);
+    fleet.heal();
+    if world.scenario.drains_early {
+        drain(world, fleet).await;
+    }
+    let deadline = Instant::now() + QUIET_WITHIN;
+    let mut next_act = Instant::now() + Duration::from_secs(1);
+    while !check::is_quiet(world) && Instant::now() < deadline {
+        fleet.start_due();
+        tokio::select! {
+            biased;
+            () = fleet.poisoning() => {}
+            () = tokio::time::sleep(Duration::from_millis(100)) => {}
+        }
+        // Keys that a dead letter holds wait for an operator: one comes after a while, and stays.
+        if world.scenario.on_dead == OnDead::Hold && Instant::now() >= next_act {
+            next_act = Instant::now() + Duration::from_millis(300);
+            for place in &world.places {
+                let letters = world.database.act_on_dead(&place.name, DeadAct::Discard);
+                world.note(format_args!("{letters} dead letters of {} are discarded", place.name));
+            }
+        }
+    }
+    world.note("quiet");
+    // A few heartbeats more, so that every relay has heard that all is well.
+    fleet.start_due();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+/// A drained shutdown of all relays at once.
+async fn drain(world: &Arc<World>, fleet: &mut Fleet) {
+    let mut drained = Vec::new();
+    for berth in 0..fleet.len() {
+        let Some((name, outcome)) = fleet.drain(berth, Duration::ZERO).await else { continue };
+        // One that lost a lease on its way says so, and rightly.
+        if outcome == DrainOutcome::Hurried && world.scenario.troubles.spare_the_fleet() {
+            world.problem(format_args!("G8: the drained shutdown of {name} was not clean"));
+        }
+        drained.push(name);
+    }
+    check::drained(world, &drained);
+}
+
+thread_local! {
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A panic inside a task is caught by the runtime and, rightly, mended by the engine: here it is a bug.
+fn watch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.with_borrow_mut(|panics| panics.push(info.to_string()));
+            before(info);
+        }));
+    });
+}

@@ -1,0 +1,229 @@
+//! What all actors of a simulation share, and what the final check looks at.
+
+use super::scenario::Scenario;
+use crate::faults::{Broker, Dice, Offer, Reply};
+use crate::memory::MemoryDatabase;
+use posthaste::sink::{Failure, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// What the broker thinks of one event, for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Takes it.
+    Healthy,
+    /// Takes it twice.
+    Twice,
+    /// Fails it so often, by its own fault, then takes it.
+    Flaky(u32),
+    /// Takes it, but so often nobody hears of it.
+    Unheard(u32),
+    /// Fails it always, by its own fault.
+    Doomed,
+    /// Rejects it.
+    Rejected,
+    /// Rejects it once; somebody mends it before it is replayed.
+    Mended,
+    /// Kills whoever publishes it.
+    Poison,
+}
+
+/// How a sink's broker is to be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Reach {
+    /// As it should be.
+    #[default]
+    Open,
+    /// Refuses everybody.
+    Refusing,
+    /// Takes messages and does not say so.
+    Mute,
+    /// Does not answer.
+    Hanging,
+}
+
+/// The weather at one sink.
+#[derive(Debug, Default)]
+pub(super) struct Weather {
+    pub(super) reach: Reach,
+    pub(super) closed_destinations: BTreeSet<String>,
+}
+
+/// An event that somebody appended, whatever became of its transaction.
+#[derive(Debug, Clone)]
+pub(super) struct Appended {
+    pub(super) fate: Fate,
+    pub(super) scheduled: bool,
+    /// Set when its transaction rolled back, or died with the server.
+    pub(super) rolled_back: bool,
+}
+
+/// What the relays of one sink did, as seen from the sink's side.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Failures by the event's own fault that a broker spoke out.
+    pub(super) own_failures: BTreeMap<Uuid, u32>,
+    /// Calls that a message was in.
+    pub(super) calls: BTreeMap<Uuid, u32>,
+    /// `Delivered` verdicts that reached a relay.
+    pub(super) heard: BTreeMap<Uuid, u32>,
+}
+
+/// One sink of the simulation.
+pub(super) struct Place {
+    pub(super) name: Arc<str>,
+    pub(super) broker: Broker,
+    pub(super) weather: Mutex<Weather>,
+    pub(super) tally: Mutex<Tally>,
+}
+
+/// The whole simulation.
+pub(super) struct World {
+    pub(super) scenario: Scenario,
+    pub(super) database: MemoryDatabase,
+    pub(super) places: Vec<Arc<Place>>,
+    pub(super) ledger: Mutex<BTreeMap<Uuid, Appended>>,
+    /// Relays that published an event which kills.
+    pub(super) poisoned: mpsc::UnboundedSender<Arc<str>>,
+    start: Instant,
+    /// Whether every offer is written down too.
+    verbose: bool,
+    history: Mutex<Vec<String>>,
+    problems: Mutex<Vec<String>>,
+}
+
+/// A lock that a panic elsewhere does not spoil: the panic is a finding of its own.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(super) fn new(scenario: Scenario, poisoned: mpsc::UnboundedSender<Arc<str>>) -> Arc<Self> {
+        let place = |name: &String| {
+            Arc::new(Place {
+                name: name.as_str().into(),
+                broker: Broker::new(),
+                weather: Mutex::default(),
+                tally: Mutex::default(),
+            })
+        };
+        let world = Arc::new(Self {
+            places: scenario.sinks.iter().map(place).collect(),
+            scenario,
+            database: MemoryDatabase::new(),
+            ledger: Mutex::default(),
+            poisoned,
+            start: Instant::now(),
+            verbose: std::env::var_os("SIM_VERBOSE").is_some(),
+            history: Mutex::default(),
+            problems: Mutex::default(),
+        });
+        for place in &world.places {
+            // Weak: the broker must not keep the world that owns it.
+            let (here, there) = (Arc::downgrade(place), Arc::downgrade(&world));
+            place.broker.judge(move |offer| match (here.upgrade(), there.upgrade()) {
+                (Some(place), Some(world)) => {
+                    let reply = place.judge(&world, offer);
+                    let (seq, key) = (offer.message.stored.seq, &offer.message.stored.event.key);
+                    world.detail(|| format!("  {seq} of {key:?} is offered to {}: {reply:?}", place.name));
+                    reply
+                }
+                _ => Reply::Refuse(Verdict::Retry(Failure::of_sink("sim.over", "the simulation is over"))),
+            });
+        }
+        world
+    }
+
+    /// Writes down what happened, for whoever looks at a failed seed.
+    pub(super) fn note(&self, what: impl std::fmt::Display) {
+        let at = self.start.elapsed().as_secs_f64();
+        lock(&self.history).push(format!("{at:9.3} s  {what}"));
+    }
+
+    /// Writes down a detail that only a closer look asks for.
+    pub(super) fn detail(&self, what: impl FnOnce() -> String) {
+        if self.verbose {
+            self.note(what());
+        }
+    }
+
+    /// Writes down a broken promise.
+    pub(super) fn problem(&self, what: impl std::fmt::Display) {
+        self.note(format_args!("PROBLEM {what}"));
+        lock(&self.problems).push(what.to_string());
+    }
+
+    pub(super) fn take_notes(&self) -> (Vec<String>, Vec<String>) {
+        (std::mem::take(&mut *lock(&self.history)), std::mem::take(&mut *lock(&self.problems)))
+    }
+
+    pub(super) fn fate(&self, id: Uuid) -> Fate {
+        lock(&self.ledger).get(&id).map_or(Fate::Healthy, |appended| appended.fate)
+    }
+}
+
+impl Place {
+    /// What the broker says of a message now.
+    fn judge(&self, world: &World, Offer { message, by, .. }: Offer<'_>) -> Reply {
+        let id = message.stored.event.id;
+        {
+            let weather = lock(&self.weather);
+            match weather.reach {
+                Reach::Refusing => {
+                    return Reply::Refuse(Verdict::Retry(Failure::of_sink("sim.down", "refused")));
+                }
+                // Nor does it take now what it would not take on a better day.
+                Reach::Mute if matches!(world.fate(id), Fate::Doomed | Fate::Rejected | Fate::Poison) => {
+                    return Reply::Refuse(Verdict::Unknown(Failure::of_sink("sim.mute", "no answer")));
+                }
+                Reach::Mute => {
+                    return Reply::DeliverBut(Verdict::Unknown(Failure::of_sink("sim.mute", "no answer")));
+                }
+                Reach::Hanging => return Reply::Hang,
+                Reach::Open => {}
+            }
+            if weather.closed_destinations.contains(&message.destination) {
+                return Reply::Refuse(Verdict::Retry(Failure::of_destination("sim.closed", "no leader")));
+            }
+        }
+        let mut tally = lock(&self.tally);
+        let failures = tally.own_failures.entry(id).or_insert(0);
+        let own = || Failure::of_event("sim.event", "by its own fault");
+        let reply = match world.fate(id) {
+            Fate::Healthy => return Reply::Deliver,
+            Fate::Poison => {
+                // A fleet that is gone needs no killing.
+                let _ = world.poisoned.send(Arc::clone(by));
+                return Reply::Hang;
+            }
+            Fate::Twice => return Reply::DeliverTwice,
+            Fate::Flaky(times) | Fate::Unheard(times) if *failures >= times => return Reply::Deliver,
+            Fate::Mended if *failures >= 1 => return Reply::Deliver,
+            Fate::Unheard(_) => Reply::DeliverBut(Verdict::Unknown(own())),
+            Fate::Flaky(_) | Fate::Doomed => Reply::Refuse(Verdict::Retry(own())),
+            Fate::Rejected | Fate::Mended => Reply::Refuse(Verdict::Rejected(own())),
+        };
+        *failures += 1;
+        reply
+    }
+}
+
+/// The fate of the next event.
+pub(super) fn fate(dice: &mut Dice, scenario: &Scenario) -> Fate {
+    if !scenario.troubles.bad_events || dice.happens(0.85) {
+        return Fate::Healthy;
+    }
+    // Fewer failures than attempts: such an event must never die.
+    let times = u32::try_from(dice.between(1, u64::from(scenario.retry.max_attempts) - 1)).expect("small");
+    match dice.index(8) {
+        0 => Fate::Twice,
+        1 | 2 => Fate::Flaky(times),
+        3 | 4 => Fate::Unheard(times),
+        5 => Fate::Doomed,
+        6 => Fate::Rejected,
+        _ => Fate::Mended,
+    }
+}
