@@ -14,8 +14,8 @@ use posthaste::sink::{Failure, Finding, Level};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time for a first connection over a slow line; a diagnosis is not in a hurry.
-const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// Time for a first try at every server; a diagnosis is not in a hurry.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// JetStream's own default. A shorter window forgets ids before an ordinary retry comes.
 const DUPLICATE_WINDOW_MIN: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ const DUPLICATE_WINDOW_MIN: Duration = Duration::from_secs(120);
 const PAYLOAD_BYTES: usize = 1 << 20;
 
 pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
-    let session = match link.session(CONNECT_WAIT).await {
+    let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
         Err(failure) => return no_session(&failure),
     };

@@ -46,6 +46,8 @@ const PING: &str = "ping";
 
 #[derive(Debug, Clone)]
 enum State {
+    /// Nothing has been tried yet.
+    New,
     Down(Failure),
     Up(Arc<Session>),
     Closed,
@@ -61,8 +63,7 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn start(config: NatsConfig, servers: Vec<ServerAddr>, name: &str) -> Self {
-        let first = Failure::of_sink("nats.unreachable", format!("not connected to {} yet", config.url));
-        let (state_sender, state) = watch::channel(State::Down(first));
+        let (state_sender, state) = watch::channel(State::New);
         let (closing, closed) = watch::channel(false);
         let dialler = Dialler { config, servers, name: name.to_owned(), state: state_sender };
         Self { state, closing, _task: spawn("nats.link", dialler.run(closed)) }
@@ -70,11 +71,24 @@ impl Link {
 
     /// The open session, waiting for one at most this long; otherwise why there is none.
     pub(super) async fn session(&self, wait: Duration) -> Result<Arc<Session>, Failure> {
+        self.session_when(wait, |state| matches!(state, State::Up(_) | State::Closed)).await
+    }
+
+    /// The open session or why there is none, as soon as every server was tried once.
+    pub(super) async fn session_if_any(&self, wait: Duration) -> Result<Arc<Session>, Failure> {
+        self.session_when(wait, |state| !matches!(state, State::New)).await
+    }
+
+    async fn session_when(
+        &self,
+        wait: Duration,
+        known: impl FnMut(&State) -> bool,
+    ) -> Result<Arc<Session>, Failure> {
         let mut state = self.state.clone();
-        let known = |state: &State| !matches!(state, State::Down(_));
-        // Too late or the task is gone: then the state says why.
+        // Too late, or the task is gone: then the state says why.
         let _ = timeout(wait, state.wait_for(known)).await;
         match &*state.borrow() {
+            State::New => Err(Failure::of_sink("nats.unreachable", "no server has answered yet")),
             State::Up(session) => Ok(Arc::clone(session)),
             State::Down(failure) => Err(failure.clone()),
             State::Closed => Err(Failure::of_sink("nats.closed", "the sink was closed")),
@@ -125,9 +139,9 @@ impl Dialler {
             if started.elapsed() > SETTLED {
                 pause = PAUSE_MIN;
             }
-            self.state.send_replace(State::Down(failure.clone()));
+            let was_up = matches!(self.state.send_replace(State::Down(failure.clone())), State::Up(_));
             // An outage is said once, and again when its reason changes.
-            if known.as_ref() != Some(&failure) {
+            if was_up || known.as_ref() != Some(&failure) {
                 tracing::warn!(sink = self.name, code = %failure.code, "{}", failure.message);
             }
             known = Some(failure);

@@ -58,6 +58,7 @@ impl NatsSink {
 #[async_trait]
 impl Sink for NatsSink {
     fn capabilities(&self) -> Capabilities {
+        // The server counts headers too: what is larger than this is refused for certain.
         let payload_bytes_max = self.link.current().map(|session| session.client().max_payload());
         Capabilities { ordering: Ordering::Overlap, dedupes: true, payload_bytes_max }
     }
