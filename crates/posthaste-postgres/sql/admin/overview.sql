@@ -3,8 +3,6 @@
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
        (select coalesce(max(version), 0) from posthaste.migrations) as version,
        coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0) as last_value,
-       (select extract(epoch from statement_timestamp() - appended_at)::float8
-          from posthaste.outbox order by seq desc limit 1) as newest_age,
        array(select r.relay from posthaste.relays r
               where r.expires_at > clock_timestamp()
                 and (r.heart is null or exists (

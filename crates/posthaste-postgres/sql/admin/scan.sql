@@ -5,8 +5,7 @@ select count(*) as scanned,
        max(s.seq) as reached,
        count(*) filter (where s.pending) as pending,
        coalesce(sum(s.age) filter (where s.pending), 0)::float8 as ages,
-       coalesce(max(s.age) filter (where s.pending), 0)::float8 as oldest,
-       coalesce(min(s.age), 0)::float8 as youngest
+       coalesce(max(s.age) filter (where s.pending), 0)::float8 as oldest
   from (select seq, extract(epoch from statement_timestamp() - appended_at) as age,
                seq > ($4::bigint[])[width_bucket(slot, $3::smallint[])]/*condition*/ as pending
           from (select seq, slot, topic, appended_at from posthaste.outbox

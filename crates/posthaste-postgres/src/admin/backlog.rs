@@ -5,9 +5,10 @@
 //! enough was counted, or enough was looked at. If all of it was seen, the count is exact; numbers that
 //! were drawn and rolled back are no rows and are never counted, and an idle sink has none at all.
 //!
-//! What was not seen is extrapolated by density: unhandled rows by number in what was seen, times the
-//! numbers up to the end of the log. Each lane has a position of its own and its share of the slots, so
-//! both sides of the proportion are summed over the lanes.
+//! The rest is probed: short runs of numbers at even distances up to the end of the log. Unhandled rows
+//! in them, by number, times the numbers that are left. Extrapolating the density of what was seen would
+//! cost less and be wrong wherever the log changes its character, after a burst of rolled-back
+//! transactions for one.
 
 use posthaste::admin::Count;
 
@@ -19,19 +20,11 @@ pub(super) const WINDOW: i64 = 10_001;
 
 /// Windows looked at, at most. A sparse filter is exact as long as the log behind it is shorter than
 /// these together.
-pub(super) const WINDOWS_MAX: usize = 5;
+const WINDOWS_MAX: usize = 5;
 
-/// Slots of all lanes together.
-const SLOTS: f64 = 1024.0;
-
-/// A lane, as far as the estimate needs it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reach {
-    /// Highest number handled.
-    pub(super) position: i64,
-    /// Slots it has.
-    pub(super) slots: i32,
-}
+/// Probes, and how many numbers each looks at: together less than a window.
+const PROBES: i64 = 64;
+pub(super) const PROBE_NUMBERS: i64 = 128;
 
 /// What one window held.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,8 +39,15 @@ pub(super) struct Window {
     pub(super) ages: f64,
     /// Age of the oldest.
     pub(super) oldest: f64,
-    /// Age of the youngest row seen, handled or not.
-    pub(super) youngest: f64,
+}
+
+/// What the probes held.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Probes {
+    /// Rows not handled.
+    pub(super) pending: i64,
+    /// Sum of their ages in seconds.
+    pub(super) ages: f64,
 }
 
 /// The windows so far.
@@ -59,7 +59,6 @@ pub(super) struct Backlog {
     pending: u64,
     ages: f64,
     oldest: f64,
-    youngest: f64,
 }
 
 /// The answer.
@@ -89,30 +88,45 @@ impl Backlog {
         self.pending += window.pending.unsigned_abs();
         self.ages += window.ages;
         self.oldest = self.oldest.max(window.oldest);
-        if window.scanned > 0 {
-            self.youngest = window.youngest;
+    }
+
+    /// Behind which numbers to probe; none when everything was seen.
+    pub(super) fn probes(&self, last_value: i64) -> Vec<i64> {
+        if self.complete {
+            return Vec::new();
+        }
+        let step = self.unseen(last_value) as f64 / PROBES as f64;
+        // From the middle of each step on: nothing is gained by probing next to what was seen.
+        (0..PROBES).map(|n| self.reached + ((n as f64 + 0.5) * step) as i64).collect()
+    }
+
+    /// The answer when everything was seen.
+    pub(super) fn exact(&self) -> Estimate {
+        let count = self.pending;
+        let average = if count > 0 { self.ages / count as f64 } else { 0.0 };
+        Estimate {
+            backlog: Count { count, exact: true },
+            oldest: self.oldest.max(0.0),
+            average: average.max(0.0),
         }
     }
 
-    /// `last_value`: the highest number drawn. `newest_age`: age of the log's last row.
-    pub(super) fn estimate(&self, lanes: &[Reach], last_value: i64, newest_age: f64) -> Estimate {
-        let unseen = if self.complete { 0.0 } else { self.unseen(lanes, last_value) };
-        let counted = self.pending as f64;
-        // Rows that were not seen lie between the youngest that was and the end of the log.
-        let midpoint = (self.youngest + newest_age) / 2.0;
-        let total = counted + unseen;
-        let average = if total > 0.0 { (self.ages + unseen * midpoint) / total } else { 0.0 };
-        let backlog = Count { count: self.pending + unseen.round() as u64, exact: self.complete };
-        Estimate { backlog, oldest: self.oldest.max(0.0), average: average.max(0.0) }
+    /// The answer when the rest was probed.
+    pub(super) fn estimate(&self, last_value: i64, probes: &Probes) -> Estimate {
+        // Below 1 where the rest is so short that probes overlap and see a row twice.
+        let scale = self.unseen(last_value) as f64 / (PROBES * PROBE_NUMBERS) as f64;
+        let unseen = probes.pending as f64 * scale;
+        let total = self.pending as f64 + unseen;
+        let average = if total > 0.0 { (self.ages + probes.ages * scale) / total } else { 0.0 };
+        Estimate {
+            backlog: Count { count: self.pending + unseen.round() as u64, exact: false },
+            oldest: self.oldest.max(0.0),
+            average: average.max(0.0),
+        }
     }
 
-    fn unseen(&self, lanes: &[Reach], last_value: i64) -> f64 {
-        let share = |lane: &Reach| f64::from(lane.slots) / SLOTS;
-        let numbers = |from: i64, to: i64| (to - from).max(0) as f64;
-        let seen: f64 = lanes.iter().map(|lane| share(lane) * numbers(lane.position, self.reached)).sum();
-        let ahead = |lane: &Reach| share(lane) * numbers(lane.position.max(self.reached), last_value);
-        let unseen: f64 = lanes.iter().map(ahead).sum();
-        if seen > 0.0 { self.pending as f64 / seen * unseen } else { 0.0 }
+    fn unseen(&self, last_value: i64) -> i64 {
+        (last_value - self.reached).max(0)
     }
 }
 
@@ -120,25 +134,16 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    const ONE_LANE: [Reach; 1] = [Reach { position: 0, slots: 1024 }];
-
     fn window(scanned: i64, reached: i64, pending: i64) -> Window {
-        Window {
-            scanned,
-            reached: Some(reached),
-            pending,
-            ages: pending as f64 * 10.0,
-            oldest: 12.0,
-            youngest: 8.0,
-        }
+        Window { scanned, reached: Some(reached), pending, ages: pending as f64 * 10.0, oldest: 12.0 }
     }
 
     #[test]
     fn what_was_seen_whole_is_exact() {
         let mut backlog = Backlog::behind(0);
         backlog.add(window(500, 900, 500));
-        assert_eq!(backlog.next(), None);
-        let answer = backlog.estimate(&ONE_LANE, 2_000_000, 1.0);
+        assert_eq!((backlog.next(), backlog.probes(2_000_000)), (None, Vec::new()));
+        let answer = backlog.exact();
         assert_eq!(answer.backlog, Count { count: 500, exact: true }, "rolled-back numbers are not events");
         assert_eq!((answer.oldest, answer.average), (12.0, 10.0));
     }
@@ -147,20 +152,35 @@ mod tests {
     fn idle_is_zero() {
         let mut backlog = Backlog::behind(700);
         backlog.add(Window::default());
-        let answer = backlog.estimate(&[Reach { position: 700, slots: 1024 }], 900, 3.0);
+        let answer = backlog.exact();
         assert_eq!(answer, Estimate { backlog: Count { count: 0, exact: true }, oldest: 0.0, average: 0.0 });
     }
 
+    /// Probes a made-up log in which a number is a row if `is_row` says so.
+    fn probe(backlog: &Backlog, last_value: i64, is_row: impl Fn(i64) -> bool) -> Estimate {
+        let numbers = backlog.probes(last_value).into_iter().flat_map(|from| from + 1..=from + PROBE_NUMBERS);
+        let pending = numbers.filter(|number| *number <= last_value && is_row(*number)).count() as i64;
+        backlog.estimate(last_value, &Probes { pending, ages: pending as f64 * 2.0 })
+    }
+
     #[test]
-    fn the_rest_is_extrapolated_by_density() {
+    fn the_rest_is_what_the_probes_say() {
         let mut backlog = Backlog::behind(0);
-        // Every other number was rolled back.
-        backlog.add(window(WINDOW, 20_000, WINDOW));
+        backlog.add(window(WINDOW, WINDOW, WINDOW));
         assert_eq!(backlog.next(), None);
-        let answer = backlog.estimate(&ONE_LANE, 200_000, 2.0);
+        // Behind what was seen, two thirds of the numbers were rolled back, in runs.
+        let answer = probe(&backlog, 1_000_000, |number| number / 3_000 % 3 == 0);
         assert!(!answer.backlog.exact);
-        assert!((99_000..=101_000).contains(&answer.backlog.count), "{answer:?}");
-        assert!(answer.average > 5.0 && answer.average < 10.0, "{answer:?}");
+        assert!((290_000..=390_000).contains(&answer.backlog.count), "{answer:?}");
+        assert!(answer.average > 2.0 && answer.average < 3.0, "{answer:?}");
+    }
+
+    #[test]
+    fn a_short_rest_is_not_counted_twice() {
+        let mut backlog = Backlog::behind(0);
+        backlog.add(window(WINDOW, WINDOW, WINDOW));
+        let answer = probe(&backlog, WINDOW + 2_000, |_| true);
+        assert!((WINDOW as u64..=WINDOW as u64 + 2_200).contains(&answer.backlog.count), "{answer:?}");
     }
 
     #[test]
@@ -171,19 +191,7 @@ mod tests {
             backlog.add(window(WINDOW, n * WINDOW, 10));
         }
         assert_eq!(backlog.next(), None);
-        let answer = backlog.estimate(&ONE_LANE, 2 * 5 * WINDOW, 0.0);
-        assert_eq!(answer.backlog, Count { count: 100, exact: false });
-    }
-
-    #[test]
-    fn lanes_at_different_places_count_by_their_share() {
-        // Half of the slots have nothing left, the other half is at the beginning.
-        let lanes = [Reach { position: 0, slots: 512 }, Reach { position: 100_000, slots: 512 }];
-        let mut backlog = Backlog::behind(0);
-        for n in 1..=3 {
-            backlog.add(window(WINDOW, n * WINDOW, WINDOW / 2));
-        }
-        let answer = backlog.estimate(&lanes, 100_000, 0.0);
-        assert!((49_000..=51_000).contains(&answer.backlog.count), "{answer:?}");
+        let answer = probe(&backlog, 1_000_000, |_| false);
+        assert_eq!(answer.backlog, Count { count: 50, exact: false });
     }
 }

@@ -4,7 +4,7 @@
 //! more than a fixed number of rows. The snapshot is held for some milliseconds only: a truncation that
 //! comes across it tries again.
 
-use super::backlog::{Backlog, EXACT_MAX, Estimate, Reach, WINDOW, Window};
+use super::backlog::{Backlog, EXACT_MAX, Estimate, PROBE_NUMBERS, Probes, WINDOW, Window};
 use super::{PostgresAdmin, failed};
 use crate::filter;
 use crate::row::Micros;
@@ -13,12 +13,11 @@ use posthaste::Timestamp;
 use posthaste::admin::{AdminError, Count, LaneStatus, OutboxStatus, SegmentStatus, SinkStatus};
 use rustc_hash::FxHashMap;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 /// What all sinks share.
 struct Overview {
     last_value: i64,
-    newest_age: f64,
     rates: FxHashMap<String, i64>,
     controls: FxHashMap<String, (bool, Option<f64>)>,
 }
@@ -28,7 +27,7 @@ struct Lanes {
     sink: String,
     filter: String,
     slots_from: Vec<i16>,
-    reaches: Vec<Reach>,
+    positions: Vec<i64>,
     lanes: Vec<LaneStatus>,
 }
 
@@ -51,7 +50,6 @@ impl PostgresAdmin {
         let row = one(&rows)?;
         let overview = Overview {
             last_value: row.get("last_value"),
-            newest_age: row.get::<_, Option<f64>>("newest_age").unwrap_or(0.0),
             rates: self.rates(session).await?,
             controls: self.controls(session).await?,
         };
@@ -88,8 +86,8 @@ impl PostgresAdmin {
         for row in &rows {
             let sink: String = row.get("sink");
             if sinks.last().is_none_or(|last| last.sink != sink) {
-                let (slots_from, reaches, lanes) = Default::default();
-                sinks.push(Lanes { sink, filter: row.get("filter"), slots_from, reaches, lanes });
+                let (slots_from, positions, lanes) = Default::default();
+                sinks.push(Lanes { sink, filter: row.get("filter"), slots_from, positions, lanes });
             }
             if let Some(sink) = sinks.last_mut() {
                 sink.add(row);
@@ -130,17 +128,10 @@ impl PostgresAdmin {
         lanes: &Lanes,
     ) -> Result<Estimate, AdminError> {
         let condition = filter::condition(&lanes.filter);
-        let sql = include_str!("../../sql/admin/scan.sql").replace("/*condition*/", &condition);
-        let positions: Vec<i64> = lanes.reaches.iter().map(|lane| lane.position).collect();
-        let mut backlog = Backlog::behind(positions.iter().copied().min().unwrap_or(0));
+        let scan = include_str!("../../sql/admin/scan.sql").replace("/*condition*/", &condition);
+        let mut backlog = Backlog::behind(lanes.positions.iter().copied().min().unwrap_or(0));
         while let Some(behind) = backlog.next() {
-            let params: [Param<'_>; 4] = [
-                (&behind, Type::INT8),
-                (&WINDOW, Type::INT8),
-                (&lanes.slots_from, Type::INT2_ARRAY),
-                (&positions, Type::INT8_ARRAY),
-            ];
-            let rows = self.query(session, &sql, &params).await?;
+            let rows = self.query(session, &scan, &lanes.params(&behind, Type::INT8, &WINDOW)).await?;
             let row = one(&rows)?;
             backlog.add(Window {
                 scanned: row.get("scanned"),
@@ -148,10 +139,18 @@ impl PostgresAdmin {
                 pending: row.get("pending"),
                 ages: row.get("ages"),
                 oldest: row.get("oldest"),
-                youngest: row.get("youngest"),
             });
         }
-        Ok(backlog.estimate(&lanes.reaches, overview.last_value, overview.newest_age))
+        let numbers = backlog.probes(overview.last_value);
+        if numbers.is_empty() {
+            return Ok(backlog.exact());
+        }
+        let probe = include_str!("../../sql/admin/probe.sql").replace("/*condition*/", &condition);
+        let rows =
+            self.query(session, &probe, &lanes.params(&numbers, Type::INT8_ARRAY, &PROBE_NUMBERS)).await?;
+        let row = one(&rows)?;
+        let found = Probes { pending: row.get("pending"), ages: row.get("ages") };
+        Ok(backlog.estimate(overview.last_value, &found))
     }
 
     async fn deferred(&self, session: &mut Session, sink: &str) -> Result<(Count, f64), AdminError> {
@@ -204,11 +203,20 @@ impl PostgresAdmin {
 }
 
 impl Lanes {
+    /// Parameters of a look into the log: where, how much, and what each lane has handled.
+    fn params<'a>(&'a self, place: &'a (dyn ToSql + Sync), kind: Type, amount: &'a i64) -> [Param<'a>; 4] {
+        [
+            (place, kind),
+            (amount, Type::INT8),
+            (&self.slots_from, Type::INT2_ARRAY),
+            (&self.positions, Type::INT8_ARRAY),
+        ]
+    }
+
     fn add(&mut self, row: &Row) {
-        let (from, to): (i16, i16) = (row.get("slot_from"), row.get("slot_to"));
         let position: i64 = row.get("position");
-        self.slots_from.push(from);
-        self.reaches.push(Reach { position, slots: i32::from(to) - i32::from(from) + 1 });
+        self.slots_from.push(row.get("slot_from"));
+        self.positions.push(position);
         self.lanes.push(LaneStatus {
             lane: row.get("lane"),
             owner: row.get("owner"),

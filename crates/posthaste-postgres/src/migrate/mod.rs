@@ -180,12 +180,7 @@ async fn step(sessions: &Arc<Sessions>, session: &mut Session) -> Result<Option<
 }
 
 async fn step_in(sessions: &Sessions, session: &mut Session) -> Result<Option<(i32, String)>, StoreError> {
-    let schema = sessions.config().schema.as_str();
-    let lock = "select pg_advisory_xact_lock($1, hashtext($2))";
-    session
-        .query(lock, &[(&MIGRATION_LOCK, Type::INT4), (&schema, Type::TEXT)])
-        .await
-        .map_err(store_error)?;
+    lock(sessions, session).await?;
     if !is_set_up(sessions, session).await? {
         set_up(sessions, session).await?;
     }

@@ -4,5 +4,6 @@ mod admin;
 mod doctor;
 mod lanes;
 mod migrate;
+mod reader;
 mod repair;
 mod setting;
