@@ -200,8 +200,9 @@ create table posthaste.lanes (
   expires_at       timestamptz,
   unclean          integer not null default 0,
   unclean_position bigint,
-  in_hand          bigint,
-  in_hand_deaths   integer not null default 0,
+  in_hand          bigint,            -- the event about to be published, while the owner goes carefully
+  suspect          bigint,            -- the event that was in hand at the last death
+  suspect_deaths   integer not null default 0,
   retired_at       timestamptz,       -- the sink left the configuration: holds up nothing any more
   primary key (sink, lane)
 ) with (fillfactor = 50);

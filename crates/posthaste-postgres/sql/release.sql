@@ -4,6 +4,6 @@ with gone as (
 )
 update posthaste.lanes
    set owner = null, heart = null, expires_at = null, unclean = 0, unclean_position = null,
-       in_hand = null, in_hand_deaths = 0
+       in_hand = null, suspect = null, suspect_deaths = 0
  where sink = $1 and lane = $2 and epoch = $3
 returning pg_notify($4, 'lanes')

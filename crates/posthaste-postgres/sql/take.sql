@@ -4,7 +4,7 @@
 with taken as (
   update posthaste.lanes
      set owner = $3, heart = $4, epoch = $5, expires_at = clock_timestamp() + make_interval(secs => $6),
-         unclean = $7, unclean_position = $8, in_hand = $9, in_hand_deaths = $10
+         unclean = $7, unclean_position = $8, in_hand = null, suspect = $9, suspect_deaths = $10
    where sink = $1 and lane = $2
 ), token as (
   insert into posthaste.lease_tokens (sink, lane, epoch) values ($1, $2, $5)

@@ -1,8 +1,9 @@
--- Locks a lane's row and says whether it may be taken. Row lock: two takers go one after the other, and
+-- Locks a lane's row and says whether it may be taken: it has no live owner, or the asker itself owned
+-- it and lost it in a crash of the server. Row lock: two takers go one after the other, and
 -- the second sees the first one's owner and epoch.
-select l.epoch, l.owner, l.slot_from, l.slot_to, l.filter, l.unclean, l.unclean_position, l.in_hand,
-       l.in_hand_deaths,
-       l.owner is null or l.expires_at <= clock_timestamp()
+select l.epoch, l.owner, l.slot_from, l.slot_to, l.filter, l.unclean, l.unclean_position, l.in_hand, l.suspect,
+       l.suspect_deaths,
+       l.owner is null or l.owner = $3 or l.expires_at <= clock_timestamp()
          or (l.heart is not null and not exists (
                select from pg_locks p
                 where p.locktype = 'advisory' and p.classid = 1886351476 and p.objid::bigint = l.heart

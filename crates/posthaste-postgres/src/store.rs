@@ -342,7 +342,8 @@ impl Inner {
         let key: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
             [(&sink, Type::TEXT), (&id.lane, Type::INT2)];
         let sql = self.sessions.sql(include_str!("../sql/take_lock.sql"));
-        let rows = session.query(&sql, &key).await.map_err(store_error)?;
+        let asker = [key[0].clone(), key[1].clone(), (&plan.relay.as_ref() as _, Type::TEXT)];
+        let rows = session.query(&sql, &asker).await.map_err(store_error)?;
         let Some(lane) = rows.first().filter(|row| row.get::<_, bool>("free")) else { return Ok(None) };
         let sql = self.sessions.sql(include_str!("../sql/last_receipt.sql"));
         let rows = session.query(&sql, &key).await.map_err(store_error)?;
@@ -366,7 +367,7 @@ impl Inner {
                     (&plan.lease_ttl.as_secs_f64(), Type::FLOAT8),
                     (&record.unclean, Type::INT4),
                     (&record.position, Type::INT8),
-                    (&record.in_hand, Type::INT8),
+                    (&record.suspect, Type::INT8),
                     (&record.deaths, Type::INT4),
                     (&mark, Type::INT8),
                     (&n, Type::INT8),
@@ -421,7 +422,8 @@ impl Inner {
 struct Record {
     unclean: i32,
     position: Option<i64>,
-    in_hand: Option<i64>,
+    in_hand: bool,
+    suspect: Option<i64>,
     deaths: i32,
 }
 
@@ -430,25 +432,30 @@ impl Record {
     /// charged to that event.
     fn after(lane: &tokio_postgres::Row, position: i64) -> Self {
         let owner: Option<String> = lane.get("owner");
-        let in_hand: Option<i64> = lane.get("in_hand");
-        let (unclean, deaths): (i32, i32) = (lane.get("unclean"), lane.get("in_hand_deaths"));
+        let (in_hand, suspect): (Option<i64>, Option<i64>) = (lane.get("in_hand"), lane.get("suspect"));
+        let (unclean, deaths): (i32, i32) = (lane.get("unclean"), lane.get("suspect_deaths"));
         if owner.is_none() {
-            return Self { unclean: 0, position: None, in_hand: None, deaths: 0 };
+            return Self { unclean: 0, position: None, in_hand: false, suspect: None, deaths: 0 };
         }
         let same_place =
             in_hand.is_some() || lane.get::<_, Option<i64>>("unclean_position") == Some(position);
         Self {
             unclean: if same_place { unclean + 1 } else { 1 },
             position: Some(position),
-            in_hand,
-            deaths: if in_hand.is_some() { deaths + 1 } else { 0 },
+            in_hand: in_hand.is_some(),
+            suspect: in_hand.or(suspect),
+            deaths: match in_hand {
+                Some(seq) if suspect == Some(seq) => deaths + 1,
+                Some(_) => 1,
+                None => deaths,
+            },
         }
     }
 
     fn care(&self) -> Care {
-        if self.in_hand.is_some() || self.unclean > ONE_BY_ONE_AFTER {
-            let suspect = self.in_hand.map(|seq| (seq, self.deaths.unsigned_abs()));
-            return Care::OneByOne { suspect };
+        // Whoever died one by one is followed by one who goes on one by one, whatever progress came before.
+        if self.in_hand || self.unclean > ONE_BY_ONE_AFTER {
+            return Care::OneByOne { suspect: self.suspect.map(|seq| (seq, self.deaths.unsigned_abs())) };
         }
         if self.unclean > SMALL_PAGES_AFTER { Care::Small } else { Care::None }
     }

@@ -38,7 +38,7 @@ fn columns(inline: usize) -> String {
     format!(
         "seq, slot, id, topic, key, headers, content_type, \
          case when octet_length(payload) <= {inline} then payload end, deliver_at, appended_at, \
-         segment, octet_length(payload), deliver_at > clock_timestamp()"
+         segment, octet_length(payload), deliver_at > statement_timestamp()"
     )
 }
 
@@ -137,16 +137,16 @@ impl LogLease {
         let hi = self.scan_to(position.position);
         let (columns, condition) = (columns(bounds.inline), self.row_condition());
         let sql = self.sql(&format!(
-            "with late as (select {columns} from posthaste.outbox
-                            where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot){condition}
-                            order by seq limit $4),
-                  tail as (select {columns} from posthaste.outbox
-                            where seq > $2 and seq <= $5{condition} order by seq limit $4)
-             select 0::smallint, coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0), null::smallint, null::uuid,
+            "select 0::smallint, coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0), null::smallint, null::uuid,
                     pg_current_snapshot()::text, null::text, null::jsonb, null::text, null::bytea, null::timestamptz,
                     null::timestamptz, null::smallint, null::int, null::boolean
-             union all select 1::smallint, late.* from late
-             union all select 2::smallint, tail.* from tail"
+             union all
+             (select 1::smallint, {columns} from posthaste.outbox
+               where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot){condition}
+               order by seq limit $4)
+             union all
+             (select 2::smallint, {columns} from posthaste.outbox
+               where seq > $2 and seq <= $5{condition} order by seq limit $4)"
         ));
         let rows = session
             .query_alone(

@@ -1,10 +1,10 @@
 //! A fresh database for each case, with the outbox in it.
 
 use async_trait::async_trait;
-use posthaste::admin::{Control, ControlTarget, DeadAct};
+use posthaste::admin::{Actor, Admin, Control, ControlTarget, DeadAct, DeadFilter};
 use posthaste::event::{Event, Timestamp};
 use posthaste::store::Store;
-use posthaste_postgres::{PostgresConfig, PostgresStore, migrate};
+use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore, migrate};
 use posthaste_testkit::conformance::store::{StoreFixture, Writer};
 use posthaste_testkit::services::{self, TestDatabase};
 use std::sync::Arc;
@@ -43,11 +43,19 @@ impl PostgresFixture {
         Arc::new(PostgresStore::connect(config).await.expect("the store connects"))
     }
 
+    pub(crate) async fn admin(&self) -> PostgresAdmin {
+        PostgresAdmin::connect(self.config()).await.expect("the admin connects")
+    }
+
     async fn seqs(&self, table: &str, sink: &str) -> Vec<i64> {
         let sql = format!("select seq from posthaste.{table} where sink = $1 order by seq");
         let rows = self.client.query(&sql, &[&sink]).await.expect("a query of the test");
         rows.iter().map(|row| row.get(0)).collect()
     }
+}
+
+fn actor() -> Actor {
+    Actor { name: "test".to_owned(), reason: "a case of the suite".to_owned() }
 }
 
 /// A transaction of the application, on a connection of its own.
@@ -112,13 +120,12 @@ impl StoreFixture for PostgresFixture {
     }
 
     async fn act_on_dead(&self, sink: &str, act: DeadAct) {
-        let _ = (sink, act);
-        todo!()
+        let filter = DeadFilter { sink: Some(sink.to_owned()), ..DeadFilter::default() };
+        while self.admin().await.dead_act(&filter, act, &actor(), 100).await.expect("the act succeeds") > 0 {}
     }
 
     async fn control(&self, target: &ControlTarget, control: &Control) {
-        let _ = (target, control);
-        todo!()
+        self.admin().await.control(target, control, &actor()).await.expect("the control is set");
     }
 
     async fn kill(&self, relay: &str) {

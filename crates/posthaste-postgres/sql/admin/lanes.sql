@@ -1,4 +1,4 @@
--- Each lane with its cursor and its live owner. An owner is alive while its lease has not expired and its
+-- Each lane with its cursor and its live owner, of sinks in use or (with $1) retired ones. An owner is alive while its lease has not expired and its
 -- heart, a session lock, still beats; behind a pooler there is no heart and expiry alone decides.
 with hearts as materialized (
   select objid::bigint as heart from pg_locks
@@ -16,5 +16,5 @@ select l.sink, l.lane, l.slot_from, l.filter, l.epoch, l.unclean,
   from posthaste.lanes l
   left join lateral (select r.position, r.target, r.settled_at from posthaste.receipts r
                       where r.sink = l.sink and r.lane = l.lane order by r.n desc limit 1) r on true
- where l.retired_at is null
+ where (l.retired_at is not null) = $1
  order by l.sink, l.lane

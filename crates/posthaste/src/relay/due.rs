@@ -18,11 +18,15 @@ use tokio::time::Instant;
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl Lane {
-    pub(super) fn start_look(&mut self) {
-        let now = Instant::now();
+    pub(super) fn may_look(&self, now: Instant) -> bool {
         // A settlement on its way, or to be tried again, may hold what the last look found.
         let busy = self.looking.is_some() || self.window.has_due() || self.settlement.is_some();
-        if busy || !self.is_open() || !self.breaker.is_closed() {
+        !busy && self.is_open() && self.may_fetch(now)
+    }
+
+    pub(super) fn start_look(&mut self) {
+        let now = Instant::now();
+        if !self.may_look(now) {
             return;
         }
         let probe = self.destination_to_probe(now);

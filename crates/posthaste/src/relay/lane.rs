@@ -351,17 +351,17 @@ impl Lane {
         if self.reading.is_none() && self.wants_read() {
             sooner(self.pace.next_read());
         }
-        if self.looking.is_none() && !self.draining {
+        if self.may_look(now) {
             sooner(self.next_look);
         }
         if self.settling.is_none() && (self.settlement.is_some() || self.window.settleable().is_some()) {
             sooner(self.next_settle);
         }
-        if let Some(at) = self.breaker.wakes_at() {
-            sooner(at);
-        }
-        self.destinations.values().filter_map(Breaker::wakes_at).for_each(&mut sooner);
-        if let Some(rate) = &self.rate {
+        // What a breaker or a rate allowed already and was not begun in this turn waits for something
+        // else, whose end wakes the lane.
+        let breakers = self.destinations.values().chain([&self.breaker]);
+        breakers.filter_map(Breaker::wakes_at).filter(|at| *at > now).for_each(&mut sooner);
+        if let Some(rate) = self.rate.as_ref().filter(|_| self.window.has_waiting()) {
             sooner(rate.next_at().max(now + Duration::from_millis(1)));
         }
         // Whatever was due in the past has been looked at in this turn: never spin.
@@ -415,6 +415,16 @@ impl Lane {
             self.breaker.succeed();
             self.metrics.breaker.set(0.0);
             self.next_look = Instant::now();
+        }
+    }
+
+    /// Whether events may be fetched for the sink: it is in reach, or a probe is due and nothing is in
+    /// hand to make one of. Without the latter an open breaker would stay open for ever.
+    pub(super) fn may_fetch(&self, now: Instant) -> bool {
+        match self.passage(now) {
+            Passage::Free => true,
+            Passage::Probe => self.calls.is_empty() && !self.window.has_waiting(),
+            Passage::Shut => false,
         }
     }
 

@@ -23,7 +23,7 @@ enum Fate {
 
 impl Lane {
     pub(super) fn wants_read(&self) -> bool {
-        self.is_open() && self.breaker.is_closed() && self.room().is_some()
+        self.is_open() && self.may_fetch(Instant::now()) && self.room().is_some()
     }
 
     /// How much may be read now. Tiny pages are not worth a round trip, unless nothing is in hand.

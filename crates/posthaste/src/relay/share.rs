@@ -27,7 +27,10 @@ pub(crate) fn moves(me: &str, mine: &[LaneId], roll: &Roll) -> Moves {
         release.sort();
         return Moves { take: Vec::new(), release: release.split_off(keep) };
     }
-    let free = roll.lanes.iter().filter(|lane| lane.is_free && !mine.contains(&lane.id));
+    // A lane that is ours by the roll but not in hand was lost to a crash of the server: nobody else
+    // would touch it before it expires.
+    let free = roll.lanes.iter().filter(|lane| lane.is_free || lane.owner.as_deref() == Some(me));
+    let free = free.filter(|lane| !mine.contains(&lane.id));
     let take = free.take(large - mine.len()).map(|lane| lane.id.clone()).collect();
     Moves { take, release: Vec::new() }
 }

@@ -446,6 +446,8 @@ impl Supervisor {
 
     async fn drain(mut self) -> DrainOutcome {
         self.tell(false, "draining".to_owned());
+        // What was lost before is the new owner's by now; only what ends badly from here on counts.
+        self.unclean_ends = 0;
         let deadline = Instant::now() + Duration::from_millis(self.settings.borrow().drain_timeout_ms);
         for held in self.held.values() {
             held.stop.send_replace(true);

@@ -227,6 +227,11 @@ impl Window {
         self.shy.insert(key.to_owned());
     }
 
+    /// Whether something in hand waits to be published.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.due.is_empty() || self.pages.iter().any(|page| !page.waiting.is_empty())
+    }
+
     pub(crate) fn has_due(&self) -> bool {
         !self.due.is_empty() || self.due_in_flight > 0 || self.has_outcome()
     }

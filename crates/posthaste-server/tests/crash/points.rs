@@ -1,0 +1,40 @@
+//! Every `CRASH(name)` note has a crash point under it, and every crash point a test.
+
+use super::POINTS;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("a source directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// What stands between `open` and the next quote or parenthesis, for each occurrence.
+fn names(text: &str, open: &str, close: char) -> BTreeSet<String> {
+    text.split(open).skip(1).filter_map(|rest| rest.split(close).next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_crash_note_has_a_point_and_a_test() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates' directory");
+    let mut files = Vec::new();
+    for name in ["posthaste", "posthaste-postgres", "posthaste-brokers", "posthaste-server"] {
+        sources(&crates.join(name).join("src"), &mut files);
+    }
+    let (mut notes, mut points) = (BTreeSet::new(), BTreeSet::new());
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a source file");
+        notes.extend(names(&text, "// CRASH(", ')'));
+        points.extend(names(&text, "crash_point!(\"", '"'));
+    }
+    let tested: BTreeSet<String> = POINTS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    assert!(notes.len() > 5, "the notes are found");
+    assert_eq!(notes, points, "notes and points");
+    assert_eq!(points, tested, "points and tests");
+}
