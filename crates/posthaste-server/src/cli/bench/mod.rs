@@ -1,0 +1,205 @@
+//! `posthaste bench`: measure on your own database and broker.
+//!
+//! Three questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
+//! the acknowledgement (`latency`), and what does an append cost (`append`). Every figure that depends on the
+//! machine comes with a baseline from the same run, so that what is reported is a ratio.
+//!
+//! ```text
+//! ground (a schema of its own) ─▶ fill ─▶ baseline ─▶ child: posthaste run ─▶ sample ─▶ report
+//! ```
+//!
+//! The relay runs as a process of its own ([`child`]), and everything is seen from outside: receipts in the
+//! database, lines in a pipe, messages in a stream ([`sample`], [`pipe`], [`nats`]). A rate without a proof
+//! that every event arrived is a rate of nothing, so each drain ends with one.
+
+mod append;
+mod baseline;
+mod book;
+mod child;
+mod drain;
+mod field;
+mod ground;
+mod kill;
+mod latency;
+mod load;
+mod nats;
+mod pipe;
+mod report;
+mod sample;
+
+use super::Context;
+use crate::config::{Config, LogFormat};
+use crate::logging;
+use anyhow::bail;
+use child::{Scratch, Setup};
+use clap::{Args, Subcommand, ValueEnum};
+use ground::Ground;
+use load::{Load, Spread};
+use posthaste::route::Order;
+use report::Report;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste bench drain --store postgres://localhost/scratch
+  posthaste bench drain --store postgres://localhost/scratch --sink nats://localhost:4222
+  posthaste bench drain --store … --compare-order          order by key against none
+  posthaste bench drain --store … --sink stdout --kill     kill -9 in the middle
+  posthaste bench latency --store … --rate 500 --seconds 20
+  posthaste bench append --store … --json
+
+It works in a schema of its own, which it makes and drops, and with a stream of
+its own on NATS. It loads the server as much as it can: do not run it beside
+anything that matters. The relay runs as a child process with the configuration
+that is printed; --config-set changes it.";
+
+/// Measure drain rate, latency or append cost
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// How fast a backlog is delivered
+    Drain(Box<drain::DrainArgs>),
+    /// From commit to acknowledgement at a steady rate
+    Latency(Box<latency::LatencyArgs>),
+    /// What an append costs
+    Append(Box<append::AppendArgs>),
+}
+
+impl What {
+    fn common(&self) -> &Common {
+        match self {
+            Self::Drain(args) => &args.common,
+            Self::Latency(args) => &args.common,
+            Self::Append(args) => &args.common,
+        }
+    }
+}
+
+/// What all three need.
+#[derive(Debug, Args)]
+struct Common {
+    /// Database to measure in
+    #[arg(long, value_name = "URL")]
+    store: String,
+    /// Sink to deliver to: null, stdout or a broker's URL
+    #[arg(long, value_name = "SINK", default_value = "null")]
+    sink: String,
+    /// Size of a payload
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    payload_bytes: usize,
+    /// How many keys the events have
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    keys: u32,
+    /// How events spread over keys
+    #[arg(long, value_name = "HOW", default_value = "uniform")]
+    spread: Spread,
+    /// The route's order
+    #[arg(long, value_name = "ORDER", default_value = "key")]
+    order: OrderArg,
+    /// Schema to make and drop
+    #[arg(long, value_name = "NAME", default_value = "posthaste_bench")]
+    schema: String,
+    /// Leave the schema as it is in the end
+    #[arg(long)]
+    keep: bool,
+    /// A key of the relay's configuration: relay.page_events_max=512; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    config_set: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OrderArg {
+    /// By key
+    Key,
+    /// None
+    None,
+}
+
+impl From<OrderArg> for Order {
+    fn from(order: OrderArg) -> Self {
+        match order {
+            OrderArg::Key => Self::Key,
+            OrderArg::None => Self::None,
+        }
+    }
+}
+
+/// What a measurement works with.
+struct Bench<'a> {
+    common: &'a Common,
+    ground: &'a Ground,
+    load: Arc<Load>,
+    scratch: Scratch,
+}
+
+impl Bench<'_> {
+    /// Writes a relay's configuration.
+    fn write(&self, setup: Setup<'_>) -> anyhow::Result<(std::path::PathBuf, Config)> {
+        setup.write(self.common, &self.scratch)
+    }
+
+    fn order(&self) -> Order {
+        self.common.order.into()
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: BenchArgs) -> anyhow::Result<ExitCode> {
+    logging::start(LogFormat::Human, context.global.log_level.as_deref(), "error")?;
+    let what = args.what;
+    let common = what.common();
+    let scratch = Scratch::make()?;
+    let setup = Setup { sink: "check", target: &common.sink, order: common.order.into() };
+    let (_, config) = setup.write(common, &scratch)?;
+    let Some(outbox) = config.outboxes.first() else { bail!("the configuration has no outbox") };
+    let ground = Ground::make(outbox.postgres.clone(), &outbox.roles).await?;
+    let load = Arc::new(Load::new(common.payload_bytes, common.keys, common.spread));
+    let bench = Bench { common, ground: &ground, load, scratch };
+    // The ground is left in every case: dropping the measurement ends its relay first.
+    let outcome = tokio::select! {
+        outcome = measure(&bench, &what) => outcome,
+        name = interrupted() => Err(anyhow::anyhow!("{name}: the measurement was given up")),
+    };
+    drop(bench);
+    let left = ground.leave(common.keep).await;
+    outcome?.print(context.out())?;
+    left?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    match what {
+        What::Drain(args) => Box::pin(drain::run(bench, args, &mut report)).await?,
+        What::Latency(args) => Box::pin(latency::run(bench, args, &mut report)).await?,
+        What::Append(args) => Box::pin(append::run(bench, args, &mut report)).await?,
+    }
+    let common = bench.common;
+    report.detail("payload_bytes", common.payload_bytes);
+    report.detail("keys", common.keys);
+    report.detail("spread", format!("{:?}", common.spread).to_lowercase());
+    report.detail("server", bench.ground.facts().await?);
+    report.detail("posthaste", env!("CARGO_PKG_VERSION"));
+    report.detail("cores", std::thread::available_parallelism().map_or(0, usize::from));
+    Ok(report)
+}
+
+/// Resolves at a signal that asks us to end.
+async fn interrupted() -> &'static str {
+    let listen = |kind| signal(kind).ok();
+    let (Some(mut term), Some(mut int)) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    }
+}
