@@ -167,7 +167,7 @@ pub async fn a_replayed_letter_returns_to_its_place(fixture: &impl StoreFixture)
     assert_eq!(fixture.dead(SINK).await, [0; 0]);
     let batch = due_batch(&lease, anything()).await;
     let got: Vec<_> = batch.events.iter().map(|due| (due.stored.seq, due.reason)).collect();
-    assert_eq!(got, [(first, Reason::Replayed)]);
+    assert_eq!(got.first(), Some(&(first, Reason::Replayed)));
     deliver_deferred(&lease, &[first]).await;
     assert_eq!(due(&lease).await, [second]);
 }
