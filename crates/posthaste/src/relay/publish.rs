@@ -156,6 +156,8 @@ impl Lane {
         );
         let now = self.context.store_now();
         let (mut delivered, mut outage) = (0u64, None);
+        let answered =
+            verdicts.iter().any(|verdict| matches!(scope(verdict), Some(Scope::Event | Scope::Destination)));
         for (pending, verdict) in batch.into_iter().zip(verdicts) {
             if !self.destinations.is_empty() {
                 self.hear_of_destination(&pending.message.destination, &verdict);
@@ -176,7 +178,10 @@ impl Lane {
                 }
                 self.open_breaker(Instant::now());
             }
-            None => self.close_breaker(),
+            None if answered => self.close_breaker(),
+            // Held, all of it: that says nothing about the sink. A probe that ended so is repeated.
+            None if !self.breaker.is_closed() => self.open_breaker(Instant::now()),
+            None => {}
         }
     }
 
@@ -259,16 +264,9 @@ impl Lane {
     /// What a verdict says of a destination that was out of reach. One that judged the event itself is
     /// back; one that was not asked after all is asked again later.
     fn hear_of_destination(&mut self, destination: &str, verdict: &Verdict) {
-        let scope = match verdict {
-            Verdict::Delivered => Some(Scope::Event),
-            Verdict::Retry(failure) | Verdict::Rejected(failure) | Verdict::Unknown(failure) => {
-                Some(failure.scope)
-            }
-            Verdict::Held => None,
-        };
         let initial = Duration::from_millis(self.settings.breaker_initial_ms);
         let max = Duration::from_millis(self.settings.breaker_max_ms);
-        match scope {
+        match scope(verdict) {
             Some(Scope::Event) => drop(self.destinations.remove(destination)),
             Some(Scope::Destination) => {}
             Some(Scope::Sink) | None => {
@@ -307,6 +305,17 @@ impl Lane {
             in_turn(&pending.message),
         );
         self.window.defer(pending, deferral);
+    }
+}
+
+/// Whom a verdict is about; a delivery, like a rejection, about the event. `None`: it was not sent.
+fn scope(verdict: &Verdict) -> Option<Scope> {
+    match verdict {
+        Verdict::Delivered => Some(Scope::Event),
+        Verdict::Retry(failure) | Verdict::Rejected(failure) | Verdict::Unknown(failure) => {
+            Some(failure.scope)
+        }
+        Verdict::Held => None,
     }
 }
 
