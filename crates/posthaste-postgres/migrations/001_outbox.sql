@@ -114,6 +114,10 @@ begin
     raise exception 'posthaste: key is empty; leave it out for an event without a key' using errcode = '22023';
   elsif octet_length(key) > 1024 then
     raise exception 'posthaste: key has % bytes, at most 1024 are allowed', octet_length(key) using errcode = '22023';
+  elsif key ~ '[\r\n]' then
+    raise exception 'posthaste: key holds a line break' using errcode = '22023';
+  elsif content_type is not null and (content_type = '' or octet_length(content_type) > 255 or content_type ~ '[\r\n]') then
+    raise exception 'posthaste: content type must have 1 to 255 bytes without line breaks' using errcode = '22023';
   elsif octet_length(payload) > posthaste.payload_bytes_max() then
     raise exception 'posthaste: payload has % bytes, at most % are allowed', octet_length(payload), posthaste.payload_bytes_max()
       using errcode = '22023';

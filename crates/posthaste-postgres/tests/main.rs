@@ -1,6 +1,7 @@
 //! The PostgreSQL store against real servers.
 
 mod fixture;
+mod relay;
 mod stress;
 mod three_rules;
 

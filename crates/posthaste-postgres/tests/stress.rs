@@ -30,7 +30,11 @@ fn appends(key: &str, count: u64) -> String {
 /// One transaction, of one of many shapes, as scripts to run one after the other. The committed events
 /// are counted by the table itself.
 fn transaction(dice: &mut Dice, key: &str, gid: &str) -> Vec<String> {
-    let straggle = if dice.roll(12) == 0 { format!("select pg_sleep({});", 0.02 * dice.roll(20) as f64) } else { String::new() };
+    let straggle = if dice.roll(12) == 0 {
+        format!("select pg_sleep({});", 0.02 * dice.roll(20) as f64)
+    } else {
+        String::new()
+    };
     let few = appends(key, 1 + dice.roll(4));
     let script = match dice.roll(12) {
         0 => format!("begin; {few} {straggle} rollback;"),
@@ -40,10 +44,22 @@ fn transaction(dice: &mut Dice, key: &str, gid: &str) -> Vec<String> {
         4 => format!(
             "begin; do $$ begin perform posthaste.append('t', 'x'::text, '{key}'); raise 'no'; exception when others then null; end $$; {few} commit;"
         ),
-        5 => return vec![format!("begin; {few} {straggle} prepare transaction '{gid}'"), format!("commit prepared '{gid}'")],
-        6 => return vec![format!("begin; {few} prepare transaction '{gid}'"), format!("rollback prepared '{gid}'")],
+        5 => {
+            return vec![
+                format!("begin; {few} {straggle} prepare transaction '{gid}'"),
+                format!("commit prepared '{gid}'"),
+            ];
+        }
+        6 => {
+            return vec![
+                format!("begin; {few} prepare transaction '{gid}'"),
+                format!("rollback prepared '{gid}'"),
+            ];
+        }
         7 => format!("begin; {} {straggle} commit;", appends(key, 50 + dice.roll(400))),
-        8 => format!("insert into posthaste.outbox (topic, key, payload) values ('t', '{key}', 'x'), ('t', '{key}', 'y');"),
+        8 => format!(
+            "insert into posthaste.outbox (topic, key, payload) values ('t', '{key}', 'x'), ('t', '{key}', 'y');"
+        ),
         _ => format!("begin; {few} {straggle} commit;"),
     };
     vec![script]

@@ -51,7 +51,8 @@ impl MarksAtXmax {
                        and (seq > $1 or xid::text::bigint = any ($4))
                        and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot) order by seq";
         let snapshot = self.position.snapshot.to_string();
-        let rows = client.query(late, &[&from, &self.position.position, &snapshot, &elders]).await.expect("late");
+        let rows =
+            client.query(late, &[&from, &self.position.position, &snapshot, &elders]).await.expect("late");
         self.seen.extend(rows.iter().map(|row| row.get::<_, i64>(0)));
         let tail = "select seq from posthaste.outbox where seq > $1 order by seq";
         let rows = client.query(tail, &[&self.position.position]).await.expect("tail");
@@ -115,7 +116,11 @@ impl Stage {
         Some(Self {
             client,
             last: LastSeq { last: 0, seen: Vec::new() },
-            xmax: MarksAtXmax { position: Position::new(0, "1:1:".parse().expect("a snapshot")), marks: Marks::default(), seen: Vec::new() },
+            xmax: MarksAtXmax {
+                position: Position::new(0, "1:1:".parse().expect("a snapshot")),
+                marks: Marks::default(),
+                seen: Vec::new(),
+            },
             ours: Ours { lease, seen: Vec::new() },
             _store: store,
             fixture,
@@ -135,7 +140,8 @@ impl Stage {
     }
 
     async fn committed(&self) -> Vec<i64> {
-        let rows = self.client.query("select seq from posthaste.outbox order by seq", &[]).await.expect("all");
+        let rows =
+            self.client.query("select seq from posthaste.outbox order by seq", &[]).await.expect("all");
         rows.iter().map(|row| row.get(0)).collect()
     }
 }
@@ -146,7 +152,9 @@ fn lost(committed: &[i64], seen: &[i64]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_the_last_number_loses_a_late_commit_and_ours_does_not() {
-    let server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default().setting("autovacuum", "off")).await);
+    let server = require_service!(
+        Postgres::start(Version::V15, &PostgresOptions::default().setting("autovacuum", "off")).await
+    );
     let Some(mut stage) = Stage::set(&server).await else { return };
     let late = stage.open().await;
     late.batch_execute(APPEND).await.expect("append");
@@ -162,7 +170,9 @@ async fn f1_the_last_number_loses_a_late_commit_and_ours_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f3_marks_at_xmax_lose_a_running_transaction_that_no_snapshot_lists_and_ours_does_not() {
-    let server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default().setting("autovacuum", "off")).await);
+    let server = require_service!(
+        Postgres::start(Version::V15, &PostgresOptions::default().setting("autovacuum", "off")).await
+    );
     let Some(mut stage) = Stage::set(&server).await else { return };
     stage.read_all().await;
     // C draws late but has the lowest xid; F only runs; A has the highest xid and draws first.

@@ -32,7 +32,27 @@ impl Timestamp {
         let (year, month, day) = civil(days);
         let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
         let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:06}Z")
+        if !(0..=9999).contains(&year) {
+            return format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:06}Z");
+        }
+        // By hand: every message carries one, and the formatting machinery costs several times as much.
+        let mut text = String::with_capacity(27);
+        for (number, digits, after) in [
+            (year, 4, '-'),
+            (month, 2, '-'),
+            (day, 2, 'T'),
+            (hour, 2, ':'),
+            (minute, 2, ':'),
+            (second, 2, '.'),
+            (fraction, 6, 'Z'),
+        ] {
+            for place in (0..digits).rev() {
+                let digit = (number / 10_i64.pow(place) % 10) as u8;
+                text.push(char::from(b'0' + digit));
+            }
+            text.push(after);
+        }
+        text
     }
 
     /// Seconds from `earlier` to `self`; negative when `earlier` is later.
@@ -60,7 +80,7 @@ pub const TYPE_HEADER: &str = "type";
 
 /// Names that Posthaste writes itself on the way to a broker. An event may carry `type`; the others
 /// are refused at append, so that a consumer can trust them.
-pub const RESERVED_HEADERS: [&str; 4] = ["message-id", "key", "time", "source"];
+pub const RESERVED_HEADERS: [&str; 5] = ["message-id", "key", "time", "source", "posthaste-tombstone"];
 
 /// Header names and values, in the order they were given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -300,6 +320,12 @@ pub enum EventError {
         /// The limit.
         max: usize,
     },
+    /// The key holds a line break or a zero byte, which cannot travel in a header.
+    #[error("key holds a line break or a zero byte")]
+    KeyIllegal,
+    /// The content type cannot travel in a header.
+    #[error("content type must have 1 to 255 bytes without line breaks")]
+    ContentType,
     /// The payload is too large.
     #[error("payload has {bytes} bytes, at most {max} are allowed")]
     PayloadTooLarge {
@@ -328,6 +354,10 @@ impl Limits {
         {
             return Err(EventError::PayloadTooLarge { bytes: payload.len(), max: self.payload_bytes_max });
         }
+        let unfit = |text: &String| text.is_empty() || text.len() > 255 || text.contains(['\r', '\n', '\0']);
+        if event.content_type.as_ref().is_some_and(unfit) {
+            return Err(EventError::ContentType);
+        }
         if event.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > 255) {
             return Err(EventError::IdempotencyKey);
         }
@@ -355,6 +385,9 @@ impl Limits {
         }
         if key.len() > self.key_bytes_max {
             return Err(EventError::KeyTooLong { bytes: key.len(), max: self.key_bytes_max });
+        }
+        if key.bytes().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
+            return Err(EventError::KeyIllegal);
         }
         Ok(())
     }
@@ -453,6 +486,8 @@ mod tests {
         assert_eq!(check(&Event::new("grün", "x")), Ok(()));
         assert!(matches!(check(&Event::new("t".repeat(256), "x")), Err(EventError::TopicTooLong { .. })));
         assert_eq!(check(&Event::new("t", "x").with_key("")), Err(EventError::KeyEmpty));
+        assert_eq!(check(&Event::new("t", "x").with_key("a\nb")), Err(EventError::KeyIllegal));
+        assert_eq!(check(&Event::new("t", "x").with_content_type("a\nb")), Err(EventError::ContentType));
         assert!(matches!(
             check(&Event::new("t", vec![0; (1 << 20) + 1])),
             Err(EventError::PayloadTooLarge { .. })

@@ -173,8 +173,8 @@ pub trait Sink: Send + Sync + 'static {
     /// What this sink promises.
     fn capabilities(&self) -> Capabilities;
 
-    /// Publishes messages and answers with one verdict for each, in order. Calls may overlap. Dropping
-    /// the future means that every message without a verdict is [`Verdict::Unknown`]. Bounded by the
+    /// Publishes messages and answers with one verdict for each, in order. Calls may overlap;
+    /// their order is that of their first polls. Dropping the future means that every message without a verdict is [`Verdict::Unknown`]. Bounded by the
     /// sink's own delivery timeout; that whole time is one attempt.
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict>;
 
