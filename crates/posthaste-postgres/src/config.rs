@@ -16,7 +16,7 @@ pub enum TlsMode {
 }
 
 /// Connection and set-up of one outbox.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PostgresConfig {
     /// `postgres://user@host:port/database` or a key-value string.
     pub url: String,
@@ -74,6 +74,17 @@ impl Default for Retention {
             idempotency_keys: Duration::from_secs(7 * day),
             dead_letters: None,
         }
+    }
+}
+
+impl std::fmt::Debug for PostgresConfig {
+    /// Without the URL: it may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresConfig")
+            .field("schema", &self.schema)
+            .field("tls", &self.tls)
+            .field("pooled", &self.pooled)
+            .finish_non_exhaustive()
     }
 }
 

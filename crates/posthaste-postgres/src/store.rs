@@ -189,8 +189,15 @@ impl Inner {
         session.query(&sql("select turn from posthaste.ring for update"), &[]).await.map_err(store_error)?;
         self.agree_on_routes(session, plan).await?;
         let lanes = self.agree_on_lanes(session, plan).await?;
+        let untouched = sql("select not exists (select from posthaste.lanes)");
+        let untouched: bool = single(session.query(&untouched, &[]).await.map_err(store_error)?)?;
         for sink in &plan.sinks {
-            self.agree_on_sink(session, sink, lanes, mark).await?;
+            let start_at = match sink.start_at {
+                StartAt::Auto if untouched => StartAt::Earliest,
+                StartAt::Auto => StartAt::Now,
+                declared => declared,
+            };
+            self.agree_on_sink(session, sink, start_at, lanes, mark).await?;
         }
         let names: Vec<String> = plan.sinks.iter().map(|sink| sink.name.to_string()).collect();
         session
@@ -285,6 +292,7 @@ impl Inner {
         &self,
         session: &mut Session,
         sink: &SinkPlan,
+        start_at: StartAt,
         lanes: i32,
         mark: i64,
     ) -> Result<(), StoreError> {
@@ -302,8 +310,8 @@ impl Inner {
         if !known.is_empty() {
             return Ok(());
         }
-        let position = match sink.start_at {
-            StartAt::Now => {
+        let position = match start_at {
+            StartAt::Now | StartAt::Auto => {
                 "coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)".to_owned()
             }
             StartAt::Earliest => "0".to_owned(),
@@ -326,7 +334,7 @@ impl Inner {
             )
             .await
             .map_err(store_error)?;
-        tracing::info!(sink = name, start_at = ?sink.start_at, "new sink");
+        tracing::info!(sink = name, ?start_at, "new sink");
         Ok(())
     }
 

@@ -73,8 +73,11 @@ impl std::fmt::Display for LaneId {
 /// Where a sink that was never seen before begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StartAt {
-    /// With what is appended from now on.
+    /// With the oldest event if nobody has ever read this outbox, so that what was appended before the
+    /// first relay started is not skipped; otherwise with what is appended from now on.
     #[default]
+    Auto,
+    /// With what is appended from now on.
     Now,
     /// With the oldest event that the log still holds.
     Earliest,

@@ -244,12 +244,13 @@ impl Default for RouteSection {
     }
 }
 
-/// `"now"`, `"earliest"` or a number of the log.
+/// `"auto"`, `"now"`, `"earliest"` or a number of the log.
 mod start_at {
     use super::*;
 
     pub(super) fn serialize<S: Serializer>(start: &StartAt, out: S) -> Result<S::Ok, S::Error> {
         match start {
+            StartAt::Auto => out.serialize_str("auto"),
             StartAt::Now => out.serialize_str("now"),
             StartAt::Earliest => out.serialize_str("earliest"),
             StartAt::Seq(seq) => out.serialize_i64(*seq),
@@ -259,10 +260,11 @@ mod start_at {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<StartAt, D::Error> {
         let value = serde_json::Value::deserialize(input)?;
         match (value.as_str(), value.as_i64()) {
+            (Some("auto"), _) => Ok(StartAt::Auto),
             (Some("now"), _) => Ok(StartAt::Now),
             (Some("earliest"), _) => Ok(StartAt::Earliest),
             (_, Some(seq)) if seq >= 0 => Ok(StartAt::Seq(seq)),
-            _ => Err(D::Error::custom("must be \"now\", \"earliest\" or a number of the log")),
+            _ => Err(D::Error::custom("must be \"auto\", \"now\", \"earliest\" or a number of the log")),
         }
     }
 }

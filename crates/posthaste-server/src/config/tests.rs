@@ -258,7 +258,7 @@ fn variables_go_over_the_file() {
     assert_eq!(config.outboxes[1].postgres.url, "postgres://elsewhere/users");
     assert!(config.outboxes[1].postgres.pooled);
     assert_eq!(&*config.outboxes[0].service, "2024");
-    assert_eq!(config.sinks[1].start_at, StartAt::Now);
+    assert_eq!(config.sinks[1].start_at, StartAt::Auto);
     assert_eq!(config.outboxes[0].routes.routes()[1].topics.len(), 3, "topic and topics add up");
     assert_eq!(config.effective["sinks"]["nats"]["token"], "12345");
 }

@@ -31,20 +31,29 @@ pub(crate) fn moves(me: &str, mine: &[LaneId], roll: &Roll) -> Moves {
     // would touch it before it expires.
     let free = roll.lanes.iter().filter(|lane| lane.is_free || lane.owner.as_deref() == Some(me));
     let free = free.filter(|lane| !mine.contains(&lane.id));
-    let take = free.take(large - mine.len()).map(|lane| lane.id.clone()).collect();
+    // The larger share is for so many and no more: whoever yielded one must not take it back before
+    // the relay it was meant for has seen it.
+    let others = rich(large, roll).iter().filter(|name| **name != me).count();
+    let most = if large == small || others < total % relays { large } else { small };
+    let take = free.take(most.saturating_sub(mine.len())).map(|lane| lane.id.clone()).collect();
     Moves { take, release: Vec::new() }
 }
 
 /// Of the relays that hold a large share, only `allowed` may: the last by name yield, and only while
 /// somebody has less than a small share.
 fn must_yield(me: &str, large: usize, allowed: usize, roll: &Roll) -> bool {
+    rich(large, roll).iter().position(|name| *name == me).is_some_and(|rank| rank >= allowed)
+}
+
+/// Those that hold a large share, by name.
+fn rich(large: usize, roll: &Roll) -> Vec<&str> {
     let mut owned: FxHashMap<&str, usize> = FxHashMap::default();
     for owner in roll.lanes.iter().filter_map(owner) {
         *owned.entry(owner).or_default() += 1;
     }
     let mut rich: Vec<&str> = owned.iter().filter(|(_, n)| **n >= large).map(|(name, _)| *name).collect();
     rich.sort_unstable();
-    rich.iter().position(|name| *name == me).is_some_and(|rank| rank >= allowed)
+    rich
 }
 
 fn owner(lane: &LaneView) -> Option<&str> {
@@ -61,12 +70,12 @@ mod tests {
         LaneId { sink: "s".into(), lane: n }
     }
 
-    /// Lets relays take turns until nobody moves.
+    /// Lets relays take turns until nobody moves; each twice in a row, for its own release wakes it first.
     fn settle(lanes: i16, relays: &[&str], mut owners: Vec<Option<usize>>) -> Vec<usize> {
         owners.resize(lanes as usize, None);
         for _ in 0..50 {
             let before = owners.clone();
-            for (r, name) in relays.iter().enumerate() {
+            for (r, name) in relays.iter().enumerate().flat_map(|relay| [relay, relay]) {
                 let views = owners.iter().enumerate().map(|(n, owner)| LaneView {
                     id: lane(n as i16),
                     owner: owner.map(|o| relays[o].into()),

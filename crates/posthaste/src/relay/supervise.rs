@@ -177,7 +177,7 @@ impl Supervisor {
             plan.sinks.push(SinkEntry {
                 name: UNROUTED.into(),
                 sink,
-                start_at: StartAt::Now,
+                start_at: StartAt::Auto,
                 classes: ClassOverrides::new(),
             });
         }

@@ -33,7 +33,8 @@ impl Sink for Recorder {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let (mut arrived, mut seen) = (self.arrived.lock().expect("no panic"), self.seen.lock().expect("no panic"));
+        let (mut arrived, mut seen) =
+            (self.arrived.lock().expect("no panic"), self.seen.lock().expect("no panic"));
         let verdict = |message: &Message| {
             let key = message.stored.event.key.clone();
             if key.as_deref().is_some_and(|key| key.starts_with("bad")) {
@@ -92,7 +93,12 @@ impl Relays {
             service: "test".into(),
             relay: format!("relay-{}", self.count).into(),
             store: Arc::new(store),
-            sinks: vec![SinkEntry { name: "s".into(), sink, start_at: StartAt::Earliest, classes: Default::default() }],
+            sinks: vec![SinkEntry {
+                name: "s".into(),
+                sink,
+                start_at: StartAt::Earliest,
+                classes: Default::default(),
+            }],
             routes: routes.clone(),
             limits: Limits::default(),
             lanes: None,
@@ -103,7 +109,9 @@ impl Relays {
 }
 
 async fn server() -> Option<(Postgres, PostgresFixture)> {
-    let server = posthaste_testkit::services::require(Postgres::start(Version::V15, &PostgresOptions::default()).await)?;
+    let server = posthaste_testkit::services::require(
+        Postgres::start(Version::V15, &PostgresOptions::default()).await,
+    )?;
     let database = TestDatabase::create_on(&server).await.expect("a database");
     let fixture = PostgresFixture::on(database).await;
     Some((server, fixture))
@@ -117,7 +125,9 @@ async fn f18_a_huge_transaction_is_neither_lost_nor_waited_for() {
     let (large, small) = (40_000, 10_000);
     let writer = fixture.connect().await;
     let append = |prefix: &str, n: i32| {
-        format!("insert into posthaste.outbox (topic, key, payload) select 't', '{prefix}' || g % 50, 'x' from generate_series(1, {n}) g")
+        format!(
+            "insert into posthaste.outbox (topic, key, payload) select 't', '{prefix}' || g % 50, 'x' from generate_series(1, {n}) g"
+        )
     };
     writer.batch_execute(&format!("begin; {}", append("large-", large))).await.expect("the large one");
     let mut relays = Relays::new(&fixture);
@@ -128,7 +138,10 @@ async fn f18_a_huge_transaction_is_neither_lost_nor_waited_for() {
     for _ in 0..10 {
         fixture.connect().await.batch_execute(&append("small-", small / 10)).await.expect("a small one");
     }
-    eventually("the small ones pass", WAIT, || async { (recorder.distinct() == small as usize).then_some(()) }).await;
+    eventually("the small ones pass", WAIT, || async {
+        (recorder.distinct() == small as usize).then_some(())
+    })
+    .await;
     drop(relay);
     writer.batch_execute("commit").await.expect("commit");
     let (all, mut kills) = ((large + small) as usize, 1);
@@ -152,7 +165,10 @@ async fn f18_a_huge_transaction_is_neither_lost_nor_waited_for() {
 async fn f81_segments_turn_and_are_truncated_under_load_and_a_straggler_is_not_lost() {
     let Some((_server, fixture)) = server().await else { return };
     let straggler = fixture.connect().await;
-    straggler.batch_execute("begin; select posthaste.append('t', 'x'::text, 'straggler')").await.expect("append");
+    straggler
+        .batch_execute("begin; select posthaste.append('t', 'x'::text, 'straggler')")
+        .await
+        .expect("append");
     let mut relays = Relays::new(&fixture);
     relays.settings.sweep_interval_ms = 20;
     let short = Duration::from_millis(200);
@@ -163,17 +179,22 @@ async fn f81_segments_turn_and_are_truncated_under_load_and_a_straggler_is_not_l
     let (mut appended, mut slowest) = (0, Duration::ZERO);
     while Instant::now() < end {
         let started = Instant::now();
-        client.batch_execute("select posthaste.append('t', 'x'::text, 'k')").await.expect("an append never fails");
+        client
+            .batch_execute("select posthaste.append('t', 'x'::text, 'k')")
+            .await
+            .expect("an append never fails");
         slowest = slowest.max(started.elapsed());
         appended += 1;
     }
-    let turns = "select (select turn from posthaste.ring), (select count(*) from posthaste.outbox where segment = 1)";
+    let turns =
+        "select (select turn from posthaste.ring), (select count(*) from posthaste.outbox where segment = 1)";
     let row = client.query_one(turns, &[]).await.expect("the ring");
     println!("{appended} appended, slowest {slowest:?}, turn {}", row.get::<_, i64>(0));
     assert!(row.get::<_, i64>(0) > 1, "the ring turned");
     // Its insert is in segment 1, which must not be truncated before it has ended.
     straggler.batch_execute("commit").await.expect("commit");
-    eventually("everything arrives", WAIT, || async { (recorder.distinct() == appended + 1).then_some(()) }).await;
+    eventually("everything arrives", WAIT, || async { (recorder.distinct() == appended + 1).then_some(()) })
+        .await;
     eventually("segment 1 is truncated at last", WAIT, || async {
         let old = "select not exists (select from posthaste.outbox_1 where seq < 100) and (select turn from posthaste.ring) > 8";
         client.batch_execute("select posthaste.append('t', 'x'::text, 'k')").await.expect("append");
@@ -181,7 +202,11 @@ async fn f81_segments_turn_and_are_truncated_under_load_and_a_straggler_is_not_l
     })
     .await;
     let notes = "select count(*) from posthaste.segments where audit_note is not null";
-    assert_eq!(client.query_one(notes, &[]).await.expect("audit").get::<_, i64>(0), 0, "every audit balances");
+    assert_eq!(
+        client.query_one(notes, &[]).await.expect("audit").get::<_, i64>(0),
+        0,
+        "every audit balances"
+    );
     recorder.assert_order();
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
@@ -197,7 +222,9 @@ async fn f55_many_deferred_events_hold_their_keys_and_cost_fresh_ones_nothing() 
     relays.retry = RetryPolicy { initial_ms: 300_000, max_attempts: 1_000, ..RetryPolicy::default() };
     let recorder = Arc::clone(&relays.recorder);
     let relay = relays.start().await;
-    let bad = format!("insert into posthaste.outbox (topic, key, payload) select 't', 'bad-' || g, 'x' from generate_series(1, {many}) g");
+    let bad = format!(
+        "insert into posthaste.outbox (topic, key, payload) select 't', 'bad-' || g, 'x' from generate_series(1, {many}) g"
+    );
     client.batch_execute(&bad).await.expect("append");
     let deferred = "select count(*) from posthaste.deferred";
     eventually("all are deferred", WAIT, || async {
