@@ -163,6 +163,14 @@ impl Outbox {
 /// tx.commit().await?; // the order and its event, or neither
 /// # Ok(()) }
 /// ```
+///
+/// A connection is no transaction, and neither is a pool. The mistake does not compile (F8):
+///
+/// ```compile_fail,E0308
+/// # async fn place(client: &mut tokio_postgres::Client, event: &posthaste::Event) {
+/// let _ = posthaste_postgres::append(client, event).await;
+/// # }
+/// ```
 pub async fn append(tx: &mut Transaction<'_>, event: &Event) -> Result<Uuid, AppendError> {
     DEFAULT.append(tx, event).await
 }

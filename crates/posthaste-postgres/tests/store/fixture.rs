@@ -22,6 +22,14 @@ impl PostgresFixture {
         Some(Self::on(database).await)
     }
 
+    pub(crate) async fn with_schema(schema: &str) -> Option<Self> {
+        let database = services::require(TestDatabase::create().await)?;
+        let client = database.connect().await.expect("the test's own database answers");
+        let config = PostgresConfig { schema: schema.to_owned(), ..PostgresConfig::new(database.url()) };
+        migrate::up(&config, &migrate::Roles::default()).await.expect("the migration applies");
+        Some(Self { database, client })
+    }
+
     pub(crate) async fn on(database: TestDatabase) -> Self {
         let client = database.connect().await.expect("the test's own database answers");
         let config = PostgresConfig::new(database.url());

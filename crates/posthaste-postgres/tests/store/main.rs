@@ -1,5 +1,6 @@
 //! The PostgreSQL store against real servers.
 
+mod append;
 mod fixture;
 mod relay;
 mod stress;

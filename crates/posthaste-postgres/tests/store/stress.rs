@@ -5,7 +5,6 @@
 use crate::fixture::PostgresFixture;
 use crate::three_rules::plan;
 use posthaste::store::{LaneId, Lease, PageLimit, Settlement, Store};
-use posthaste_testkit::conformance::store::StoreFixture;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Postgres, PostgresOptions, TestDatabase, Version};
 use std::collections::{HashMap, HashSet};
