@@ -135,3 +135,24 @@ pub(crate) async fn missing(
     let index = |row: &tokio_postgres::Row| usize::try_from(row.get::<_, i64>(0) - 1).ok();
     Ok(rows.iter().filter_map(|row| rights.get(index(row)?).cloned()).collect())
 }
+
+/// Changing the log.
+pub(crate) fn forbidden_on_tables() -> Vec<Right> {
+    let mut rights = on("table", &["outbox"], &["UPDATE", "DELETE", "TRUNCATE"]);
+    rights.extend(on("table", &SEGMENTS, &["INSERT", "UPDATE", "DELETE", "TRUNCATE"]));
+    rights
+}
+
+/// Supplying what the log's defaults must supply.
+pub(crate) fn forbidden_on_columns() -> Vec<Right> {
+    let column =
+        |column: &'static str| Right { kind: "column", object: "outbox", column, privilege: "INSERT" };
+    ["seq", "xid", "segment"].map(column).to_vec()
+}
+
+/// Setting numbers back, turning the ring. USAGE on the segments' sequence is nextval: it turns the ring.
+pub(crate) fn forbidden_on_sequences() -> Vec<Right> {
+    let mut rights = on("sequence", &["outbox_seq"], &["UPDATE"]);
+    rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["USAGE", "UPDATE"]));
+    rights
+}

@@ -45,6 +45,15 @@ impl PostgresAdmin {
         status
     }
 
+    /// Sinks that left the configuration: not part of a status, but their events may still be here.
+    pub(crate) async fn retired_sinks(&self) -> Result<Vec<SinkStatus>, AdminError> {
+        let mut session = self.sessions.session().await?;
+        let sql = "select coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)";
+        let last_value = one(&self.query(&mut session, sql, &[]).await?)?.get(0);
+        let overview = Overview { last_value, rates: FxHashMap::default(), controls: FxHashMap::default() };
+        self.sinks(&mut session, &overview, true).await
+    }
+
     async fn look_in(&self, session: &mut Session) -> Result<OutboxStatus, AdminError> {
         let rows = self.query(session, include_str!("../../sql/admin/overview.sql"), &[]).await?;
         let row = one(&rows)?;
@@ -53,10 +62,7 @@ impl PostgresAdmin {
             rates: self.rates(session).await?,
             controls: self.controls(session).await?,
         };
-        let mut sinks = Vec::new();
-        for lanes in self.lanes(session).await? {
-            sinks.push(self.sink(session, &overview, lanes).await?);
-        }
+        let sinks = self.sinks(session, &overview, false).await?;
         Ok(OutboxStatus {
             now: Timestamp(row.get("now")),
             relays: row.get("relays"),
@@ -80,8 +86,22 @@ impl PostgresAdmin {
         Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
     }
 
-    async fn lanes(&self, session: &mut Session) -> Result<Vec<Lanes>, AdminError> {
-        let rows = self.query(session, include_str!("../../sql/admin/lanes.sql"), &[]).await?;
+    async fn sinks(
+        &self,
+        session: &mut Session,
+        overview: &Overview,
+        retired: bool,
+    ) -> Result<Vec<SinkStatus>, AdminError> {
+        let mut sinks = Vec::new();
+        for lanes in self.lanes(session, retired).await? {
+            sinks.push(self.sink(session, overview, lanes).await?);
+        }
+        Ok(sinks)
+    }
+
+    async fn lanes(&self, session: &mut Session, retired: bool) -> Result<Vec<Lanes>, AdminError> {
+        let params: [Param<'_>; 1] = [(&retired, Type::BOOL)];
+        let rows = self.query(session, include_str!("../../sql/admin/lanes.sql"), &params).await?;
         let mut sinks: Vec<Lanes> = Vec::new();
         for row in &rows {
             let sink: String = row.get("sink");

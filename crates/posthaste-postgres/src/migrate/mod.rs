@@ -20,6 +20,7 @@ mod roles;
 mod script;
 
 pub use roles::Roles;
+pub(crate) use script::bytes_max as payload_bytes_max;
 pub use script::sql;
 
 use crate::config::PostgresConfig;
@@ -138,6 +139,12 @@ pub async fn status(config: &PostgresConfig) -> Result<Status, StoreError> {
         MIGRATIONS.iter().filter(|migration| current.is_none_or(|current| migration.version > current));
     let pending = missing.map(|migration| (migration.version, migration.name.to_owned())).collect();
     Ok(Status { current, latest: SCHEMA_VERSION, applied, pending })
+}
+
+/// Whether a version was applied with another text than this binary has.
+pub(crate) fn differs(version: i32, checksum: &str) -> bool {
+    let known = MIGRATIONS.iter().find(|migration| migration.version == version);
+    known.is_some_and(|migration| migration.checksum() != checksum)
 }
 
 /// The schema's version, if this binary may work on it: its own, or the next one.

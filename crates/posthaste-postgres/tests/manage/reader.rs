@@ -16,6 +16,14 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) async fn join(config: &PostgresConfig, name: &str, sink: &str) -> Self {
+        Self::try_join(config, name, sink).await.expect("lanes are sound")
+    }
+
+    pub(crate) async fn try_join(
+        config: &PostgresConfig,
+        name: &str,
+        sink: &str,
+    ) -> Result<Self, StoreError> {
         let store = PostgresStore::connect(config.clone()).await.expect("the outbox is there");
         let sink: Arc<str> = sink.into();
         let plan = JoinPlan {
@@ -31,8 +39,8 @@ impl Reader {
         };
         store.join(&plan).await.expect("joined");
         let mut reader = Self { store, leases: Vec::new(), sink };
-        reader.take().await.expect("lanes are sound");
-        reader
+        reader.take().await?;
+        Ok(reader)
     }
 
     /// Takes what is free; leases that are lost are forgotten.

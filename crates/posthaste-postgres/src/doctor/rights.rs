@@ -1,0 +1,75 @@
+//! Rights: that the relay has what it needs, and that applications have no more than that.
+
+use super::{Exam, Verdict, fail, list, ok};
+use crate::rights::{self, Right};
+use tokio_postgres::Error;
+
+/// What an application must not be able to do, by check.
+const FORBIDDEN: [(&str, fn() -> Vec<Right>, &str); 3] = [
+    (
+        "app_table_rights",
+        rights::forbidden_on_tables,
+        "the log is written once: a row that is changed or removed is an event that is lost or sent wrongly",
+    ),
+    (
+        "app_column_rights",
+        rights::forbidden_on_columns,
+        "a number, xid or segment that does not come from its default makes cursors skip events, or lets a row slip into a \
+         segment that is being truncated",
+    ),
+    (
+        "app_sequence_rights",
+        rights::forbidden_on_sequences,
+        "setting outbox_seq back makes cursors skip events, turning outbox_segment lets rows slip into a segment that is being \
+         truncated",
+    ),
+];
+
+pub(super) async fn examine(exam: &mut Exam) {
+    let relay = relay(exam).await;
+    exam.note_result("relay_rights", relay);
+    let roles = app_roles(exam).await;
+    for (check, forbidden, danger) in FORBIDDEN {
+        let verdict = match &roles {
+            Ok(roles) => excess(exam, roles, &forbidden(), danger).await,
+            Err(error) => Ok(fail(format!("could not be checked: {}", crate::error::describe(error)))),
+        };
+        exam.note_result(check, verdict);
+    }
+}
+
+async fn relay(exam: &mut Exam) -> Result<Verdict, Error> {
+    let missing = rights::missing(&exam.sessions, &mut exam.session, None, &rights::relay()).await?;
+    if missing.is_empty() {
+        return Ok(ok("the connected role has all that a relay needs"));
+    }
+    let missing: Vec<String> = missing.iter().map(Right::to_string).collect();
+    Ok(fail(format!(
+        "the connected role lacks {}: a relay would stop where it needs it, and events wait in the log. Make it a member of \
+         the relay's role, or grant it; `posthaste migrate sql` prints the statements",
+        list(&missing)
+    )))
+}
+
+async fn app_roles(exam: &mut Exam) -> Result<Vec<String>, Error> {
+    let rows = exam.query(include_str!("../../sql/doctor/app_roles.sql"), &[]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+async fn excess(
+    exam: &mut Exam,
+    roles: &[String],
+    forbidden: &[Right],
+    danger: &str,
+) -> Result<Verdict, Error> {
+    let mut found = Vec::new();
+    for role in roles {
+        let missing = rights::missing(&exam.sessions, &mut exam.session, Some(role), forbidden).await?;
+        let held = forbidden.iter().filter(|right| !missing.contains(right));
+        found.extend(held.map(|right| format!("{role}: {right}")));
+    }
+    if found.is_empty() {
+        return Ok(ok(format!("{} roles may append, and no more than that", roles.len())));
+    }
+    Ok(fail(format!("an application's role has too many rights ({}): {danger}. Revoke them", list(&found))))
+}

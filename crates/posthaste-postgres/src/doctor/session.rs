@@ -1,0 +1,117 @@
+//! The way to the server: whether a session is one, and whether notifications arrive.
+
+use super::{Exam, Verdict, fail, ok, warn};
+use crate::config::PostgresConfig;
+use crate::connect::open;
+use crate::error::store_error;
+use crate::session::quote;
+use posthaste::store::StoreError;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+pub(super) async fn examine(exam: &mut Exam) {
+    let config = exam.sessions.config().clone();
+    let unknown = |error: StoreError| fail(format!("could not be checked: {error}"));
+    let pooler = is_pooled(&config).await.map_or_else(unknown, |pooled| judge_pooler(pooled, config.pooled));
+    exam.note("pooler", pooler);
+    if config.pooled || !config.wakeups {
+        exam.note("notify", ok("not used with this configuration"));
+        return;
+    }
+    let arrives = notification_arrives(&config, exam.bounds.notify).await;
+    exam.note(
+        "notify",
+        arrives.map_or_else(|error| fail(format!("could not be checked: {error}")), judge_notify),
+    );
+}
+
+/// Whether a pooler in transaction mode lies in between. It gives a connection of the server to whoever
+/// needs one: while a second client holds a transaction open, the first one finds itself elsewhere, or
+/// the second one is where the first one was. A session lock that vanished would prove the same, but with
+/// an idle pool it usually does not vanish.
+async fn is_pooled(config: &PostgresConfig) -> Result<bool, StoreError> {
+    for _ in 0..3 {
+        let first = open(config, None).await?;
+        let before = backend(&first.client).await?;
+        let second = open(config, None).await?;
+        second.client.batch_execute("begin").await.map_err(store_error)?;
+        let other = backend(&second.client).await?;
+        let after = backend(&first.client).await?;
+        second.client.batch_execute("rollback").await.map_err(store_error)?;
+        if before != after || other == before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The simple protocol: a pooler may not know named statements.
+async fn backend(client: &Client) -> Result<String, StoreError> {
+    let answer = client.simple_query("select pg_backend_pid()").await.map_err(store_error)?;
+    let pid = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    pid.ok_or_else(|| StoreError::Broken("the server did not say who it is".to_owned()))
+}
+
+fn judge_pooler(found: bool, configured: bool) -> Verdict {
+    match (found, configured) {
+        (false, false) => ok("a session is a session"),
+        (false, true) => {
+            ok("pooled = true and no pooler was seen; without that setting hand-over would be quicker")
+        }
+        (true, true) => warn(
+            "a pooler in transaction mode, as configured: there is no session to hold, so a relay that died is noticed when its \
+             lease expires and not at once, and nobody is woken. For quick hand-over connect relays to the server itself",
+        ),
+        (true, false) => fail(
+            "a pooler in transaction mode lies between, and pooled = false: session locks and LISTEN get lost, so leases are \
+             taken from living relays, and named statements fail. Set pooled = true, or connect relays to the server itself",
+        ),
+    }
+}
+
+/// Sends a notification to itself, on a channel that nobody else listens to.
+async fn notification_arrives(
+    config: &PostgresConfig,
+    at_most: std::time::Duration,
+) -> Result<bool, StoreError> {
+    let arrived = Arc::new(Notify::new());
+    let arrives = Arc::clone(&arrived);
+    let listener = open(config, Some(Box::new(move |_: &str| arrives.notify_one()))).await?;
+    let channel = quote(&format!("posthaste_doctor_{}", uuid::Uuid::new_v4().simple()));
+    listener.client.batch_execute(&format!("listen {channel}")).await.map_err(store_error)?;
+    let sender = open(config, None).await?;
+    sender.client.batch_execute(&format!("notify {channel}")).await.map_err(store_error)?;
+    Ok(tokio::time::timeout(at_most, arrived.notified()).await.is_ok())
+}
+
+fn judge_notify(arrived: bool) -> Verdict {
+    if arrived {
+        return ok("a notification arrives");
+    }
+    warn(
+        "a notification did not arrive: nobody wakes a sleeping relay, and an event after a quiet time waits for the next poll. \
+         Is there a pooler in between? Connect relays to the server itself, or set wakeups = false",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste::sink::Level;
+
+    #[test]
+    fn a_pooler_is_only_wrong_where_it_is_not_expected() {
+        let level = |found, configured| judge_pooler(found, configured).0;
+        assert_eq!((level(false, false), level(false, true)), (Level::Ok, Level::Ok));
+        assert_eq!((level(true, true), level(true, false)), (Level::Warn, Level::Fail));
+    }
+
+    #[test]
+    fn a_notification_that_does_not_come_is_a_warning() {
+        assert_eq!((judge_notify(true).0, judge_notify(false).0), (Level::Ok, Level::Warn));
+    }
+}
