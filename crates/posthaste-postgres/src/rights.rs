@@ -1,7 +1,8 @@
 //! What each role must be able to do, as a table.
 //!
 //! `roles.sql` grants it; this says it once more, so that `migrate up` can see whether anything is left
-//! to grant and `doctor` can name the right that is missing. A test compares the two.
+//! to grant and `doctor` can name the right that is missing. Tests see that a second `up` finds nothing to
+//! grant, hence that the file covers the table.
 
 use crate::session::{Sessions, quote};
 use tokio_postgres::Error;

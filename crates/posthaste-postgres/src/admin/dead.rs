@@ -66,7 +66,7 @@ impl Clause {
         self.values.push((Box::new(value), kind));
     }
 
-    fn into_text(&self, sql: &str) -> String {
+    fn put_into(&self, sql: &str) -> String {
         sql.replace("/*filter*/", &self.sql)
     }
 
@@ -84,7 +84,7 @@ impl PostgresAdmin {
         limit: i64,
     ) -> Result<Vec<DeadLetter>, AdminError> {
         let clause = Clause::of(filter, 3);
-        let sql = clause.into_text(include_str!("../../sql/admin/dead_list.sql"));
+        let sql = clause.put_into(include_str!("../../sql/admin/dead_list.sql"));
         let limit = limit.clamp(1, ROWS_MAX);
         let params = clause.params(&[(&after, Type::INT8), (&limit, Type::INT8)]);
         let rows = self.query(&mut self.sessions.session().await?, &sql, &params).await?;
@@ -99,7 +99,7 @@ impl PostgresAdmin {
 
     pub(super) async fn count_dead(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
         let clause = Clause::of(filter, 1);
-        let sql = clause.into_text(include_str!("../../sql/admin/dead_count.sql"));
+        let sql = clause.put_into(include_str!("../../sql/admin/dead_count.sql"));
         let rows = self.query(&mut self.sessions.session().await?, &sql, &clause.params(&[])).await?;
         Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
     }
@@ -161,7 +161,7 @@ impl PostgresAdmin {
         let clause = Clause::of(filter, 2);
         let chunk = chunk.clamp(1, ROWS_MAX);
         let rows =
-            self.query(session, &clause.into_text(sql), &clause.params(&[(&chunk, Type::INT8)])).await?;
+            self.query(session, &clause.put_into(sql), &clause.params(&[(&chunk, Type::INT8)])).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 

@@ -4,34 +4,40 @@ use super::{Exam, Verdict, fail, list, ok};
 use crate::rights::{self, Right};
 use tokio_postgres::Error;
 
-/// What an application must not be able to do, by check.
-const FORBIDDEN: [(&str, fn() -> Vec<Right>, &str); 3] = [
-    (
-        "app_table_rights",
-        rights::forbidden_on_tables,
-        "the log is written once: a row that is changed or removed is an event that is lost or sent wrongly",
-    ),
-    (
-        "app_column_rights",
-        rights::forbidden_on_columns,
-        "a number, xid or segment that does not come from its default makes cursors skip events, or lets a row slip into a \
-         segment that is being truncated",
-    ),
-    (
-        "app_sequence_rights",
-        rights::forbidden_on_sequences,
-        "setting outbox_seq back makes cursors skip events, turning outbox_segment lets rows slip into a segment that is being \
-         truncated",
-    ),
+/// What an application must not be able to do.
+struct Forbidden {
+    check: &'static str,
+    rights: fn() -> Vec<Right>,
+    danger: &'static str,
+}
+
+const FORBIDDEN: [Forbidden; 3] = [
+    Forbidden {
+        check: "app_table_rights",
+        rights: rights::forbidden_on_tables,
+        danger: "the log is written once: a row that is changed or removed is an event that is lost or sent wrongly",
+    },
+    Forbidden {
+        check: "app_column_rights",
+        rights: rights::forbidden_on_columns,
+        danger: "a number, xid or segment that does not come from its default makes cursors skip events, or lets a row \
+                 slip into a segment that is being truncated",
+    },
+    Forbidden {
+        check: "app_sequence_rights",
+        rights: rights::forbidden_on_sequences,
+        danger: "setting outbox_seq back makes cursors skip events, turning outbox_segment lets rows slip into a segment \
+                 that is being truncated",
+    },
 ];
 
 pub(super) async fn examine(exam: &mut Exam) {
     let relay = relay(exam).await;
     exam.note_result("relay_rights", relay);
     let roles = app_roles(exam).await;
-    for (check, forbidden, danger) in FORBIDDEN {
+    for Forbidden { check, rights, danger } in FORBIDDEN {
         let verdict = match &roles {
-            Ok(roles) => excess(exam, roles, &forbidden(), danger).await,
+            Ok(roles) => excess(exam, roles, &rights(), danger).await,
             Err(error) => Ok(fail(format!("could not be checked: {}", crate::error::describe(error)))),
         };
         exam.note_result(check, verdict);

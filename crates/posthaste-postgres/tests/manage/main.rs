@@ -1,6 +1,7 @@
 //! Migrations, administration and doctor against real servers.
 
 mod admin;
+mod dead;
 mod doctor;
 mod lanes;
 mod migrate;

@@ -34,13 +34,11 @@ async fn a_fresh_database_is_set_up_once() {
 #[tokio::test]
 async fn a_repetition_writes_nothing() {
     let setting = require_service!(Setting::new().await);
-    let written = "select sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint from pg_stat_sys_tables where relname in ('pg_class', 'pg_proc', 'pg_attribute')";
-    // Catalogs are written by GRANT even when nothing changes; the transaction id tells without a delay.
+    // GRANT writes a new version of its row even when nothing changes.
     let acl = "select string_agg(xmin::text, ',' order by oid) from pg_class where relnamespace = 'posthaste'::regnamespace";
     let before = setting.text(acl).await;
     migrate::up(&setting.config, &setting.roles).await.expect("permitted");
     assert_eq!(setting.text(acl).await, before);
-    assert!(setting.number(written).await > 0);
 }
 
 #[tokio::test]
