@@ -128,15 +128,17 @@ begin
   elsif idempotency_key is not null and (idempotency_key = '' or octet_length(idempotency_key) > 255) then
     raise exception 'posthaste: idempotency key must have 1 to 255 bytes' using errcode = '22023';
   end if;
-  if idempotency_key is not null then
+  while idempotency_key is not null loop
     insert into posthaste.idempotency_keys as k (topic, key, id) values (topic, idempotency_key, result)
       on conflict on constraint idempotency_keys_pkey do nothing;
-    if not found then
-      select k.id into earlier from posthaste.idempotency_keys k
-       where k.topic = append.topic and k.key = append.idempotency_key;
+    exit when found;
+    select k.id into earlier from posthaste.idempotency_keys k
+     where k.topic = append.topic and k.key = append.idempotency_key;
+    if found then
       return earlier;
     end if;
-  end if;
+    -- Its time ran out between the two statements: once more.
+  end loop;
   insert into posthaste.outbox (id, topic, key, headers, content_type, payload, deliver_at)
     values (result, topic, key, headers, content_type, payload, deliver_at);
   return result;
@@ -167,14 +169,15 @@ create table posthaste.segments (
   segment    smallint primary key,
   turn       bigint,                  -- the turn it was opened at; null: empty
   opened_at  timestamptz,
-  opened_xid xid8,                    -- taken after it was opened: receipts of its rows are younger
+  opened_xid xid8 not null,           -- taken when it was last empty: receipts of its rows are younger
   closed_at  timestamptz,
   seal_xid   xid8,                    -- taken in a later transaction than the turn away from it
   closing    boolean not null default false,  -- audited; readers leave it out until it is truncated
+  truncated_at timestamptz,           -- not turned into right after: a reader may still leave it out
   audit_note text
 );
-insert into posthaste.segments (segment) select n from generate_series(1, 8) n;
-update posthaste.segments set turn = 1, opened_at = clock_timestamp(), opened_xid = pg_current_xact_id() where segment = 1;
+insert into posthaste.segments (segment, opened_xid) select n, pg_current_xact_id() from generate_series(1, 8) n;
+update posthaste.segments set turn = 1, opened_at = clock_timestamp() where segment = 1;
 
 -- Small facts agreed by all relays: routes in force, lane count, the cluster's identity.
 create table posthaste.state (
@@ -198,6 +201,8 @@ create table posthaste.lanes (
   slot_to          smallint not null,
   filter           text not null,     -- what the sink reads, for the audit
   filter_n         bigint not null,   -- receipts up to this one were read under another filter
+  filter_before    text,              -- what was read before the routes changed …
+  filter_until     bigint not null default 0,  -- … and is still read up to this number, so that nothing is skipped
   owner            text,
   heart            integer,
   epoch            bigint not null default 0,

@@ -4,7 +4,7 @@ insert into posthaste.deferred (sink, seq, slot, id, topic, key, headers, conten
                                 appended_at, route, destination, reason, holds, attempts, due_at,
                                 error_class, last_error, last_error_at)
 select $1, o.seq, o.slot, o.id, o.topic, o.key, o.headers, o.content_type, o.payload, o.deliver_at,
-       o.appended_at, d.route, d.destination, d.reason, d.holds and o.key is not null, d.attempts,
+       o.appended_at, d.route, d.destination, d.reason, d.holds and o.key is not null and octet_length(o.key) <= 1024, d.attempts,
        case d.due when 'behind' then 'infinity'
                   when 'delivery' then coalesce(o.deliver_at, clock_timestamp())
                   else clock_timestamp() + make_interval(secs => d.delay) end,

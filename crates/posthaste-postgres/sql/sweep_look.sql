@@ -4,7 +4,7 @@ select r.turn,
        pg_sequence_last_value('posthaste.outbox_segment'::regclass)::smallint as current,
        c.opened_at < clock_timestamp() - make_interval(secs => $1) as old,
        pg_table_size(format('posthaste.outbox_%s', c.segment)::regclass) as bytes,
-       n.turn is null as next_empty,
+       n.turn is null and (n.truncated_at is null or n.truncated_at < clock_timestamp() - interval '5 s') as next_empty,
        (select min(segment) from posthaste.segments where closed_at is not null and seal_xid is null) as to_seal,
        (select segment from posthaste.segments
          where seal_xid is not null and not closing and audit_note is null

@@ -1,7 +1,7 @@
 -- Locks a lane's row and says whether it may be taken: it has no live owner, or the asker itself owned
 -- it and lost it in a crash of the server. Row lock: two takers go one after the other, and
 -- the second sees the first one's owner and epoch.
-select l.epoch, l.owner, l.slot_from, l.slot_to, l.filter, l.unclean, l.unclean_position, l.in_hand, l.suspect,
+select l.epoch, l.owner, l.slot_from, l.slot_to, l.filter, l.filter_before, l.filter_until, l.unclean, l.unclean_position, l.in_hand, l.suspect,
        l.suspect_deaths,
        l.owner is null or l.owner = $3 or l.expires_at <= clock_timestamp()
          or (l.heart is not null and not exists (

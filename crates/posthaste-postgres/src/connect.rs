@@ -2,6 +2,10 @@
 //!
 //! A password file is read at every connect, and TLS files too, so that a rotation needs no restart.
 //! There are two TLS modes, none and verify-full: encryption without verification protects from nobody.
+//!
+//! A line can die without a word: a host vanishes, a firewall forgets a connection. The kernel finds that
+//! out by itself (keepalive), and where something in between still answers for the dead, a bound on the
+//! wait does ([`Connection::within`]).
 
 use crate::config::{PostgresConfig, TlsMode};
 use crate::error::{describe, store_error};
@@ -11,14 +15,36 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+
+/// A silent peer is asked for a sign of life after this long, and again every third of it; the kernel's own
+/// two hours are longer than any lease.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Bytes that nobody acknowledges for this long end the connection.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// A connection and the task that drives it. Dropping it closes both.
 pub(crate) struct Connection {
     pub(crate) client: Client,
-    _driver: Task<()>,
+    driver: Task<()>,
+}
+
+impl Connection {
+    /// Waits for an answer, but not for ever: a connection that is silent for this long is cut, and the call
+    /// fails as on any lost connection, its outcome unknown (G7).
+    pub(crate) async fn within<T>(&self, limit: Option<Duration>, call: impl Future<Output = T>) -> T {
+        let Some(limit) = limit else { return call.await };
+        let mut call = pin!(call);
+        if let Ok(answer) = tokio::time::timeout(limit, &mut call).await {
+            return answer;
+        }
+        self.driver.abort();
+        call.await
+    }
 }
 
 /// What to do with NOTIFY messages that arrive on a connection.
@@ -27,9 +53,9 @@ pub(crate) type OnNotify = Box<dyn FnMut(&str) + Send>;
 /// Connects and returns a plain client; its driver runs until the client is dropped. For tools.
 pub async fn connect(config: &PostgresConfig) -> Result<Client, StoreError> {
     let connection = open(config, None).await?;
-    let Connection { client, _driver } = connection;
+    let Connection { client, driver } = connection;
     // The driver ends by itself when the client is dropped: it must not be aborted before.
-    _driver.detach();
+    driver.detach();
     Ok(client)
 }
 
@@ -43,6 +69,8 @@ pub(crate) async fn open(
     })?;
     target.connect_timeout(config.connect_timeout);
     target.application_name("posthaste");
+    target.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE / 3).keepalives_retries(3);
+    target.tcp_user_timeout(UNACKNOWLEDGED_MAX);
     if let Some(path) = &config.password_file {
         let password = read(path)?;
         target.password(String::from_utf8_lossy(&password).trim_end_matches(['\r', '\n']));
@@ -66,13 +94,13 @@ async fn establish(
         TlsMode::Disable => {
             target.ssl_mode(SslMode::Disable);
             let (client, connection) = target.connect(NoTls).await.map_err(store_error)?;
-            Ok(Connection { client, _driver: drive(connection, on_notify) })
+            Ok(Connection { client, driver: drive(connection, on_notify) })
         }
         TlsMode::VerifyFull => {
             target.ssl_mode(SslMode::Require);
             let tls = tokio_postgres_rustls::MakeRustlsConnect::new(client_config(config)?);
             let (client, connection) = target.connect(tls).await.map_err(store_error)?;
-            Ok(Connection { client, _driver: drive(connection, on_notify) })
+            Ok(Connection { client, driver: drive(connection, on_notify) })
         }
     }
 }

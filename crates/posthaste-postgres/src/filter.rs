@@ -30,6 +30,21 @@ pub(crate) fn condition(stored: &str) -> String {
     if sign == '-' { format!(" and not ({any})") } else { format!(" and {any}") }
 }
 
+/// The condition of a filter that replaced another: up to `until` what the former one took is read too,
+/// so that a change of routes skips nothing that was waiting (what no route takes any more ends among
+/// the dead letters, where it can be seen and replayed).
+pub(crate) fn condition_since(stored: &str, before: Option<&str>, until: i64) -> String {
+    let (now, Some(before)) = (condition(stored), before) else { return condition(stored) };
+    let former = condition(before);
+    if now.is_empty() {
+        return now;
+    }
+    let bare = |text: &str| {
+        if text.is_empty() { "true".to_owned() } else { text.trim_start_matches(" and ").to_owned() }
+    };
+    format!(" and (({}) or (seq <= {until} and ({})))", bare(&now), bare(&former))
+}
+
 /// The condition of a range of slots; empty when it is all of them.
 pub(crate) fn slots((from, to): (i16, i16)) -> String {
     if from == 0 && i32::from(to) == crate::store::SLOTS - 1 {

@@ -22,6 +22,9 @@ pub(crate) struct Taken {
     pub(crate) n: i64,
     pub(crate) slots: (i16, i16),
     pub(crate) filter: String,
+    /// What the sink read before its routes changed, and up to which number that still counts.
+    pub(crate) filter_before: Option<String>,
+    pub(crate) filter_until: i64,
     pub(crate) share: f64,
     pub(crate) care: Care,
     pub(crate) position: Position,
@@ -103,8 +106,9 @@ pub(crate) fn tally(tallies: &mut Vec<Tally>, segment: i16, count: i64, sum: i64
 
 impl LogLease {
     pub(crate) fn new(inner: Arc<Inner>, taken: Taken) -> Self {
-        let condition =
-            format!("{}{}", crate::filter::slots(taken.slots), crate::filter::condition(&taken.filter));
+        let former = taken.filter_before.as_deref();
+        let filter = crate::filter::condition_since(&taken.filter, former, taken.filter_until);
+        let condition = format!("{}{filter}", crate::filter::slots(taken.slots));
         Self {
             inner,
             id: taken.id,

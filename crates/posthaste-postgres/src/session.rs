@@ -9,7 +9,9 @@ use crate::connect::{Connection, open};
 use crate::error::store_error;
 use posthaste::store::StoreError;
 use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, Statement};
@@ -21,13 +23,15 @@ pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 /// and a read of the log must walk its index in order: a plan that sorts is never right.
 const SESSION: &str = "set synchronous_commit = on; set enable_seqscan = off; set enable_bitmapscan = off; \
                        set enable_sort = off; set max_parallel_workers_per_gather = 0; set jit = off; \
-                       set default_transaction_isolation = 'read committed'; \
+                       set default_transaction_isolation = 'read committed'; set idle_in_transaction_session_timeout = '10s'; \
+                       set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3; \
                        set plan_cache_mode = force_generic_plan";
 
 /// The same within a transaction behind a pooler.
 const SESSION_LOCAL: &str = "set local synchronous_commit = on; set local enable_seqscan = off; \
                              set local enable_bitmapscan = off; set local enable_sort = off; \
-                             set local max_parallel_workers_per_gather = 0; set local jit = off";
+                             set local max_parallel_workers_per_gather = 0; set local jit = off; \
+                             set local idle_in_transaction_session_timeout = '10s'";
 
 /// The pool.
 pub(crate) struct Sessions {
@@ -35,6 +39,8 @@ pub(crate) struct Sessions {
     quoted: String,
     idle: Mutex<Vec<Live>>,
     room: Arc<Semaphore>,
+    /// Longest wait for an answer in milliseconds; 0: however long it takes.
+    answer_max_ms: AtomicU64,
 }
 
 struct Live {
@@ -47,6 +53,8 @@ pub(crate) struct Session {
     live: Option<Live>,
     /// In a transaction. Dropped in this state (its task was aborted), the connection is not used again.
     in_transaction: bool,
+    /// Longest wait for an answer; `None`: however long it takes.
+    answer_max: Option<Duration>,
     sessions: Arc<Sessions>,
     _permit: OwnedSemaphorePermit,
 }
@@ -55,7 +63,18 @@ impl Sessions {
     pub(crate) fn new(config: PostgresConfig) -> Arc<Self> {
         let room = Arc::new(Semaphore::new(config.connections_max.max(2)));
         let quoted = quote(&config.schema);
-        Arc::new(Self { config, quoted, idle: Mutex::default(), room })
+        Arc::new(Self { config, quoted, idle: Mutex::default(), room, answer_max_ms: AtomicU64::new(0) })
+    }
+
+    /// From now on a session that waits longer than this for an answer loses its connection. Tools, whose
+    /// statements may take long, set none.
+    pub(crate) fn answer_within(&self, limit: Duration) {
+        self.answer_max_ms.store(limit.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn answer_max(&self) -> Option<Duration> {
+        let limit = self.answer_max_ms.load(Ordering::Relaxed);
+        (limit > 0).then(|| Duration::from_millis(limit))
     }
 
     pub(crate) fn config(&self) -> &PostgresConfig {
@@ -79,6 +98,7 @@ impl Sessions {
                     return Ok(Session {
                         live: Some(live),
                         in_transaction: false,
+                        answer_max: self.answer_max(),
                         sessions: Arc::clone(self),
                         _permit: permit,
                     });
@@ -91,7 +111,13 @@ impl Sessions {
             connection.client.batch_execute(SESSION).await.map_err(store_error)?;
         }
         let live = Live { connection, statements: FxHashMap::default() };
-        Ok(Session { live: Some(live), in_transaction: false, sessions: Arc::clone(self), _permit: permit })
+        Ok(Session {
+            live: Some(live),
+            in_transaction: false,
+            answer_max: self.answer_max(),
+            sessions: Arc::clone(self),
+            _permit: permit,
+        })
     }
 }
 
@@ -106,6 +132,11 @@ impl Session {
         self.live.as_mut().expect("a session has its connection until it is dropped")
     }
 
+    /// Another bound for this session alone.
+    pub(crate) fn answer_within(&mut self, limit: Duration) {
+        self.answer_max = Some(limit);
+    }
+
     pub(crate) fn client(&mut self) -> &tokio_postgres::Client {
         &self.live().connection.client
     }
@@ -117,11 +148,42 @@ impl Session {
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         if self.sessions.config.pooled {
-            return self.live().connection.client.query_typed(sql, params).await;
+            return self.query_unnamed(sql, params).await;
         }
         let statement = self.statement(sql, params).await?;
         let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
-        self.live().connection.client.query(&statement, &values).await
+        let limit = self.answer_max;
+        let connection = &self.live().connection;
+        connection.within(limit, connection.client.query(&statement, &values)).await
+    }
+
+    /// Runs a statement that will not come again soon, without keeping it prepared.
+    pub(crate) async fn query_once(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if self.sessions.config.pooled {
+            return self.query_alone(sql, params).await;
+        }
+        self.query_unnamed(sql, params).await
+    }
+
+    async fn query_unnamed(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let limit = self.answer_max;
+        let connection = &self.live().connection;
+        connection.within(limit, connection.client.query_typed(sql, params)).await
+    }
+
+    /// Runs statements without parameters.
+    pub(crate) async fn batch(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        let limit = self.answer_max;
+        let connection = &self.live().connection;
+        connection.within(limit, connection.client.batch_execute(sql)).await
     }
 
     async fn statement(
@@ -133,20 +195,20 @@ impl Session {
             return Ok(statement.clone());
         }
         let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
-        let statement = self.live().connection.client.prepare_typed(sql, &types).await?;
+        let limit = self.answer_max;
+        let connection = &self.live().connection;
+        let statement = connection.within(limit, connection.client.prepare_typed(sql, &types)).await?;
         self.live().statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }
 
     /// Begins a transaction with our settings.
     pub(crate) async fn begin(&mut self) -> Result<(), tokio_postgres::Error> {
-        let pooled = self.sessions.config.pooled;
         self.in_transaction = true;
-        let client = &self.live().connection.client;
-        if pooled {
-            client.batch_execute(&format!("begin; {SESSION_LOCAL}")).await
+        if self.sessions.config.pooled {
+            self.batch(&format!("begin isolation level read committed; {SESSION_LOCAL}")).await
         } else {
-            client.batch_execute("begin").await
+            self.batch("begin").await
         }
     }
 
@@ -175,14 +237,14 @@ impl Session {
     }
 
     pub(crate) async fn commit(&mut self) -> Result<(), tokio_postgres::Error> {
-        self.live().connection.client.batch_execute("commit").await?;
+        self.batch("commit").await?;
         self.in_transaction = false;
         Ok(())
     }
 
     /// Ends a transaction that failed. If that fails too, the connection is not used again.
     pub(crate) async fn rollback(&mut self) {
-        self.in_transaction = self.live().connection.client.batch_execute("rollback").await.is_err();
+        self.in_transaction = self.batch("rollback").await.is_err();
     }
 }
 

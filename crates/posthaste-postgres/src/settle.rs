@@ -9,7 +9,7 @@ use crate::lease::{LogLease, Settled, Tally, tally};
 use crate::session::{Param, Session};
 use posthaste::crash_point;
 use posthaste::cursor::{Mark, Position};
-use posthaste::store::{Death, Deferral, Due, Reason, Settlement, StoreError};
+use posthaste::store::{Death, Deferral, Due, Settlement, StoreError};
 use std::sync::atomic::Ordering;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -168,7 +168,11 @@ impl LogLease {
                 let Some(row) = rows.first() else { return Err(StoreError::LeaseLost(self.id.clone())) };
                 Ok(Inserted::Now(row.get::<_, &str>(0).parse().ok()))
             }
-            Err(error) if is_code(&error, &SqlState::UNIQUE_VIOLATION) => self.whose(receipt.n).await,
+            Err(error) if is_code(&error, &SqlState::UNIQUE_VIOLATION) => {
+                // The same connection: waiting for another one while holding this could starve the pool.
+                session.rollback().await;
+                self.whose(session, receipt.n).await
+            }
             // Alone it commits by itself: a lost connection leaves the outcome unknown.
             Err(error) if alone => Err(commit_error(error)),
             Err(error) => Err(store_error(error)),
@@ -176,12 +180,11 @@ impl LogLease {
     }
 
     /// A receipt of that number is there already: an earlier try of ours, or the new owner's fence.
-    async fn whose(&self, n: i64) -> Result<Inserted, StoreError> {
+    async fn whose(&self, session: &mut Session, n: i64) -> Result<Inserted, StoreError> {
         let sql = self.sql("select epoch from posthaste.receipts where sink = $1 and lane = $2 and n = $3");
         let sink: &str = &self.id.sink;
         let params: [Param<'_>; 3] = [(&sink, Type::TEXT), (&self.id.lane, Type::INT2), (&n, Type::INT8)];
-        // Another connection: this one's transaction has failed.
-        let rows = self.session().await?.query(&sql, &params).await.map_err(store_error)?;
+        let rows = session.query(&sql, &params).await.map_err(store_error)?;
         match rows.first() {
             Some(row) if row.get::<_, i64>(0) == self.epoch => Ok(Inserted::Before),
             _ => Err(StoreError::LeaseLost(self.id.clone())),
@@ -201,7 +204,8 @@ impl LogLease {
         let delays: Vec<f64> = list.iter().map(|(_, d)| delay(d)).collect();
         let classes: Vec<Option<&str>> =
             list.iter().map(|(_, d)| d.class.map(|class| class.as_str())).collect();
-        let errors: Vec<Option<&str>> = list.iter().map(|(_, d)| d.error.as_deref()).collect();
+        let errors: Vec<Option<String>> =
+            list.iter().map(|(_, d)| d.error.as_deref().map(storable)).collect();
         let sink: &str = &self.id.sink;
         let sql = self.sql(include_str!("../sql/defer.sql"));
         session
@@ -223,7 +227,7 @@ impl LogLease {
             )
             .await
             .map_err(store_error)?;
-        let behind = list.iter().filter(|(_, d)| d.reason == Reason::Held);
+        let behind = list.iter().filter(|(_, d)| d.due == Due::Behind);
         Ok(behind.filter_map(|(stored, _)| stored.event.key.clone()).collect())
     }
 
@@ -236,6 +240,8 @@ impl LogLease {
         let seqs: Vec<i64> = list.iter().map(|(stored, _)| stored.seq).collect();
         let holds: Vec<bool> = list.iter().map(|(_, d)| d.holds).collect();
         let attempts: Vec<i32> = list.iter().map(|(_, d)| d.attempts as i32).collect();
+        let codes: Vec<String> = list.iter().map(|(_, d)| storable(&d.code)).collect();
+        let errors: Vec<String> = list.iter().map(|(_, d)| storable(&d.error)).collect();
         let sink: &str = &self.id.sink;
         let sql = self.sql(include_str!("../sql/bury.sql"));
         session
@@ -248,8 +254,8 @@ impl LogLease {
                     (&holds, Type::BOOL_ARRAY),
                     (&attempts, Type::INT4_ARRAY),
                     (&column(|d| d.class.as_str()), Type::TEXT_ARRAY),
-                    (&column(|d| &d.code), Type::TEXT_ARRAY),
-                    (&column(|d| &d.error), Type::TEXT_ARRAY),
+                    (&codes, Type::TEXT_ARRAY),
+                    (&errors, Type::TEXT_ARRAY),
                 ],
             )
             .await
@@ -290,7 +296,8 @@ impl LogLease {
         let delays: Vec<f64> = list.iter().map(|(_, d)| delay(d)).collect();
         let classes: Vec<Option<&str>> =
             list.iter().map(|(_, d)| d.class.map(|class| class.as_str())).collect();
-        let errors: Vec<Option<&str>> = list.iter().map(|(_, d)| d.error.as_deref()).collect();
+        let errors: Vec<Option<String>> =
+            list.iter().map(|(_, d)| d.error.as_deref().map(storable)).collect();
         let sql = self.sql(include_str!("../sql/again.sql"));
         session
             .query(
@@ -318,8 +325,8 @@ impl LogLease {
         let holds: Vec<bool> = list.iter().map(|(_, d)| d.holds).collect();
         let attempts: Vec<i32> = list.iter().map(|(_, d)| d.attempts as i32).collect();
         let classes: Vec<&str> = list.iter().map(|(_, d)| d.class.as_str()).collect();
-        let codes: Vec<&str> = list.iter().map(|(_, d)| d.code.as_str()).collect();
-        let errors: Vec<&str> = list.iter().map(|(_, d)| d.error.as_str()).collect();
+        let codes: Vec<String> = list.iter().map(|(_, d)| storable(&d.code)).collect();
+        let errors: Vec<String> = list.iter().map(|(_, d)| storable(&d.error)).collect();
         let sql = self.sql(include_str!("../sql/died.sql"));
         let rows = session
             .query(
@@ -351,6 +358,12 @@ impl LogLease {
         session.query(&sql, &params).await.map_err(store_error)?;
         Ok(())
     }
+}
+
+/// An error's text as the database takes it: no zero byte, and not without end. It comes from a broker,
+/// and must never be the reason why a settlement cannot be written.
+fn storable(text: &str) -> String {
+    text.chars().filter(|c| *c != '\0').take(2_000).collect()
 }
 
 fn has_outcome(settlement: &Settlement) -> bool {

@@ -12,17 +12,18 @@ use crate::error::{is_code, store_error};
 use crate::filter::stored_filter;
 use crate::lease::{LogLease, Taken};
 use crate::migrate;
-use crate::session::{Session, Sessions};
+use crate::session::{Param, Session, Sessions};
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::cursor::{CatchUp, Mark, Marks, Position};
 use posthaste::store::{
     Care, Controls, JoinPlan, LaneId, LaneView, Lease, Roll, SinkPlan, StartAt, Store, StoreError, Swept,
 };
-use std::sync::atomic::{AtomicI16, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
@@ -31,6 +32,18 @@ pub(crate) const LOCK_CLASS: i32 = 1_886_351_476;
 
 /// Slots of the key hash; lanes are ranges of them.
 pub(crate) const SLOTS: i32 = 1024;
+
+/// A former owner that froze in the middle of a settlement holds its receipt's number: whoever takes over
+/// waits for it, but never so long that its own heartbeat suffers.
+const SHORT_WAITS: &str = "set local lock_timeout = '2s'";
+
+/// How long a heartbeat's word about the closing segment is believed. Far below the five seconds for
+/// which a truncated segment is not turned into.
+const CLOSING_TRUSTED: Duration = Duration::from_millis(1_500);
+
+/// Leases that may pass before a statement of the relay must have been answered. Reads are bounded in rows,
+/// so one that takes this long has nobody to answer it (G7).
+const ANSWER_LEASES: u32 = 3;
 
 /// Unclean hand-overs at one place before the next owner reads small pages, and before it goes one by
 /// one (F21).
@@ -50,9 +63,8 @@ pub(crate) struct Inner {
     lane_changes: Arc<Notify>,
     /// Appends notify until then, in milliseconds of the server's clock.
     flagged_ms: AtomicI64,
-    /// The segment that is about to be truncated; 0 for none. Readers leave it out.
-    pub(crate) closing: AtomicI16,
-    pub(crate) sweeps: AtomicU64,
+    /// The segment that is about to be truncated, and when that was heard.
+    closing: Mutex<Option<(i16, Instant)>>,
     pub(crate) truncate_failures: AtomicU64,
 }
 
@@ -66,6 +78,7 @@ impl PostgresStore {
     /// Connects once to see that the database is there, is a primary, and has an outbox we understand.
     pub async fn connect(config: PostgresConfig) -> Result<Self, StoreError> {
         let sessions = Sessions::new(config);
+        sessions.answer_within(sessions.config().connect_timeout * 2);
         let mut session = sessions.session().await?;
         check_server(&mut session).await?;
         migrate::check_version(&mut session, &sessions).await?;
@@ -78,8 +91,7 @@ impl PostgresStore {
                 wakeups: Arc::default(),
                 lane_changes: Arc::default(),
                 flagged_ms: AtomicI64::new(0),
-                closing: AtomicI16::new(0),
-                sweeps: AtomicU64::new(0),
+                closing: Mutex::default(),
                 truncate_failures: AtomicU64::new(0),
             }),
         })
@@ -121,6 +133,18 @@ impl Inner {
         })
     }
 
+    /// The segment that readers leave out, as long as that is fresh: it may be truncated, turned into
+    /// and full of new rows a few seconds later.
+    pub(crate) fn closing(&self) -> Option<i16> {
+        let closing = *self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        closing.filter(|(_, heard)| heard.elapsed() < CLOSING_TRUSTED).map(|(segment, _)| segment)
+    }
+
+    fn set_closing(&self, segment: Option<i16>) {
+        let heard = segment.map(|segment| (segment, Instant::now()));
+        *self.closing.lock().unwrap_or_else(PoisonError::into_inner) = heard;
+    }
+
     pub(crate) fn channel(&self) -> String {
         format!("{}_wakeup", self.sessions.config().schema)
     }
@@ -138,21 +162,23 @@ impl Inner {
         if self.sessions.config().pooled {
             return Ok(Heart { connection, number: None });
         }
+        let limit = Some(self.sessions.config().connect_timeout * 2);
         let client = &connection.client;
-        client.batch_execute("set synchronous_commit = on").await.map_err(store_error)?;
+        let set = client.batch_execute("set synchronous_commit = on");
+        connection.within(limit, set).await.map_err(store_error)?;
         let number = loop {
             let (high, _) = uuid::Uuid::new_v4().as_u64_pair();
             let number = (high & 0x7fff_ffff) as i32;
-            let row = client
-                .query_one("select pg_try_advisory_lock($1, $2)", &[&LOCK_CLASS, &number])
-                .await
-                .map_err(store_error)?;
+            let sql = "select pg_try_advisory_lock($1, $2)";
+            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&LOCK_CLASS, &number];
+            let lock = client.query_one(sql, &params);
+            let row = connection.within(limit, lock).await.map_err(store_error)?;
             if row.get::<_, bool>(0) {
                 break number;
             }
         };
         let listen = format!("listen {}", crate::session::quote(&self.channel()));
-        client.batch_execute(&listen).await.map_err(store_error)?;
+        connection.within(limit, client.batch_execute(&listen)).await.map_err(store_error)?;
         Ok(Heart { connection, number: Some(number) })
     }
 
@@ -165,8 +191,10 @@ impl Inner {
         let sql =
             self.sessions.sql("select coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)");
         let mark: i64 = single(session.query(&sql, &[]).await.map_err(store_error)?)?;
-        session.query("select pg_current_xact_id()::text", &[]).await.map_err(store_error)?;
+        let rows = session.query("select pg_current_xact_id()::text", &[]).await.map_err(store_error)?;
+        let mark = BirthMark { seq: mark, xid: single(rows)? };
         session.begin().await.map_err(store_error)?;
+        session.client().batch_execute(SHORT_WAITS).await.map_err(store_error)?;
         let agreed = self.agree_in(&mut session, plan, heart, mark).await;
         match agreed {
             Ok(()) => session.commit().await.map_err(store_error),
@@ -182,7 +210,7 @@ impl Inner {
         session: &mut Session,
         plan: &JoinPlan,
         heart: Option<i32>,
-        mark: i64,
+        mark: BirthMark,
     ) -> Result<(), StoreError> {
         let sql = |text: &str| self.sessions.sql(text);
         // One joins at a time; births and truncation exclude each other too.
@@ -197,7 +225,7 @@ impl Inner {
                 StartAt::Auto => StartAt::Now,
                 declared => declared,
             };
-            self.agree_on_sink(session, sink, start_at, lanes, mark).await?;
+            self.agree_on_sink(session, sink, start_at, lanes, &mark).await?;
         }
         let names: Vec<String> = plan.sinks.iter().map(|sink| sink.name.to_string()).collect();
         session
@@ -294,17 +322,21 @@ impl Inner {
         sink: &SinkPlan,
         start_at: StartAt,
         lanes: i32,
-        mark: i64,
+        mark: &BirthMark,
     ) -> Result<(), StoreError> {
         let filter = stored_filter(&sink.filter);
         let name: &str = &sink.name;
         let sql = self.sessions.sql(
             "update posthaste.lanes l
                 set retired_at = null, filter = $2,
+                    filter_before = case when l.filter = $2 then l.filter_before else l.filter end,
+                    filter_until = case when l.filter = $2 then l.filter_until
+                                   else coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0) end,
                     filter_n = case when l.filter = $2 then l.filter_n
                                else (select max(n) from posthaste.receipts r where r.sink = l.sink and r.lane = l.lane) end
               where l.sink = $1 returning 1",
         );
+        self.check_former_filter(session, name, &filter).await?;
         let known =
             session.query(&sql, &[(&name, Type::TEXT), (&filter, Type::TEXT)]).await.map_err(store_error)?;
         if !known.is_empty() {
@@ -324,18 +356,48 @@ impl Inner {
                insert into posthaste.lanes (sink, lane, slot_from, slot_to, filter, filter_n)
                select $1, n, {SLOTS} * n / $3, {SLOTS} * (n + 1) / $3 - 1, $2, 0 from generate_series(0, $3 - 1) n
                returning sink, lane)
-             insert into posthaste.receipts (sink, lane, n, epoch, kind, mark, position, snapshot)
-             select sink, lane, 1, 0, 'born', $4, {position}, pg_current_snapshot() from made"
+             insert into posthaste.receipts (sink, lane, n, epoch, kind, xid, mark, position, snapshot)
+             select sink, lane, 1, 0, 'born', $5::text::xid8, $4, {position}, pg_current_snapshot() from made"
         ));
         session
             .query(
                 &sql,
-                &[(&name, Type::TEXT), (&filter, Type::TEXT), (&lanes, Type::INT4), (&mark, Type::INT8)],
+                &[
+                    (&name, Type::TEXT),
+                    (&filter, Type::TEXT),
+                    (&lanes, Type::INT4),
+                    (&mark.seq, Type::INT8),
+                    (&mark.xid, Type::TEXT),
+                ],
             )
             .await
             .map_err(store_error)?;
         tracing::info!(sink = name, ?start_at, "new sink");
         Ok(())
+    }
+
+    /// Routes may change again only when the last change is worked off: a lane remembers one former filter.
+    async fn check_former_filter(
+        &self,
+        session: &mut Session,
+        sink: &str,
+        filter: &str,
+    ) -> Result<(), StoreError> {
+        let sql = self.sessions.sql(
+            "select l.filter_until, r.position from posthaste.lanes l
+               join lateral (select position from posthaste.receipts r where r.sink = l.sink and r.lane = l.lane
+                              order by n desc limit 1) r on true
+              where l.sink = $1 and l.filter <> $2 and l.filter_before is not null and r.position < l.filter_until limit 1",
+        );
+        let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&filter, Type::TEXT)];
+        let rows = session.query(&sql, &params).await.map_err(store_error)?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        Err(StoreError::Fatal(format!(
+            "the routes of {sink} change again before it has read what its former routes took: it stands at {}, \
+             and must be past {}. Start with the routes of before until then, or events would be skipped",
+            row.get::<_, i64>(1),
+            row.get::<_, i64>(0),
+        )))
     }
 
     async fn take_in(
@@ -395,6 +457,8 @@ impl Inner {
             n: n + 1,
             slots: (lane.get("slot_from"), lane.get("slot_to")),
             filter: lane.get("filter"),
+            filter_before: lane.get("filter_before"),
+            filter_until: lane.get("filter_until"),
             share: 1.0 / lanes.max(1) as f64,
             care: record.care(),
             position,
@@ -424,6 +488,13 @@ impl Inner {
         marks.thin(oldest);
         Ok(marks)
     }
+}
+
+/// The mark a cursor is born with: a number, and an xid that was assigned after it was read and has ended
+/// before the cursor's snapshot is taken.
+struct BirthMark {
+    seq: i64,
+    xid: String,
 }
 
 /// What is remembered about the deaths of former owners.
@@ -563,6 +634,7 @@ impl Store for PostgresStore {
     async fn join(&self, plan: &JoinPlan) -> Result<(), StoreError> {
         let inner = &self.inner;
         let mut heart = inner.heart.lock().await;
+        inner.sessions.answer_within(plan.lease_ttl * ANSWER_LEASES);
         let fresh = inner.open_heart().await?;
         inner.agree(plan, fresh.number).await?;
         *inner.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan.clone());
@@ -584,27 +656,23 @@ impl Store for PostgresStore {
         let epochs: Vec<i64> = held.iter().map(|(_, epoch)| *epoch).collect();
         let served: Vec<&str> = plan.sinks.iter().map(|sink| &*sink.name).collect();
         let sql = inner.sessions.sql(include_str!("../sql/roll.sql"));
-        let rows = heart
-            .connection
-            .client
-            .query_typed(
-                &sql,
-                &[
-                    (&plan.relay.as_ref(), Type::TEXT),
-                    (&plan.lease_ttl.as_secs_f64(), Type::FLOAT8),
-                    (&heart.number, Type::INT4),
-                    (&sinks, Type::TEXT_ARRAY),
-                    (&lanes, Type::INT2_ARRAY),
-                    (&epochs, Type::INT8_ARRAY),
-                    (&served, Type::TEXT_ARRAY),
-                ],
-            )
-            .await
-            .map_err(store_error)?;
+        let (me, seconds) = (plan.relay.as_ref(), plan.lease_ttl.as_secs_f64());
+        let params: [Param<'_>; 7] = [
+            (&me, Type::TEXT),
+            (&seconds, Type::FLOAT8),
+            (&heart.number, Type::INT4),
+            (&sinks, Type::TEXT_ARRAY),
+            (&lanes, Type::INT2_ARRAY),
+            (&epochs, Type::INT8_ARRAY),
+            (&served, Type::TEXT_ARRAY),
+        ];
+        // An answer that is older than the lease is worth nothing.
+        let call = heart.connection.client.query_typed(&sql, &params);
+        let rows = heart.connection.within(Some(plan.lease_ttl), call).await.map_err(store_error)?;
         let text: String = single(rows)?;
         let row: RollRow =
             serde_json::from_str(&text).map_err(|error| StoreError::Broken(error.to_string()))?;
-        inner.closing.store(row.closing.unwrap_or(0), Ordering::Relaxed);
+        inner.set_closing(row.closing);
         if !row.known {
             return Err(StoreError::Transient {
                 message: "this relay is not known any more; joining again".to_owned(),
@@ -638,6 +706,7 @@ impl Store for PostgresStore {
             .sql("select coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)");
         let mark: i64 = single(session.query(&sql, &[]).await.map_err(store_error)?)?;
         session.begin().await.map_err(store_error)?;
+        session.client().batch_execute(SHORT_WAITS).await.map_err(store_error)?;
         let taken = match inner.take_in(&mut session, lane, mark).await {
             Ok(taken) => taken,
             Err(error) => {
@@ -656,6 +725,8 @@ impl Store for PostgresStore {
         // CRASH(take.after_commit): the lane is ours by the table and nobody serves it. The heart's lock is
         // gone with the process, so the next relay takes it at once (G2).
         posthaste::crash_point!("take.after_commit");
+        // A rewind may have come between the heartbeat and this: leave nothing out before the next one.
+        inner.set_closing(None);
         Ok(taken.map(|taken| Arc::new(LogLease::new(Arc::clone(inner), taken)) as Arc<dyn Lease>))
     }
 
@@ -674,14 +745,16 @@ impl Store for PostgresStore {
             message: "the heart's connection is gone".to_owned(),
             outcome_known: true,
         };
-        let client = &heart.as_ref().ok_or_else(gone)?.connection.client;
+        let connection = &heart.as_ref().ok_or_else(gone)?.connection;
         // The flag is a deadline and only ever moves forward: nobody lowers it for others.
         let sql = inner.sessions.sql(
             "select setval('posthaste.outbox_wakeup', greatest(pg_sequence_last_value('posthaste.outbox_wakeup'::regclass),
                     (extract(epoch from clock_timestamp()) * 1000)::bigint + $1))",
         );
         let millis = i64::try_from(at_most.as_millis()).unwrap_or(1_000);
-        let rows = client.query_typed(&sql, &[(&millis, Type::INT8)]).await.map_err(store_error)?;
+        let params: [Param<'_>; 1] = [(&millis, Type::INT8)];
+        let call = connection.client.query_typed(&sql, &params);
+        let rows = connection.within(Some(inner.plan()?.lease_ttl), call).await.map_err(store_error)?;
         inner.flagged_ms.store(single(rows)?, Ordering::Relaxed);
         Ok(true)
     }

@@ -15,21 +15,26 @@ use crate::store::{Inner, single};
 use posthaste::crash_point;
 use posthaste::store::{StoreError, Swept};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 /// Small rows removed in one statement, at most.
 const PURGE_CHUNK: i64 = 5_000;
 
-/// Purging looks every so many sweeps.
-const PURGE_EVERY: u64 = 6;
+/// Full chunks removed in one sweep, at most: more than anybody writes in the time between two sweeps.
+const PURGE_CHUNKS: usize = 20;
 
 /// After this many failures to lock a segment for 20 ms, one try waits longer than `deadlock_timeout`,
 /// so that the server cancels an autovacuum in its way.
 const PATIENT_EVERY: u64 = 20;
 
+/// A statement of a sweep may count a whole segment; one that takes this long has nobody to answer it.
+const SWEEP_ANSWER_MAX: Duration = Duration::from_secs(900);
+
 pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
     let mut session = inner.sessions.session().await?;
+    session.answer_within(SWEEP_ANSWER_MAX);
     let mut swept = Swept::default();
     let look = look(inner, &mut session).await?;
     swept.audit_failures = look.audit_failures.unsigned_abs();
@@ -52,9 +57,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
     } else if let Some(segment) = look.to_audit {
         audit(inner, &mut session, segment, &mut swept).await?;
     }
-    if inner.sweeps.fetch_add(1, Ordering::Relaxed) % PURGE_EVERY == 0 {
-        swept.purged = purge(inner, &mut session).await?;
-    }
+    swept.purged = purge(inner, &mut session).await?;
     Ok(swept)
 }
 
@@ -103,21 +106,23 @@ async fn look(inner: &Inner, session: &mut Session) -> Result<Look, StoreError> 
 }
 
 #[derive(Clone, Copy)]
-enum Act {
+enum Act<'a> {
     Turn,
     Seal(i16),
     Close(i16),
+    Note(i16, &'a str),
     Truncate(i16),
 }
 
 /// Does one thing under the ring's lock. `false`: somebody else holds it, or there is nothing to do.
-async fn locked(inner: &Inner, session: &mut Session, act: Act) -> Result<bool, StoreError> {
+async fn locked(inner: &Inner, session: &mut Session, act: Act<'_>) -> Result<bool, StoreError> {
     session.begin().await.map_err(store_error)?;
     let done = match lock_ring(inner, session).await {
         Ok(Some((turn, current))) => match act {
             Act::Turn => turn_ring(inner, session, turn, current).await,
             Act::Seal(segment) => seal(inner, session, segment, current).await,
             Act::Close(segment) => close(inner, session, segment, current).await,
+            Act::Note(segment, note) => take_note(inner, session, segment, note).await,
             Act::Truncate(segment) => truncate(inner, session, segment, current).await,
         },
         Ok(None) => Ok(false),
@@ -217,14 +222,11 @@ async fn audit(
             locked(inner, session, Act::Close(segment)).await?;
         }
         Some(note) => {
-            swept.audit_failures += 1;
             tracing::error!(
                 segment,
                 "audit: {note}. The segment stays; `posthaste lanes rewind` sends it again"
             );
-            let sql = inner.sessions.sql("update posthaste.segments set audit_note = $2 where segment = $1");
-            let params: [Param<'_>; 2] = [(&segment, Type::INT2), (&note, Type::TEXT)];
-            session.query_alone(&sql, &params).await.map_err(store_error)?;
+            swept.audit_failures += u32::from(locked(inner, session, Act::Note(segment, &note)).await?);
         }
     }
     Ok(())
@@ -253,11 +255,14 @@ async fn imbalance(inner: &Inner, session: &mut Session, segment: i16) -> Result
             filter::slots((lane.get("slot_from"), lane.get("slot_to"))),
             filter::condition(lane.get("filter"))
         );
-        let sql = inner.sessions.sql(&format!(
-            "select count(*), coalesce(sum((seq % 2147483647) * 48271 % 2147483647), 0)::bigint
-               from posthaste.outbox_{segment}
-              where not (seq <= $1 and pg_visible_in_snapshot(xid, $2::text::pg_snapshot)){condition}"
-        ));
+        let sql = inner
+            .sessions
+            .sql(&format!(
+                "select count(*), coalesce(sum((seq % 2147483647) * 48271 % 2147483647), 0)::bigint
+                   from posthaste.outbox_{segment}
+                  where not (seq <= $1 and pg_visible_in_snapshot(xid, $2::text::pg_snapshot))/*condition*/"
+            ))
+            .replace("/*condition*/", &condition);
         let params: [Param<'_>; 2] =
             [(&lane.get::<_, i64>("position"), Type::INT8), (&lane.get::<_, String>("snapshot"), Type::TEXT)];
         let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
@@ -293,6 +298,25 @@ async fn close(inner: &Inner, session: &mut Session, segment: i16, current: i16)
     Ok(!rows.is_empty())
 }
 
+/// Writes an imbalance down, if the segment is still handled: a rewind or a new sink that came in between
+/// explains it.
+async fn take_note(
+    inner: &Inner,
+    session: &mut Session,
+    segment: i16,
+    note: &str,
+) -> Result<bool, StoreError> {
+    let sql = inner.sessions.sql(&format!("select coalesce(max(seq), 0) from posthaste.outbox_{segment}"));
+    let last: i64 = single(session.query(&sql, &[]).await.map_err(store_error)?)?;
+    if !is_handled(inner, session, segment, last).await? {
+        return Ok(false);
+    }
+    let sql = inner.sessions.sql("update posthaste.segments set audit_note = $2 where segment = $1");
+    let params: [Param<'_>; 2] = [(&segment, Type::INT2), (&note, Type::TEXT)];
+    session.query(&sql, &params).await.map_err(store_error)?;
+    Ok(true)
+}
+
 async fn truncate(
     inner: &Inner,
     session: &mut Session,
@@ -305,6 +329,14 @@ async fn truncate(
     let closing: bool = single(session.query(&sql, &[(&segment, Type::INT2)]).await.map_err(store_error)?)?;
     if !closing || segment == current {
         return Ok(false);
+    }
+    let sql = inner.sessions.sql(&format!("select coalesce(max(seq), 0) from posthaste.outbox_{segment}"));
+    let last: i64 = single(session.query(&sql, &[]).await.map_err(store_error)?)?;
+    if !is_handled(inner, session, segment, last).await? {
+        // A sink came back, or was rewound: the segment is needed again.
+        let sql = inner.sessions.sql("update posthaste.segments set closing = false where segment = $1");
+        session.query(&sql, &[(&segment, Type::INT2)]).await.map_err(store_error)?;
+        return Ok(true);
     }
     let failures = inner.truncate_failures.load(Ordering::Relaxed);
     let patience = if failures % PATIENT_EVERY == PATIENT_EVERY - 1 { "3s" } else { "20ms" };
@@ -323,28 +355,39 @@ async fn truncate(
     // CRASH(sweep.truncated): not committed, so the segment is still there and still closing.
     crash_point!("sweep.truncated");
     let sql = inner.sessions.sql(
-        "update posthaste.segments set turn = null, opened_at = null, opened_xid = null, closed_at = null,
-                seal_xid = null, closing = false where segment = $1",
+        "update posthaste.segments set turn = null, opened_at = null, opened_xid = pg_current_xact_id(),
+                closed_at = null, seal_xid = null, closing = false, truncated_at = clock_timestamp() where segment = $1",
     );
     session.query(&sql, &[(&segment, Type::INT2)]).await.map_err(store_error)?;
     tracing::info!(segment, "segment truncated");
     Ok(true)
 }
 
+/// Repeats a statement that removes a chunk, until one comes back not full.
+async fn purge_chunks(session: &mut Session, sql: &str, params: &[Param<'_>]) -> Result<usize, StoreError> {
+    let mut purged = 0;
+    for _ in 0..PURGE_CHUNKS {
+        let chunk = session.query_alone(sql, params).await.map_err(store_error)?.len();
+        purged += chunk;
+        if chunk < PURGE_CHUNK as usize {
+            break;
+        }
+    }
+    Ok(purged)
+}
+
 /// Removes small old rows in chunks.
 async fn purge(inner: &Inner, session: &mut Session) -> Result<u64, StoreError> {
     let retention = inner.sessions.config().retention;
-    let mut purged = 0;
     let receipts = inner.sessions.sql(include_str!("../sql/purge_receipts.sql"));
-    purged += session.query_alone(&receipts, &[(&PURGE_CHUNK, Type::INT8)]).await.map_err(store_error)?.len();
+    let mut purged = purge_chunks(session, &receipts, &[(&PURGE_CHUNK, Type::INT8)]).await?;
     let keys = inner.sessions.sql(
         "delete from posthaste.idempotency_keys where ctid = any (array(
            select ctid from posthaste.idempotency_keys
             where appended_at < clock_timestamp() - make_interval(secs => $2) order by appended_at limit $1)) returning 1",
     );
     let age = retention.idempotency_keys.as_secs_f64();
-    let params: [Param<'_>; 2] = [(&PURGE_CHUNK, Type::INT8), (&age, Type::FLOAT8)];
-    purged += session.query_alone(&keys, &params).await.map_err(store_error)?.len();
+    purged += purge_chunks(session, &keys, &[(&PURGE_CHUNK, Type::INT8), (&age, Type::FLOAT8)]).await?;
     let relays = inner.sessions.sql(
         "delete from posthaste.relays where expires_at < clock_timestamp() - interval '1 hour' returning 1",
     );

@@ -80,11 +80,10 @@ impl LogLease {
             true => self.catch_up(&mut session, &reading, bounds).await?,
             false => self.look(&mut session, &mut reading, bounds).await?,
         };
-        let page = self.accept(&mut session, &mut reading, found, after, more).await?;
-        if self.inner.sessions.config().flush_before_publish && !page.events.is_empty() {
+        if self.inner.sessions.config().flush_before_publish && !found.is_empty() {
             flush(&mut session).await?;
         }
-        Ok(page)
+        self.accept(&mut session, &mut reading, found, after, more).await
     }
 
     /// Keeps the late window small: a mark is a number that was known before an xid was assigned.
@@ -115,14 +114,18 @@ impl LogLease {
         let late_from = position.late_from(&reading.marks);
         let looked = self.late_and_tail(session, position, late_from, bounds).await?;
         self.known_seq.fetch_max(looked.last_value, Ordering::Relaxed);
-        let elders = match position.look(&reading.marks, &looked.now) {
-            Look::Fresh { elders, .. } => elders,
-            Look::CatchUp => Vec::new(),
+        let any_ended = match position.look(&reading.marks, &looked.now) {
+            Look::Fresh { elders, .. } => !elders.is_empty(),
+            Look::CatchUp => false,
         };
-        let looked = if elders.is_empty() {
-            looked
-        } else {
+        let looked = if any_ended {
+            // All elders, not only those that had ended by this snapshot: the transaction below has a
+            // later one, and what it shows becomes the cursor's. Rows of one that still runs are not
+            // visible in it; rows of one that ended in between would be lost if it were not asked for.
+            let elders: Vec<Elder> = position.elders(&reading.marks).collect();
             self.with_elders(session, position, late_from, &elders, bounds).await?
+        } else {
+            looked
         };
         Ok(self.bound(position, looked, bounds))
     }
@@ -135,33 +138,33 @@ impl LogLease {
         bounds: Bounds,
     ) -> Result<Looked, StoreError> {
         let hi = self.scan_to(position.position);
-        let (columns, condition) = (columns(bounds.inline), self.row_condition());
-        let sql = self.sql(&format!(
+        let sql = self.statement(
             "select 0::smallint, coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0), null::smallint, null::uuid,
                     pg_current_snapshot()::text, null::text, null::jsonb, null::text, null::bytea, null::timestamptz,
                     null::timestamptz, null::smallint, null::int, null::boolean
              union all
-             (select 1::smallint, {columns} from posthaste.outbox
-               where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot){condition}
+             (select 1::smallint, /*columns*/ from posthaste.outbox
+               where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot)/*condition*/
                order by seq limit $4)
              union all
-             (select 2::smallint, {columns} from posthaste.outbox
-               where seq > $2 and seq <= $5{condition} order by seq limit $4)"
-        ));
-        let rows = session
-            .query_alone(
-                &sql,
-                &[
-                    (&late_from, Type::INT8),
-                    (&position.position, Type::INT8),
-                    (&position.snapshot.to_string(), Type::TEXT),
-                    (&bounds.rows, Type::INT8),
-                    (&hi, Type::INT8),
-                ],
-            )
-            .await
-            .map_err(store_error)?;
-        sort_out(&rows)
+             (select 2::smallint, /*columns*/ from posthaste.outbox
+               where seq > $2 and seq <= $5/*condition*/ order by seq limit $4)",
+            bounds.inline,
+        );
+        let snapshot = position.snapshot.to_string();
+        let params: [Param<'_>; 5] = [
+            (&late_from, Type::INT8),
+            (&position.position, Type::INT8),
+            (&snapshot, Type::TEXT),
+            (&bounds.rows, Type::INT8),
+            (&hi, Type::INT8),
+        ];
+        // A statement that leaves a closing segment out lives for seconds: it is not kept prepared.
+        let rows = match self.inner.closing() {
+            Some(_) => session.query_once(&sql, &params).await,
+            None => session.query_alone(&sql, &params).await,
+        };
+        sort_out(&rows.map_err(store_error)?)
     }
 
     /// Rows of transactions that ended after a long time come first: their numbers are the lowest.
@@ -201,13 +204,13 @@ impl LogLease {
             )
             .await
             .map_err(store_error)?;
-        let (columns, condition) = (columns(bounds.inline), self.row_condition());
         let xids: Vec<i64> = elders.iter().map(|elder| elder.xid as i64).collect();
         let low = elders.iter().map(|elder| elder.low).min().unwrap_or(0);
-        let sql = self.sql(&format!(
-            "select 1::smallint, {columns} from posthaste.outbox
-              where seq > $1 and seq <= $2 and xid::text::bigint = any ($3){condition} order by seq limit $4"
-        ));
+        let sql = self.statement(
+            "select 1::smallint, /*columns*/ from posthaste.outbox
+              where seq > $1 and seq <= $2 and xid::text::bigint = any ($3)/*condition*/ order by seq limit $4",
+            bounds.inline,
+        );
         let params: [Param<'_>; 4] = [
             (&low, Type::INT8),
             (&late_from, Type::INT8),
@@ -234,13 +237,13 @@ impl LogLease {
         let position = &reading.position;
         let Some(catch_up) = &position.catching_up else { return Ok((Vec::new(), position.clone(), true)) };
         let hi = position.position.min(catch_up.late_position.saturating_add(SCAN_WINDOW));
-        let (columns, condition) = (columns(bounds.inline), self.row_condition());
-        let sql = self.sql(&format!(
-            "select 1::smallint, {columns} from posthaste.outbox
+        let sql = self.statement(
+            "select 1::smallint, /*columns*/ from posthaste.outbox
               where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot)
-                and pg_visible_in_snapshot(xid, $5::text::pg_snapshot){condition}
-              order by seq limit $4"
-        ));
+                and pg_visible_in_snapshot(xid, $5::text::pg_snapshot)/*condition*/
+              order by seq limit $4",
+            bounds.inline,
+        );
         let rows = session
             .query_alone(
                 &sql,
@@ -291,7 +294,8 @@ impl LogLease {
         (late, position.after_tail(now, reached), more)
     }
 
-    /// Turns rows into a page and remembers the position after it.
+    /// Turns rows into a page and remembers the position after it. Nothing that can fail comes after the
+    /// position has moved: a page that is not handed out must be read again.
     async fn accept(
         &self,
         session: &mut Session,
@@ -316,7 +320,15 @@ impl LogLease {
         }
         reading.number += 1;
         reading.position = after.clone();
-        self.steps().push_back(Step { number: reading.number, after, tally: tallies });
+        let mut steps = self.steps();
+        // Reads of an idle lane leave no trail: the newest says everything the one before did.
+        if steps.back().is_some_and(|step| step.tally.is_empty() && step.number + 1 == reading.number)
+            && tallies.is_empty()
+        {
+            steps.pop_back();
+        }
+        steps.push_back(Step { number: reading.number, after, tally: tallies });
+        drop(steps);
         let events = found.into_iter().map(|row| row.stored).collect();
         Ok(Page { number: reading.number, events, detained, more, moved })
     }
@@ -369,10 +381,11 @@ impl LogLease {
             held.extend(rows.iter().map(|row| row.get::<_, String>(0)));
         }
         let why = |row: &Found| {
-            if row.stored.event.key.as_ref().is_some_and(|key| held.contains(key)) {
-                Some(Detained::Behind)
-            } else if row.scheduled {
+            // Its time comes first: an event for later is not made due by its key becoming free.
+            if row.scheduled {
                 Some(Detained::Scheduled)
+            } else if row.stored.event.key.as_ref().is_some_and(|key| held.contains(key)) {
+                Some(Detained::Behind)
             } else {
                 None
             }
@@ -380,12 +393,14 @@ impl LogLease {
         Ok(found.iter().enumerate().filter_map(|(index, row)| why(row).map(|why| (index, why))).collect())
     }
 
-    /// The condition on rows, with the closing segment left out by a literal: all of it is handled by
-    /// every cursor, and its truncation need not wait for readers.
-    fn row_condition(&self) -> String {
-        let closing = self.inner.closing.load(Ordering::Relaxed);
-        let leave_out = if closing > 0 { format!(" and segment <> {closing}") } else { String::new() };
-        format!("{}{leave_out}", self.condition)
+    /// A statement over the log. The schema's name goes in first: what configuration put into the
+    /// condition must not be touched by that.
+    fn statement(&self, template: &str, inline: usize) -> String {
+        let closing = self.inner.closing();
+        let leave_out = closing.map(|segment| format!(" and segment <> {segment}")).unwrap_or_default();
+        self.sql(template)
+            .replace("/*columns*/", &columns(inline))
+            .replace("/*condition*/", &format!("{}{leave_out}", self.condition))
     }
 
     /// How far one read scans. Without a condition the row limit bounds it.
@@ -404,7 +419,9 @@ impl Found {
 fn bounds(limit: PageLimit, average: f64) -> Bounds {
     let likely = (limit.bytes as f64 / average.max(64.0) * 1.25) as usize;
     let rows = limit.events.min(likely.max(16)).max(1);
-    let inline = (2 * limit.bytes / rows).next_power_of_two().clamp(2_048, 1 << 20);
+    // One of three sizes: each is a statement of its own that the server keeps prepared.
+    let inline =
+        [4 << 10, 64 << 10].into_iter().find(|size| 2 * limit.bytes / rows <= *size).unwrap_or(1 << 20);
     Bounds { rows: rows as i64, inline, bytes: limit.bytes }
 }
 

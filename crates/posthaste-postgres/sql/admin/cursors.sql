@@ -1,5 +1,5 @@
 -- Every lane with its cursor, under lock_cursors.sql.
-select l.sink, l.lane, l.slot_from, l.slot_to, l.filter, l.epoch, l.retired_at::text as retired_at,
+select l.sink, l.lane, l.slot_from, l.slot_to, l.filter, l.filter_before, l.filter_until, l.epoch,
        r.position, r.snapshot::text as snapshot
   from posthaste.lanes l
   left join lateral (select position, snapshot from posthaste.receipts r

@@ -5,7 +5,7 @@ with hearts as materialized (
    where locktype = 'advisory' and classid = 1886351476 and objsubid = 2 and granted
      and database = (select oid from pg_database where datname = current_database())
 )
-select l.sink, l.lane, l.slot_from, l.filter, l.epoch, l.unclean,
+select l.sink, l.lane, l.slot_from, l.filter, l.filter_before, l.filter_until, l.epoch, l.unclean,
        case when l.expires_at > clock_timestamp() and (l.heart is null or l.heart in (select heart from hearts))
             then l.owner end as owner,
        case when l.owner is not null

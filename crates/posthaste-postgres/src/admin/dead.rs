@@ -9,10 +9,10 @@
 //! did it. For a filter it is just one letter less.
 //!
 //! A replayed event goes back to its place among the deferred: same number, so that what waits of its key
-//! goes after it (F57). Who is first of a key is decided under a lock that settlements share, see
+//! goes after it (F57). Who is first of a key is decided while no settlement changes what waits, see
 //! `lock_keys.sql`.
 
-use super::{PostgresAdmin, finish};
+use super::{PostgresAdmin, failed, finish};
 use crate::row::Micros;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
@@ -87,20 +87,20 @@ impl PostgresAdmin {
         let sql = clause.put_into(include_str!("../../sql/admin/dead_list.sql"));
         let limit = limit.clamp(1, ROWS_MAX);
         let params = clause.params(&[(&after, Type::INT8), (&limit, Type::INT8)]);
-        let rows = self.query(&mut self.sessions.session().await?, &sql, &params).await?;
+        let rows = self.look_freely(&sql, &params).await?;
         Ok(rows.iter().map(letter).collect())
     }
 
     pub(super) async fn show_dead(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
         let sql = include_str!("../../sql/admin/dead_show.sql");
-        let rows = self.query(&mut self.sessions.session().await?, sql, &[(&id, Type::UUID)]).await?;
+        let rows = self.look_freely(sql, &[(&id, Type::UUID)]).await?;
         Ok(rows.iter().map(letter).collect())
     }
 
     pub(super) async fn count_dead(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
         let clause = Clause::of(filter, 1);
         let sql = clause.put_into(include_str!("../../sql/admin/dead_count.sql"));
-        let rows = self.query(&mut self.sessions.session().await?, &sql, &clause.params(&[])).await?;
+        let rows = self.look_freely(&sql, &clause.params(&[])).await?;
         Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
     }
 
@@ -116,7 +116,7 @@ impl PostgresAdmin {
                 "the filter names no letter; say `all` if all of them are meant".to_owned(),
             ));
         }
-        let mut session = self.begin().await?;
+        let mut session = self.begin_freely().await?;
         let done = self.act_on_chunk(&mut session, filter, act, actor, chunk).await;
         finish(&mut session, done).await
     }
@@ -135,8 +135,9 @@ impl PostgresAdmin {
             named =
                 self.letters(session, include_str!("../../sql/admin/dead_pick.sql"), filter, chunk).await?;
         }
-        let schema = &self.sessions.config().schema;
-        self.query(session, include_str!("../../sql/admin/lock_keys.sql"), &[(schema, Type::TEXT)]).await?;
+        let lock = self.sessions.sql(include_str!("../../sql/admin/lock_keys.sql"));
+        let lock = format!("set local lock_timeout = '10s'; {lock}");
+        session.client().batch_execute(&lock).await.map_err(failed)?;
         let locked =
             self.letters(session, include_str!("../../sql/admin/dead_lock.sql"), filter, chunk).await?;
         let taken = named.iter().filter(|letter| !locked.contains(letter)).count();

@@ -13,7 +13,8 @@
 //! row, call it handled, and skip it.
 
 use super::relane::{Old, Start, starts};
-use super::{PostgresAdmin, failed, finish};
+use super::{PostgresAdmin, failed, finish, reads};
+use crate::filter;
 use crate::session::{Param, Session};
 use posthaste::admin::{Actor, AdminError, RewindTo};
 use posthaste::cursor::Snapshot;
@@ -30,8 +31,8 @@ pub(super) struct Cursor {
     pub(super) sink: String,
     pub(super) lane: i16,
     pub(super) slots: (i16, i16),
-    pub(super) filter: String,
-    pub(super) retired_at: Option<String>,
+    /// Which rows it reads, as SQL.
+    pub(super) condition: String,
     pub(super) epoch: i64,
     /// Position and snapshot; `None` where there is no receipt.
     pub(super) state: Option<(i64, Snapshot)>,
@@ -130,33 +131,16 @@ impl PostgresAdmin {
         let epoch = next_epoch(&old);
         let bases: Vec<Base> = sinks.iter().flat_map(|sink| relaned(sink, count)).collect();
         self.write_bases(session, "relane", epoch, mark, &bases).await?;
-        self.replace_lanes(session, &sinks, count, epoch).await?;
+        self.replace_lanes(session, count, epoch).await?;
         let before = sinks.first().map_or(0, |sink| sink.len());
         self.audit(session, actor, "lanes", &json!({ "lanes": lanes, "before": before })).await?;
         self.wake(session, "lanes").await
     }
 
-    async fn replace_lanes(
-        &self,
-        session: &mut Session,
-        sinks: &[&[Cursor]],
-        count: i32,
-        epoch: i64,
-    ) -> Result<(), AdminError> {
-        self.query(session, "delete from posthaste.lease_tokens", &[]).await?;
-        self.query(session, "delete from posthaste.lanes", &[]).await?;
-        let first: Vec<&Cursor> = sinks.iter().filter_map(|sink| sink.first()).collect();
-        let names: Vec<&str> = first.iter().map(|lane| lane.sink.as_str()).collect();
-        let filters: Vec<&str> = first.iter().map(|lane| lane.filter.as_str()).collect();
-        let retired: Vec<Option<&str>> = first.iter().map(|lane| lane.retired_at.as_deref()).collect();
-        let params: [Param<'_>; 5] = [
-            (&count, Type::INT4),
-            (&epoch, Type::INT8),
-            (&names, Type::TEXT_ARRAY),
-            (&filters, Type::TEXT_ARRAY),
-            (&retired, Type::TEXT_ARRAY),
-        ];
-        self.query(session, include_str!("../../sql/admin/relane.sql"), &params).await?;
+    async fn replace_lanes(&self, session: &mut Session, count: i32, epoch: i64) -> Result<(), AdminError> {
+        let params: [Param<'_>; 2] = [(&count, Type::INT4), (&epoch, Type::INT8)];
+        self.query(session, include_str!("../../sql/admin/keep_lanes.sql"), &params).await?;
+        self.query(session, include_str!("../../sql/admin/add_lanes.sql"), &params[..1]).await?;
         Ok(())
     }
 
@@ -259,12 +243,12 @@ fn cursor(row: &Row) -> Result<Cursor, AdminError> {
         (Some(position), Some(text)) => Some((position, text.parse().map_err(StoreError::Broken)?)),
         _ => None,
     };
+    let slots = (row.get("slot_from"), row.get("slot_to"));
     Ok(Cursor {
         sink: row.get("sink"),
         lane: row.get("lane"),
-        slots: (row.get("slot_from"), row.get("slot_to")),
-        filter: row.get("filter"),
-        retired_at: row.get("retired_at"),
+        slots,
+        condition: format!("{}{}", filter::slots(slots), reads(row)),
         epoch: row.get("epoch"),
         state,
     })

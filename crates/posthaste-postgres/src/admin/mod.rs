@@ -23,6 +23,7 @@ mod status;
 
 use crate::config::PostgresConfig;
 use crate::error::{commit_error, store_error};
+use crate::filter;
 use crate::migrate;
 use crate::session::{Param, Session, Sessions};
 use crate::store::check_server;
@@ -36,6 +37,10 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
+
+/// Undoes, for a transaction, what reading the log asks of the planner.
+const FREELY: &str = "set local enable_seqscan = on; set local enable_bitmapscan = on; set local enable_sort = on; \
+                      set local plan_cache_mode = force_custom_plan";
 
 /// Looks at an outbox and acts on it.
 pub struct PostgresAdmin {
@@ -67,6 +72,22 @@ impl PostgresAdmin {
         Ok(session)
     }
 
+    /// The same, and the planner may use what it likes, with the values at hand. Connections are set up for
+    /// reading the log, where a plan that sorts is never right; letters are looked for by id, topic, time.
+    async fn begin_freely(&self) -> Result<Session, AdminError> {
+        let mut session = self.begin().await?;
+        session.client().batch_execute(FREELY).await.map_err(failed)?;
+        Ok(session)
+    }
+
+    /// One statement that only reads, planned freely.
+    async fn look_freely(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, AdminError> {
+        let mut session = self.begin_freely().await?;
+        let rows = self.query(&mut session, sql, params).await;
+        session.rollback().await;
+        rows
+    }
+
     /// One statement of a file.
     async fn query(
         &self,
@@ -75,6 +96,19 @@ impl PostgresAdmin {
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, AdminError> {
         session.query_alone(&self.sessions.sql(sql), params).await.map_err(failed)
+    }
+
+    /// One statement of a file with a condition on rows. The schema's name goes in first: a topic in the
+    /// condition may look like one.
+    async fn query_where(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        condition: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, AdminError> {
+        let sql = self.sessions.sql(sql).replace("/*condition*/", condition);
+        session.query_alone(&sql, params).await.map_err(failed)
     }
 
     /// The audit's line of an act.
@@ -122,6 +156,13 @@ impl PostgresAdmin {
 
 fn failed(error: tokio_postgres::Error) -> AdminError {
     AdminError::Store(store_error(error))
+}
+
+/// Which topics the sink of a lane's row reads, as SQL: also what its former routes took, up to the number
+/// where they changed.
+fn reads(row: &Row) -> String {
+    let (stored, former): (&str, Option<&str>) = (row.get("filter"), row.get("filter_before"));
+    filter::condition_since(stored, former, row.get("filter_until"))
 }
 
 /// Ends the transaction of an act: all of it, or nothing.

@@ -17,8 +17,7 @@
 //! Rewriting the log and setting its sequence are the owner's rights, nobody else's.
 
 use super::lanes::{Base, Cursor, next_epoch};
-use super::{PostgresAdmin, failed, finish};
-use crate::filter;
+use super::{PostgresAdmin, finish};
 use crate::session::{Param, Session, quote};
 use posthaste::admin::{Actor, AdminError};
 use posthaste::store::StoreError;
@@ -53,7 +52,8 @@ impl Damage {
 
 impl PostgresAdmin {
     pub(super) async fn rebase(&self, sink: &str, actor: &Actor) -> Result<String, AdminError> {
-        let mut session = self.begin().await?;
+        // Whole tables are looked at here.
+        let mut session = self.begin_freely().await?;
         let rebased = self.rebase_in(&mut session, sink, actor).await;
         finish(&mut session, rebased).await
     }
@@ -66,10 +66,6 @@ impl PostgresAdmin {
     ) -> Result<String, AdminError> {
         self.check_sink(session, sink).await?;
         let mark = self.lock_cursors(session).await?;
-        // Whole tables are looked at here: the planner may use what it likes.
-        let free =
-            "set local enable_seqscan = on; set local enable_bitmapscan = on; set local enable_sort = on";
-        session.client().batch_execute(free).await.map_err(failed)?;
         let rows = self.query(session, include_str!("../../sql/admin/repair_look.sql"), &[]).await?;
         let damage = rows.first().map(damage).ok_or_else(|| StoreError::Broken("no answer".to_owned()))?;
         let cursors = self.cursors(session).await?;
@@ -130,7 +126,6 @@ impl PostgresAdmin {
 
     /// A lane's base, and how many events it sends again.
     async fn rebase_lane(&self, session: &mut Session, lane: &Cursor) -> Result<(Base, i64), AdminError> {
-        let condition = format!("{}{}", filter::slots(lane.slots), filter::condition(&lane.filter));
         let (old, snapshot) = match &lane.state {
             Some((position, snapshot)) => (*position, snapshot.to_string()),
             // Without a receipt nothing is proven.
@@ -138,13 +133,13 @@ impl PostgresAdmin {
         };
         let params: [Param<'_>; 4] =
             [(&old, Type::INT8), (&snapshot, Type::TEXT), (&lane.sink, Type::TEXT), (&lane.lane, Type::INT2)];
-        let sql = include_str!("../../sql/admin/repair_lane.sql").replace("/*condition*/", &condition);
-        let rows = self.query(session, &sql, &params).await?;
+        let sql = include_str!("../../sql/admin/repair_lane.sql");
+        let rows = self.query_where(session, sql, &lane.condition, &params).await?;
         let row = rows.first().ok_or_else(|| StoreError::Broken("no answer".to_owned()))?;
         let position = row.get::<_, Option<i64>>("unproven").map_or(old, |seq| seq - 1);
         let params: [Param<'_>; 2] = [(&position, Type::INT8), (&old, Type::INT8)];
-        let sql = include_str!("../../sql/admin/repair_again.sql").replace("/*condition*/", &condition);
-        let counted = self.query(session, &sql, &params).await?;
+        let sql = include_str!("../../sql/admin/repair_again.sql");
+        let counted = self.query_where(session, sql, &lane.condition, &params).await?;
         let again = counted.first().map_or(0, |row| row.get(0));
         Ok((Base { sink: lane.sink.clone(), lane: lane.lane, position, snapshot: row.get("now") }, again))
     }

@@ -5,8 +5,7 @@
 //! comes across it tries again.
 
 use super::backlog::{Backlog, EXACT_MAX, Estimate, PROBE_NUMBERS, Probes, WINDOW, Window};
-use super::{PostgresAdmin, failed};
-use crate::filter;
+use super::{PostgresAdmin, failed, reads};
 use crate::row::Micros;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
@@ -25,7 +24,8 @@ struct Overview {
 /// A sink's lanes as they are stored.
 struct Lanes {
     sink: String,
-    filter: String,
+    /// Which topics it reads, as SQL.
+    condition: String,
     slots_from: Vec<i16>,
     positions: Vec<i64>,
     lanes: Vec<LaneStatus>,
@@ -107,7 +107,7 @@ impl PostgresAdmin {
             let sink: String = row.get("sink");
             if sinks.last().is_none_or(|last| last.sink != sink) {
                 let (slots_from, positions, lanes) = Default::default();
-                sinks.push(Lanes { sink, filter: row.get("filter"), slots_from, positions, lanes });
+                sinks.push(Lanes { sink, condition: reads(row), slots_from, positions, lanes });
             }
             if let Some(sink) = sinks.last_mut() {
                 sink.add(row);
@@ -147,11 +147,12 @@ impl PostgresAdmin {
         overview: &Overview,
         lanes: &Lanes,
     ) -> Result<Estimate, AdminError> {
-        let condition = filter::condition(&lanes.filter);
-        let scan = include_str!("../../sql/admin/scan.sql").replace("/*condition*/", &condition);
+        let scan = include_str!("../../sql/admin/scan.sql");
         let mut backlog = Backlog::behind(lanes.positions.iter().copied().min().unwrap_or(0));
         while let Some(behind) = backlog.next() {
-            let rows = self.query(session, &scan, &lanes.params(&behind, Type::INT8, &WINDOW)).await?;
+            let rows = self
+                .query_where(session, scan, &lanes.condition, &lanes.params(&behind, Type::INT8, &WINDOW))
+                .await?;
             let row = one(&rows)?;
             backlog.add(Window {
                 scanned: row.get("scanned"),
@@ -165,9 +166,15 @@ impl PostgresAdmin {
         if numbers.is_empty() {
             return Ok(backlog.exact());
         }
-        let probe = include_str!("../../sql/admin/probe.sql").replace("/*condition*/", &condition);
-        let rows =
-            self.query(session, &probe, &lanes.params(&numbers, Type::INT8_ARRAY, &PROBE_NUMBERS)).await?;
+        let probe = include_str!("../../sql/admin/probe.sql");
+        let rows = self
+            .query_where(
+                session,
+                probe,
+                &lanes.condition,
+                &lanes.params(&numbers, Type::INT8_ARRAY, &PROBE_NUMBERS),
+            )
+            .await?;
         let row = one(&rows)?;
         let found = Probes { pending: row.get("pending"), ages: row.get("ages") };
         Ok(backlog.estimate(overview.last_value, &found))

@@ -42,6 +42,8 @@ async fn backlog_counts_rows_by_filter_and_lane_and_no_rolled_back_numbers() {
     setting.sink("all", 1, "").await;
     setting.sink("some", 4, "+a.%\nb\\_c").await;
     setting.sink("others", 3, "-a.%").await;
+    // A topic may look like one of our tables.
+    setting.sink("own", 1, "+posthaste.%").await;
     let status = setting.admin().await.status().await.expect("readable");
     assert_eq!(sink(&status, "all").backlog, exact(0), "idle is zero");
 
@@ -66,6 +68,9 @@ async fn backlog_counts_rows_by_filter_and_lane_and_no_rolled_back_numbers() {
     assert_eq!(sink(&status, "some").backlog, exact(90 - handled as u64));
     assert_eq!(sink(&status, "others").backlog, exact(30));
     assert_eq!(sink(&status, "some").lanes.len(), 4);
+    setting.append("posthaste.x", 7).await;
+    let status = setting.admin().await.status().await.expect("readable");
+    assert_eq!(sink(&status, "own").backlog, exact(7));
 }
 
 #[tokio::test]

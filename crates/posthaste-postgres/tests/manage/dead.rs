@@ -265,3 +265,54 @@ async fn an_act_wakes_a_relay() {
     let note = tokio::time::timeout(Duration::from_secs(10), notes.recv()).await.expect("in time");
     assert_eq!(note.as_deref(), Some("posthaste_wakeup"));
 }
+
+/// A settlement that defers an event behind a dead letter, and the discard of that letter, at the same
+/// moment: neither sees the other's change, and without a lock the event would wait for ever.
+#[tokio::test]
+async fn an_act_and_a_settlement_agree_on_who_goes_first() {
+    let setting = require_service!(Setting::new().await);
+    bury(&setting, "s", 1).await;
+    setting.run("update posthaste.dead_letters set key = 'k', holds_key = true").await;
+    let settlement = connect(&setting.database.url()).await;
+    let defer = "begin; insert into posthaste.deferred (sink, seq, slot, id, topic, key, appended_at, route, destination, reason, holds, due_at)
+                 values ('s', 10, 0, gen_random_uuid(), 't', 'k', now(), 'r', '', 'held', true, 'infinity')";
+    settlement.batch_execute(defer).await.expect("deferred");
+    let admin = setting.admin().await;
+    let act = tokio::spawn(async move {
+        let filter = DeadFilter { all: true, ..DeadFilter::default() };
+        admin.dead_act(&filter, DeadAct::Discard, &somebody(), 10).await
+    });
+    let waiting =
+        "select count(*) from pg_locks where relation = 'posthaste.deferred'::regclass and not granted";
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while setting.number(waiting).await == 0 {
+        assert!(std::time::Instant::now() < deadline && !act.is_finished(), "the act does not wait");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    settlement.batch_execute("commit").await.expect("settled");
+    assert_eq!(act.await.expect("no panic").expect("permitted"), 1);
+    assert_eq!(due(&setting, "k").await, [(10, true)]);
+}
+
+/// One letter of very many, and a chunk of them, cost about what they are.
+#[tokio::test]
+async fn a_letter_is_found_among_many() {
+    let setting = require_service!(Setting::new().await);
+    bury(&setting, "s", 200_000).await;
+    setting.run("analyze posthaste.dead_letters").await;
+    let admin = setting.admin().await;
+    let id: Uuid = setting
+        .client
+        .query_one("select id from posthaste.dead_letters where seq = 199000", &[])
+        .await
+        .expect("there")
+        .get(0);
+    let named = DeadFilter { ids: vec![id], ..DeadFilter::default() };
+    admin.dead_list(&named, 0, 10).await.expect("readable");
+    let start = std::time::Instant::now();
+    assert_eq!(admin.dead_list(&named, 0, 10).await.expect("readable").len(), 1);
+    assert_eq!(admin.dead_count(&named).await.expect("readable"), 1);
+    assert_eq!(admin.dead_act(&named, DeadAct::Replay, &somebody(), 10).await.expect("permitted"), 1);
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(250), "{took:?}: a walk through all of them");
+}

@@ -65,19 +65,19 @@ impl Lane {
             Ok(batch) => batch,
             Err(error) => {
                 self.next_look = now + Duration::from_millis(250);
+                if let Some(destination) = &probed {
+                    // Not asked after all: later, or the next turn would ask again at once.
+                    self.ask_later(destination, now);
+                }
                 return self.tolerate(error, "looking for deferred events");
             }
         };
-        match probed {
+        match &probed {
             Some(destination) if batch.events.is_empty() => {
                 // Nothing waits for it any more: fresh events will show whether it is back.
-                self.destinations.remove(&destination);
+                self.destinations.remove(destination);
             }
-            Some(destination) => {
-                if let Some(breaker) = self.destinations.get_mut(&destination) {
-                    breaker.probe();
-                }
-            }
+            Some(_) => {}
             None => {
                 let everything = self.destinations.is_empty() && self.controls.paused_routes.is_empty();
                 self.nothing_deferred = everything && batch.events.is_empty() && batch.next_in.is_none();
@@ -90,8 +90,22 @@ impl Lane {
         let routes = self.routes.clone();
         let pending: Vec<Pending> =
             batch.events.into_iter().filter_map(|due| self.prepare(due, &routes)).collect();
+        if let Some(destination) = probed {
+            match self.destinations.get_mut(&destination) {
+                Some(breaker) if !pending.is_empty() => breaker.probe(),
+                _ => self.ask_later(&destination, now),
+            }
+        }
         self.window.add_due(pending);
         Ok(())
+    }
+
+    fn ask_later(&mut self, destination: &str, now: Instant) {
+        let initial = Duration::from_millis(self.settings.breaker_initial_ms);
+        let max = Duration::from_millis(self.settings.breaker_max_ms);
+        if let Some(breaker) = self.destinations.get_mut(destination) {
+            breaker.fail(now, initial, max);
+        }
     }
 
     /// Encodes a deferred event again, under the routes of now.

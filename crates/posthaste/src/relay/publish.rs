@@ -268,8 +268,8 @@ impl Lane {
         let max = Duration::from_millis(self.settings.breaker_max_ms);
         match scope(verdict) {
             Some(Scope::Event) => drop(self.destinations.remove(destination)),
-            Some(Scope::Destination) => {}
-            Some(Scope::Sink) | None => {
+            // Whatever the verdict makes of the event, a probe that met the outage again is over.
+            Some(Scope::Destination | Scope::Sink) | None => {
                 if let Some(breaker) = self.destinations.get_mut(destination) {
                     breaker.fail(Instant::now(), initial, max);
                 }

@@ -169,8 +169,8 @@ impl Lane {
                 .as_deref()
                 .is_some_and(|key| why == Some(Detained::Behind) || self.window.is_blocked(key));
         let wait = match why {
-            _ if behind => Some((Reason::Held, Due::Behind)),
             Some(Detained::Scheduled) => Some((Reason::Scheduled, Due::AtDelivery)),
+            _ if behind => Some((Reason::Held, Due::Behind)),
             _ if self.is_route_paused(route) => Some((Reason::Paused, in_turn(&message))),
             _ if self.destinations.contains_key(&message.destination) => {
                 Some((Reason::Outage, in_turn(&message)))

@@ -59,7 +59,7 @@ impl Default for RelaySettings {
             heartbeat_ms: 1_000,
             publish_timeout_ms: 10_000,
             drain_timeout_ms: 15_000,
-            sweep_interval_ms: 2_000,
+            sweep_interval_ms: 10_000,
             calls_in_flight: 4,
             due_events_max: 512,
             breaker_initial_ms: 200,

@@ -463,7 +463,8 @@ impl Supervisor {
                 return DrainOutcome::Hurried;
             }
             if timed_out {
-                self.renew_while_draining().await;
+                // A store that does not answer must not hold up the end.
+                let _ = tokio::time::timeout_at(deadline, self.renew_while_draining()).await;
             }
         }
         for entry in &self.plan.sinks {

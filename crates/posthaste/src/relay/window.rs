@@ -280,6 +280,7 @@ impl Window {
             }
             Origin::Deferred => {
                 self.due_in_flight -= 1;
+                self.drop_behind(&pending);
                 self.outcome.again.push((pending.message.stored.seq, deferral));
             }
         }
@@ -300,6 +301,9 @@ impl Window {
             }
             Origin::Deferred => {
                 self.due_in_flight -= 1;
+                if death.holds {
+                    self.drop_behind(&pending);
+                }
                 self.outcome.died.push((pending.message.stored.seq, death));
             }
         }
@@ -309,7 +313,15 @@ impl Window {
     pub(crate) fn let_go(&mut self, pending: &Pending) {
         if pending.origin == Origin::Deferred {
             self.due_in_flight -= 1;
+            self.drop_behind(pending);
         }
+    }
+
+    /// A deferred event was not delivered: those of its key that came along with it, and wait in hand,
+    /// stay where they are in the store, behind it.
+    fn drop_behind(&mut self, pending: &Pending) {
+        let Some(key) = pending.message.order_key() else { return };
+        self.due.retain(|other| other.index < pending.index || other.message.order_key() != Some(key));
     }
 
     /// A deferred event that dies without having been published again.
