@@ -40,7 +40,7 @@
 //! | a `Nats-Expected-…` header does not hold | `Rejected` | event | `nats.expectation` |
 //! | a `Nats-…` header that this stream does not take | `Rejected` | event | `nats.bad_header` |
 //! | a header that cannot travel (line break in the key) | `Rejected` | event | `nats.bad_header` |
-//! | the first copy of this event is still being written | `Retry` | event | `nats.in_process` |
+//! | the first copy of this event is still being written | `Retry` | destination | `nats.in_process` |
 //! | any other error of the API | `Retry` | event, from 500 on destination | `nats.api_error` |
 //! | not allowed to publish there | `Retry` | destination | `nats.denied` |
 //! | not allowed to hear the answers | `Retry` | sink | `nats.denied` |

@@ -90,7 +90,8 @@ impl ApiError {
             10005..=10010 | 10039 | 10041 | 10076 | 10118 | 10194 => retry("nats.unavailable"),
             10109 => Verdict::Rejected(Failure::of_destination("nats.sealed", text)),
             // The same id is on its way into a replicated stream: the next try is told "duplicate".
-            10158 => retry_event("nats.in_process"),
+            // A copy of it is still being committed: the stream's affair, not the event's.
+            10158 => retry("nats.in_process"),
             10060 | 10063 | 10070 | 10071 | 10164 | 10193 => reject("nats.expectation"),
             // Expected sequence of a subject that is being written just now.
             10163 => retry_event("nats.expectation"),
@@ -237,7 +238,7 @@ mod tests {
             (503, 10008, "", "retry", "nats.unavailable", Scope::Destination),
             (400, 10109, "", "rejected", "nats.sealed", Scope::Destination),
             (400, 10071, "", "rejected", "nats.expectation", Scope::Event),
-            (409, 10158, "", "retry", "nats.in_process", Scope::Event),
+            (409, 10158, "", "retry", "nats.in_process", Scope::Destination),
             (400, 10166, "", "rejected", "nats.bad_header", Scope::Event),
             (400, 10999, "", "retry", "nats.api_error", Scope::Event),
             (500, 10999, "", "retry", "nats.api_error", Scope::Destination),

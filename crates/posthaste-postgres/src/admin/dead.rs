@@ -179,6 +179,16 @@ impl PostgresAdmin {
             DeadAct::Replay => ("replay", include_str!("../../sql/admin/replay.sql")),
             DeadAct::Discard => ("discard", include_str!("../../sql/admin/discard.sql")),
         };
+        if act == DeadAct::Replay {
+            let sql = include_str!("../../sql/admin/unroutable.sql");
+            if let Some(row) = self.query(session, sql, &[(&letters, Type::INT8_ARRAY)]).await?.first() {
+                return Err(AdminError::Conflict(format!(
+                    "no route takes the topic {:?} yet, so a replay would have nowhere to go; add the route, start the \
+                     relay with it, and replay then. Nothing was done",
+                    row.get::<_, String>(0)
+                )));
+            }
+        }
         let gone = self.query(session, sql, &[(&letters, Type::INT8_ARRAY)]).await?;
         self.order_keys(session, &gone).await?;
         let ids: Vec<Uuid> = gone.iter().take(IDS_AUDITED).map(|row| row.get("id")).collect();

@@ -190,8 +190,8 @@ fn retired_sinks(sinks: &[SinkStatus]) -> Verdict {
         return ok("none with events left");
     }
     warn(format!(
-        "sinks that left the configuration still have events: {}. Nobody delivers them, and the log does not wait for them. \
-         Configure the sink again, or let them go",
+        "sinks that left the configuration still have events: {}. Nobody delivers them, and the log keeps them for a day \
+         only after the sink left. Configure the sink again, or let them go",
         list(&waiting)
     ))
 }

@@ -3,10 +3,11 @@
 
 use crate::fixture::PostgresFixture;
 use posthaste::Limits;
+use posthaste::admin::{Actor, Admin, AdminError, DeadAct, DeadFilter};
 use posthaste::clock::SystemClock;
 use posthaste::relay::{DrainOutcome, RelayHandle, RelayPlan, RelaySettings, SinkEntry, start};
 use posthaste::retry::RetryPolicy;
-use posthaste::route::{Route, RouteTable};
+use posthaste::route::{Pattern, Route, RouteTable};
 use posthaste::sink::{Capabilities, Failure, Message, Ordering, Sink, Verdict};
 use posthaste::store::StartAt;
 use posthaste_postgres::{PostgresConfig, PostgresStore, Retention};
@@ -73,6 +74,7 @@ struct Relays {
     recorder: Arc<Recorder>,
     settings: RelaySettings,
     retry: RetryPolicy,
+    routes: Vec<Route>,
     count: u32,
 }
 
@@ -80,13 +82,21 @@ impl Relays {
     fn new(fixture: &PostgresFixture) -> Self {
         let settings = RelaySettings { heartbeat_ms: 100, ..RelaySettings::default() };
         let retry = RetryPolicy::default();
-        Self { config: fixture.config(), recorder: Arc::default(), settings, retry, count: 0 }
+        Self {
+            config: fixture.config(),
+            recorder: Arc::default(),
+            settings,
+            retry,
+            routes: vec![Route::everything_to("s")],
+            count: 0,
+        }
     }
 
     async fn start(&mut self) -> RelayHandle {
         self.count += 1;
         let store = PostgresStore::connect(self.config.clone()).await.expect("the store connects");
-        let routes = RouteTable::new(vec![Route { retry: self.retry, ..Route::everything_to("s") }]);
+        let with_retry = |route: &Route| Route { retry: self.retry, ..route.clone() };
+        let routes = RouteTable::new(self.routes.iter().map(with_retry).collect());
         let sink: Arc<dyn Sink> = Arc::clone(&self.recorder) as _;
         let plan = RelayPlan {
             outbox: "test".into(),
@@ -242,5 +252,48 @@ async fn f55_many_deferred_events_hold_their_keys_and_cost_fresh_ones_nothing() 
         (client.query_one(held, &[]).await.expect("count").get::<_, i64>(0) == 1_000).then_some(())
     })
     .await;
+    assert_eq!(relay.drain().await, DrainOutcome::Clean);
+}
+
+/// G2: a change of routes skips nothing that waited, and what nobody takes any more can be seen and sent on.
+#[tokio::test(flavor = "multi_thread")]
+async fn g2_moving_a_topic_between_sinks_skips_nothing() {
+    let Some((_server, fixture)) = server().await else { return };
+    let client = fixture.connect().await;
+    let route = |sink: &str, topics: &[&str]| Route {
+        topics: topics.iter().map(|topic| Pattern::new(*topic)).collect(),
+        ..Route::everything_to(sink)
+    };
+    let mut relays = Relays::new(&fixture);
+    relays.routes = vec![route("s", &["posthaste.orders.*", "b.*"])];
+    let relay = relays.start().await;
+    let append =
+        "select posthaste.append('posthaste.orders.placed', 'x'::text), posthaste.append('b.x', 'x'::text)";
+    client.batch_execute(append).await.expect("append");
+    let recorder = Arc::clone(&relays.recorder);
+    // A pattern that holds the schema's default name is a pattern like any other.
+    eventually("both arrive", WAIT, || async { (recorder.distinct() == 2).then_some(()) }).await;
+    assert_eq!(relay.drain().await, DrainOutcome::Clean);
+    client.batch_execute(append).await.expect("append while nobody reads");
+    relays.routes = vec![route("s", &["b.*"])];
+    let relay = relays.start().await;
+    eventually("b arrives", WAIT, || async { (recorder.distinct() == 3).then_some(()) }).await;
+    let dead = "select count(*) from posthaste.dead_letters where error_code = 'route.none'";
+    eventually("the other one is visibly dead", WAIT, || async {
+        (client.query_one(dead, &[]).await.expect("count").get::<_, i64>(0) >= 1).then_some(())
+    })
+    .await;
+    let filter = DeadFilter { all: true, ..DeadFilter::default() };
+    let actor = Actor { name: "test".to_owned(), reason: "route".to_owned() };
+    let refused = fixture.admin().await.dead_act(&filter, DeadAct::Replay, &actor, 10).await;
+    assert!(matches!(refused, Err(AdminError::Conflict(_))), "no route yet: {refused:?}");
+    assert_eq!(relay.drain().await, DrainOutcome::Clean);
+    relays.routes = vec![route("s", &["b.*", "posthaste.orders.*"])];
+    let relay = relays.start().await;
+    eventually("the replay is accepted", WAIT, || async {
+        fixture.admin().await.dead_act(&filter, DeadAct::Replay, &actor, 10).await.ok()
+    })
+    .await;
+    eventually("it arrives after all", WAIT, || async { (recorder.distinct() == 4).then_some(()) }).await;
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }

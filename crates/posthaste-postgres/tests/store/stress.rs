@@ -64,6 +64,19 @@ fn transaction(dice: &mut Dice, key: &str, gid: &str) -> Vec<String> {
     vec![script]
 }
 
+/// Many transactions that stay open for a few settlements each: every one of them is an elder when it
+/// ends, and some end between any two snapshots.
+async fn linger(fixture: Arc<PostgresFixture>, writer: u64, stop: Arc<AtomicBool>) {
+    let client = fixture.connect().await;
+    let mut dice = Dice(writer * 104_729 + 1);
+    while !stop.load(Ordering::Relaxed) {
+        let few = appends(&format!("linger-{writer}"), 1 + dice.roll(3));
+        let pause = 0.005 + 0.001 * dice.roll(60) as f64;
+        let script = format!("begin; {few} select pg_sleep({pause}); commit;");
+        client.batch_execute(&script).await.expect("a lingering transaction");
+    }
+}
+
 async fn write(fixture: Arc<PostgresFixture>, writer: u64, stop: Arc<AtomicBool>) {
     let client = fixture.connect().await;
     let mut dice = Dice(writer * 7_919 + 1);
@@ -116,8 +129,9 @@ async fn drain_lane(lease: &Arc<dyn Lease>, dice: &mut Dice, ledger: &mut Ledger
 async fn stress(fixture: PostgresFixture, lanes: u16, seconds: u64) {
     let fixture = Arc::new(fixture);
     let stop = Arc::new(AtomicBool::new(false));
-    let writers: Vec<_> =
+    let mut writers: Vec<_> =
         (0..10).map(|n| tokio::spawn(write(Arc::clone(&fixture), n, Arc::clone(&stop)))).collect();
+    writers.extend((0..30).map(|n| tokio::spawn(linger(Arc::clone(&fixture), n, Arc::clone(&stop)))));
     let (mut dice, mut ledger) = (Dice(42), Ledger::default());
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut store: Arc<dyn Store> = fixture.store_without_wakeups().await;
