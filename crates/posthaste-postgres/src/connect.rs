@@ -19,6 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::config::SslMode;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 
 /// A silent peer is asked for a sign of life after this long, and again every third of it; the kernel's own
@@ -93,15 +94,27 @@ async fn establish(
     match config.tls {
         TlsMode::Disable => {
             target.ssl_mode(SslMode::Disable);
-            let (client, connection) = target.connect(NoTls).await.map_err(store_error)?;
+            let (client, connection) = target.connect(NoTls).await.map_err(|e| refused(config, e))?;
             Ok(Connection { client, driver: drive(connection, on_notify) })
         }
         TlsMode::VerifyFull => {
             target.ssl_mode(SslMode::Require);
             let tls = tokio_postgres_rustls::MakeRustlsConnect::new(client_config(config)?);
-            let (client, connection) = target.connect(tls).await.map_err(store_error)?;
+            let (client, connection) = target.connect(tls).await.map_err(|e| refused(config, e))?;
             Ok(Connection { client, driver: drive(connection, on_notify) })
         }
+    }
+}
+
+/// A password file and the password itself never change in the same moment: what is wrong now may be right
+/// soon, and is tried again with what the file says then.
+fn refused(config: &PostgresConfig, error: tokio_postgres::Error) -> StoreError {
+    match (&config.password_file, error.code()) {
+        (Some(file), Some(&SqlState::INVALID_PASSWORD)) => StoreError::Transient {
+            message: format!("{} with the password in {}", describe(&error), file.display()),
+            outcome_known: true,
+        },
+        _ => store_error(error),
     }
 }
 
