@@ -17,7 +17,6 @@ struct Wire {
 }
 
 struct Frame {
-    subject: String,
     headers: String,
     payload: Vec<u8>,
 }
@@ -59,10 +58,10 @@ impl Wire {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.first().copied() {
                 Some("PING") => self.send("PONG\r\n"),
-                Some("MSG") => return self.body(words[1], 0, words.last()?.parse().ok()?),
+                Some("MSG") => return self.body(0, words.last()?.parse().ok()?),
                 Some("HMSG") => {
                     let heads = words[words.len() - 2].parse().ok()?;
-                    return self.body(words[1], heads, words.last()?.parse().ok()?);
+                    return self.body(heads, words.last()?.parse().ok()?);
                 }
                 Some("-ERR") => panic!("NATS says {line}"),
                 _ => {}
@@ -70,11 +69,11 @@ impl Wire {
         }
     }
 
-    fn body(&mut self, subject: &str, heads: usize, total: usize) -> Option<Frame> {
+    fn body(&mut self, heads: usize, total: usize) -> Option<Frame> {
         let mut bytes = vec![0; total + 2];
         self.reader.read_exact(&mut bytes).ok()?;
         let headers = String::from_utf8_lossy(&bytes[..heads]).into_owned();
-        Some(Frame { subject: subject.to_owned(), headers, payload: bytes[heads..total].to_vec() })
+        Some(Frame { headers, payload: bytes[heads..total].to_vec() })
     }
 
     /// Asks JetStream, and insists on a yes.
@@ -100,7 +99,6 @@ impl From<Frame> for Delivery {
         Self {
             id: header(&frame.headers, "Nats-Msg-Id").unwrap_or_default(),
             key: header(&frame.headers, "key"),
-            destination: frame.subject,
             payload: frame.payload,
             at: SystemTime::now(),
         }

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 pub(crate) struct Delivery {
     pub(crate) id: String,
     pub(crate) key: Option<String>,
-    pub(crate) destination: String,
     pub(crate) payload: Vec<u8>,
     pub(crate) at: SystemTime,
 }

@@ -13,7 +13,14 @@ mod load;
 mod relay;
 mod rig;
 
+mod cut;
 mod drain;
 mod fair;
+mod many;
 mod outage;
+mod poison;
 mod pooler;
+mod recovery;
+mod relane;
+mod server;
+mod tls;

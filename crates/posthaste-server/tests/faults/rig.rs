@@ -152,7 +152,6 @@ fn parse(line: &str) -> Option<Delivery> {
     Some(Delivery {
         id: text("id")?,
         key: text("key"),
-        destination: text("destination")?,
         payload: text("payload").unwrap_or_default().into_bytes(),
         at: SystemTime::now(),
     })

@@ -1,0 +1,104 @@
+//! A database that makes things hard: tiny timeouts, a standby, a missing right, a wrong name.
+//!
+//! What passes by itself is lived through; what somebody must mend is said in words, with exit code 1.
+
+use crate::ledger::assert_key_order;
+use crate::load::{Load, append, connect};
+use crate::relay::WAIT;
+use crate::rig::{Site, TO_FILE, assert_blameless, await_all, await_settled, blame, config};
+use posthaste_testkit::conformance::eventually;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::{Postgres, PostgresOptions, TestDatabase, Version};
+use std::os::unix::fs::{MetadataExt, chown};
+
+/// Limits that an administrator set for everybody, and that catch the relay's statements now and then.
+#[tokio::test(flavor = "multi_thread")]
+async fn tiny_statement_and_lock_timeouts_are_lived_through() {
+    let database = require_service!(TestDatabase::create().await);
+    let site = Site::new();
+    site.write("posthaste.toml", &config(&database.url(), "heartbeat_ms = 200", "lanes = 2", TO_FILE));
+    site.run("posthaste.toml", &["migrate", "up"]).ok();
+    let client = connect(&database.url()).await;
+    let name = database.name();
+    for setting in
+        ["statement_timeout = '50ms'", "lock_timeout = '5ms'", "idle_in_transaction_session_timeout = '50ms'"]
+    {
+        client.batch_execute(&format!("alter database {name} set {setting}")).await.expect("a setting");
+    }
+    append(&client, "orders", 3_000).await;
+    let relay = site.start("posthaste.toml");
+    let load = Load::start(&database.url(), &["orders"], 400).await;
+    eventually("events flow", WAIT, || async { (site.file.len() > 4_000).then_some(()) }).await;
+    // Somebody holds the rows that a heartbeat and a settlement need, longer than the limits.
+    for _ in 0..3 {
+        let held = "begin; select 1 from posthaste.lanes for update; select pg_sleep(0.3); commit";
+        client.batch_execute(held).await.expect("a held row");
+    }
+    load.stop().await;
+    let log = await_all(&client, &site.file, "with tiny timeouts").await;
+    await_settled(&client).await;
+    assert_key_order(&log, &site.file, "with tiny timeouts");
+    let (dead, tried) = blame(&client).await;
+    assert_blameless(dead, tried, "with tiny timeouts");
+    let caught = relay.said().lines().filter(|line| line.contains("timeout")).count();
+    eprintln!("tiny timeouts: {caught} statements were caught");
+    assert!(caught > 0, "no statement was caught: this shows nothing");
+    relay.stop().await;
+}
+
+/// F6: a standby's snapshots list no running transactions; reading from one would skip events.
+#[tokio::test(flavor = "multi_thread")]
+async fn f6_a_standby_is_refused() {
+    let mut server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default()).await);
+    let site = Site::new();
+    site.write("posthaste.toml", &config(&server.url(), "", "", TO_FILE));
+    site.run("posthaste.toml", &["migrate", "up"]).ok();
+    server.stop_fast().await.expect("a clean stop");
+    let (signal, owner) = (server.data_dir().join("standby.signal"), server.data_dir());
+    std::fs::write(&signal, "").expect("a file for the server");
+    let owner = std::fs::metadata(owner).expect("the data directory");
+    chown(&signal, Some(owner.uid()), Some(owner.gid())).expect("the server's own file");
+    server.start_again().await.expect("a standby answers too");
+    ends_with_1(&site, "standby", "standby").await;
+    let doctor = site.run("posthaste.toml", &["doctor"]);
+    assert!(doctor.code == 1 && doctor.out.contains("standby"), "{}{}", doctor.out, doctor.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_and_an_unknown_database_are_named() {
+    let options = PostgresOptions::default().scram_user("nobody", "n1");
+    let server = require_service!(Postgres::start(Version::V15, &options).await);
+    let site = Site::new();
+    site.write("posthaste.toml", &config(&server.url(), "", "", TO_FILE));
+    site.run("posthaste.toml", &["migrate", "up"]).ok();
+    site.write("posthaste.toml", &config(&server.url_for("postgres", "nobody:n1"), "", "", TO_FILE));
+    ends_with_1(&site, "missing right", "permission denied").await;
+    site.write("posthaste.toml", &config(&server.url_for("nowhere", "postgres"), "", "", TO_FILE));
+    ends_with_1(&site, "unknown database", "\"nowhere\" does not exist").await;
+}
+
+/// An application's login that was given to the relay by mistake can append, and must not half work.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_applications_role_cannot_relay_and_is_told_so() {
+    let options = PostgresOptions::default().scram_user("shop", "s1");
+    let server = require_service!(Postgres::start(Version::V15, &options).await);
+    let site = Site::new();
+    site.write("posthaste.toml", &config(&server.url(), "", "", TO_FILE));
+    site.run("posthaste.toml", &["migrate", "up"]).ok();
+    let client = server.admin().await.expect("the server answers");
+    client.batch_execute("grant posthaste_app to shop").await.expect("a membership");
+    site.write("posthaste.toml", &config(&server.url_for("postgres", "shop:s1"), "", "", TO_FILE));
+    let mut relay = site.start("posthaste.toml");
+    assert_eq!(relay.ends().await.code(), Some(1), "{}", relay.said());
+    assert!(relay.said().contains("permission denied"), "{}", relay.said());
+}
+
+/// Both the daemon and a command say what it is.
+async fn ends_with_1(site: &Site, what: &str, text: &str) {
+    let mut relay = site.start("posthaste.toml");
+    let status = relay.ends().await;
+    eprintln!("{what}: {}", relay.said().trim());
+    assert!(status.code() == Some(1) && relay.said().contains(text), "{what}: {status:?} {}", relay.said());
+    let status = site.run("posthaste.toml", &["run", "--sink", "null"]);
+    assert_ne!(status.code, 0, "{what}: {}", status.err);
+}
