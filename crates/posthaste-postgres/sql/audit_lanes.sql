@@ -1,6 +1,6 @@
 -- Each cursor with its base: the last receipt that was not a settlement or a hand-over. What it had
 -- handled then is not counted; what it handled since is in the receipts after it.
-select l.sink, l.lane, l.slot_from, l.slot_to, l.filter, b.n as base_n, b.position, b.snapshot::text,
+select l.sink, l.lane, l.slot_from, l.slot_to, l.filter, l.filter_before, l.filter_until, b.n as base_n, b.position, b.snapshot::text,
        l.filter_n > b.n and exists (select from posthaste.receipts f where f.sink = l.sink and f.lane = l.lane
          and f.n = l.filter_n and f.xid >= s.opened_xid) as filter_changed,
        (select coalesce(sum(u.count), 0)::bigint from posthaste.receipts r, unnest(r.segments, r.counts) u (segment, count)

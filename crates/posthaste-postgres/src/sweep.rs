@@ -253,7 +253,7 @@ async fn imbalance(inner: &Inner, session: &mut Session, segment: i16) -> Result
         let condition = format!(
             "{}{}",
             filter::slots((lane.get("slot_from"), lane.get("slot_to"))),
-            filter::condition(lane.get("filter"))
+            filter::condition_since(lane.get("filter"), lane.get("filter_before"), lane.get("filter_until"))
         );
         let sql = inner
             .sessions
