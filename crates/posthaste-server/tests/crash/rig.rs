@@ -223,7 +223,11 @@ impl Rig {
     }
 
     async fn dead(&self) -> HashSet<String> {
-        let rows = self.client.query("select id::text from posthaste.dead_letters", &[]).await.expect("dead letters");
+        let rows = self
+            .client
+            .query("select id::text from posthaste.dead_letters", &[])
+            .await
+            .expect("dead letters");
         rows.iter().map(|row| row.get(0)).collect()
     }
 
@@ -256,7 +260,8 @@ impl Rig {
     async fn await_truncation(&self) {
         eventually("old segments are truncated", WAIT, || async {
             self.append(1).await;
-            let sql = "select max(turn) > 3 and count(*) filter (where turn is null) > 0 from posthaste.segments";
+            let sql =
+                "select max(turn) > 3 and count(*) filter (where turn is null) > 0 from posthaste.segments";
             self.client.query_one(sql, &[]).await.expect("segments").get::<_, bool>(0).then_some(())
         })
         .await;
@@ -279,7 +284,8 @@ impl Rig {
         let owners: i64 = self.client.query_one(leases, &[]).await.expect("lanes").get(0);
         assert_eq!(owners, 0, "G8: no live lease after {point}");
         let (delivered, dead) = (self.delivered(), self.dead().await);
-        let place: HashMap<&str, usize> = committed.iter().enumerate().map(|(at, (id, _))| (id.as_str(), at)).collect();
+        let place: HashMap<&str, usize> =
+            committed.iter().enumerate().map(|(at, (id, _))| (id.as_str(), at)).collect();
         let mut seen = HashSet::new();
         let mut last: HashMap<String, usize> = HashMap::new();
         for (id, key) in delivered.iter().filter(|(id, _)| seen.insert(id.clone())) {
