@@ -11,39 +11,44 @@ use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Postgres, PostgresOptions, TestDatabase, Version};
 use std::os::unix::fs::{MetadataExt, chown};
 
-/// Limits that an administrator set for everybody, and that catch the relay's statements now and then.
-#[tokio::test(flavor = "multi_thread")]
-async fn tiny_statement_and_lock_timeouts_are_lived_through() {
+/// A limit that an administrator set for everybody, and that catches the relay's statements.
+async fn lived_through(setting: &str) {
     let database = require_service!(TestDatabase::create().await);
     let site = Site::new();
     site.write("posthaste.toml", &config(&database.url(), "heartbeat_ms = 200", "lanes = 2", TO_FILE));
     site.run("posthaste.toml", &["migrate", "up"]).ok();
     let client = connect(&database.url()).await;
-    let name = database.name();
-    for setting in
-        ["statement_timeout = '50ms'", "lock_timeout = '5ms'", "idle_in_transaction_session_timeout = '50ms'"]
-    {
-        client.batch_execute(&format!("alter database {name} set {setting}")).await.expect("a setting");
-    }
+    let limit = format!("alter database {} set {setting}", database.name());
+    client.batch_execute(&limit).await.expect("a setting");
     append(&client, "orders", 3_000).await;
     let relay = site.start("posthaste.toml");
     let load = Load::start(&database.url(), &["orders"], 400).await;
-    eventually("events flow", WAIT, || async { (site.file.len() > 4_000).then_some(()) }).await;
-    // Somebody holds the rows that a heartbeat and a settlement need, longer than the limits.
-    for _ in 0..3 {
-        let held = "begin; select 1 from posthaste.lanes for update; select pg_sleep(0.3); commit";
-        client.batch_execute(held).await.expect("a held row");
+    eventually("events flow", WAIT, || async { (site.file.len() > 3_500).then_some(()) }).await;
+    // Somebody holds what a settlement needs, longer than the limit.
+    for table in ["receipts", "receipts", "lanes"] {
+        let held = format!("begin; lock posthaste.{table} in share mode; select pg_sleep(0.3); commit");
+        client.batch_execute(&held).await.expect("a held table");
     }
     load.stop().await;
-    let log = await_all(&client, &site.file, "with tiny timeouts").await;
+    let log = await_all(&client, &site.file, setting).await;
     await_settled(&client).await;
-    assert_key_order(&log, &site.file, "with tiny timeouts");
+    assert_key_order(&log, &site.file, setting);
     let (dead, tried) = blame(&client).await;
-    assert_blameless(dead, tried, "with tiny timeouts");
+    assert_blameless(dead, tried, setting);
     let caught = relay.said().lines().filter(|line| line.contains("timeout")).count();
-    eprintln!("tiny timeouts: {caught} statements were caught");
+    eprintln!("{setting}: {caught} statements were caught");
     assert!(caught > 0, "no statement was caught: this shows nothing");
     relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tiny_statement_timeout_is_lived_through() {
+    lived_through("statement_timeout = '50ms'").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tiny_lock_timeout_is_lived_through() {
+    lived_through("lock_timeout = '5ms'").await;
 }
 
 /// F6: a standby's snapshots list no running transactions; reading from one would skip events.
