@@ -33,6 +33,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+/// How often, and how far apart, the store is asked to take something back at the end.
+const GOODBYE_TRIES: u32 = 5;
+const GOODBYE_PAUSE: Duration = Duration::from_millis(100);
+
 /// What all lanes of a sink share.
 pub(crate) struct LaneContext {
     pub(crate) service: Arc<str>,
@@ -171,6 +175,21 @@ pub(crate) async fn run(
         }
         Err(error) => LaneEnd::Broken(error.to_string()),
     }
+}
+
+/// Asks a store that stumbles a few times more: what is not given back at the end stays taken until it
+/// expires (G8). Few enough that a store which is down holds nobody up.
+pub(super) async fn insist<F>(ask: impl Fn() -> F) -> Result<(), StoreError>
+where
+    F: Future<Output = Result<(), StoreError>>,
+{
+    for _ in 1..GOODBYE_TRIES {
+        match ask().await {
+            Err(error) if error.is_transient() => tokio::time::sleep(GOODBYE_PAUSE).await,
+            settled => return settled,
+        }
+    }
+    ask().await
 }
 
 /// Resolves when the task in the slot ends, and empties the slot; never, when there is none.
@@ -379,7 +398,7 @@ impl Lane {
 
     async fn finish(&mut self) -> LaneEnd {
         let clean = self.window.is_empty() && self.settlement.is_none();
-        match self.lease.release().await {
+        match insist(|| self.lease.release()).await {
             Ok(()) => LaneEnd::Released { clean },
             Err(StoreError::LeaseLost(_)) => LaneEnd::Lost,
             Err(error) => {

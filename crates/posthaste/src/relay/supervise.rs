@@ -470,7 +470,7 @@ impl Supervisor {
         for entry in &self.plan.sinks {
             entry.sink.close().await;
         }
-        let left = tokio::time::timeout_at(deadline, self.plan.store.leave()).await;
+        let left = tokio::time::timeout_at(deadline, lane::insist(|| self.plan.store.leave())).await;
         let said_goodbye = matches!(left, Ok(Ok(())));
         if said_goodbye && self.unclean_ends == 0 { DrainOutcome::Clean } else { DrainOutcome::Hurried }
     }
