@@ -6,6 +6,7 @@
 use posthaste::mutation::{Mutation, set};
 use posthaste_testkit::simulation::{Outcome, run};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Seeds of an ordinary run. Each takes some 100 ms.
 const SEEDS: Range<u64> = 0..300;
@@ -39,16 +40,17 @@ fn describe(outcome: &Outcome) -> String {
 /// A part of the seeds, so that the harness runs the parts side by side.
 fn run_part(part: u64, parts: u64) {
     let mut red = Vec::new();
-    let (mut committed, mut deliveries) = (0, 0);
+    let (mut committed, mut deliveries, mut slowest) = (0, 0, (Duration::ZERO, 0));
     for seed in seeds().filter(|seed| seed % parts == part) {
         let outcome = run(seed);
         committed += outcome.committed;
         deliveries += outcome.deliveries;
+        slowest = slowest.max((outcome.healed_in, seed));
         if !outcome.problems.is_empty() {
             red.push(describe(&outcome));
         }
     }
-    println!("{committed} events committed, {deliveries} deliveries");
+    println!("{committed} events committed, {deliveries} deliveries, slowest to heal {slowest:?}");
     assert!(red.is_empty(), "{} seeds are red\n{}", red.len(), red.join("\n"));
 }
 

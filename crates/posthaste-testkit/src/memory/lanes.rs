@@ -71,6 +71,7 @@ impl Tables {
         }
         let (mark, snapshot) = (self.log.last_seq(), self.log.snapshot());
         let position = match sink.start_at {
+            StartAt::Auto if self.lanes.keys().all(|lane| lane.sink == sink.name) => 0,
             StartAt::Now | StartAt::Auto => mark,
             StartAt::Earliest => 0,
             StartAt::Seq(seq) => seq,

@@ -102,6 +102,11 @@ impl MemoryDatabase {
         self.tables().controls = controls;
     }
 
+    /// How many events that wait behind a due one are handed out with it: a store's choice, 0 included.
+    pub fn set_run_max(&self, run_max: usize) {
+        self.tables().run_max = run_max;
+    }
+
     /// Acts on every dead letter of a sink, and says on how many.
     pub fn act_on_dead(&self, sink: &str, act: DeadAct) -> u64 {
         self.tables().act_on_dead(&sink.into(), act)

@@ -127,31 +127,58 @@ impl Tables {
         }
     }
 
-    /// Deferred events of a lane that are due, by number, so each key's are in order.
+    /// Deferred events of a lane that are due, each with the run that waits behind it.
     pub(super) fn due(&self, id: &LaneId, query: &DueQuery) -> DueBatch {
         let now = self.now();
         let mut batch = DueBatch::default();
         let mut bytes = 0;
-        let range = (Arc::clone(&id.sink), i64::MIN)..=(Arc::clone(&id.sink), i64::MAX);
-        for (_, waiting) in self.deferred.range(range) {
-            if self.lane_of(waiting.stored.slot) != id.lane || !is_asked_for(query, &waiting.deferral) {
-                continue;
-            }
+        for waiting in self.deferred_of(id).filter(|waiting| is_asked_for(query, &waiting.deferral)) {
             let Some(at) = self.due_at(&id.sink, waiting) else { continue };
             let wait = Duration::from_micros(u64::try_from(at.0 - now.0).unwrap_or(0));
-            bytes += waiting.stored.bytes();
-            let fits = batch.events.is_empty() || (batch.events.len() < query.events && bytes <= query.bytes);
-            if wait.is_zero() && fits {
-                batch.events.push(DueEvent {
-                    stored: waiting.stored.clone(),
-                    attempts: waiting.deferral.attempts,
-                    reason: waiting.deferral.reason,
-                });
-            } else {
+            if !wait.is_zero() || !fill(&mut batch, &mut bytes, query, waiting) {
                 batch.next_in = Some(batch.next_in.map_or(wait, |next| next.min(wait)));
+                continue;
+            }
+            for behind in self.run_behind(id, waiting, query) {
+                if !fill(&mut batch, &mut bytes, query, behind) {
+                    break;
+                }
             }
         }
         batch
+    }
+
+    fn deferred_of(&self, id: &LaneId) -> impl Iterator<Item = &Waiting> {
+        let range = (Arc::clone(&id.sink), i64::MIN)..=(Arc::clone(&id.sink), i64::MAX);
+        let lane = id.lane;
+        self.deferred
+            .range(range)
+            .map(|(_, waiting)| waiting)
+            .filter(move |waiting| self.lane_of(waiting.stored.slot) == lane)
+    }
+
+    /// Events that wait behind this one and for nothing else: none, if something before it waits too, as
+    /// with an event whose time of its own has come. The run ends at the first that is not asked for or has a
+    /// time of its own: whatever is behind that one waits for it.
+    fn run_behind<'a>(
+        &'a self,
+        id: &'a LaneId,
+        head: &'a Waiting,
+        query: &'a DueQuery,
+    ) -> impl Iterator<Item = &'a Waiting> + 'a {
+        let key = head.stored.event.key.as_ref();
+        let in_key = move |waiting: &&Waiting| {
+            waiting.stored.event.key.as_ref() == key && waiting.stored.seq > head.stored.seq
+        };
+        let in_turn =
+            |waiting: &&Waiting| waiting.due == DueAt::Behind && is_asked_for(query, &waiting.deferral);
+        let leads = head.deferral.holds && !self.is_held(&id.sink, &head.stored);
+        let most = if key.is_some() && leads && query.events > 1 { self.run_max } else { 0 };
+        self.deferred_of(id)
+            .filter(in_key)
+            .filter(|waiting| waiting.deferral.holds)
+            .take_while(in_turn)
+            .take(most)
     }
 
     /// An operator's act on the dead letters of a sink: back into their place, or gone.
@@ -178,6 +205,22 @@ impl Tables {
         self.ring();
         keys.len() as u64
     }
+}
+
+/// Puts an event into the batch if it fits. One may exceed the bytes alone.
+fn fill(batch: &mut DueBatch, bytes: &mut usize, query: &DueQuery, waiting: &Waiting) -> bool {
+    let size = waiting.stored.bytes();
+    let fits = batch.events.len() < query.events && *bytes + size <= query.bytes;
+    if !fits && !batch.events.is_empty() {
+        return false;
+    }
+    *bytes += size;
+    batch.events.push(DueEvent {
+        stored: waiting.stored.clone(),
+        attempts: waiting.deferral.attempts,
+        reason: waiting.deferral.reason,
+    });
+    true
 }
 
 fn is_asked_for(query: &DueQuery, deferral: &Deferral) -> bool {

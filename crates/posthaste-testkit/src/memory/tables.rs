@@ -129,6 +129,8 @@ pub(super) struct Tables {
     pub(super) next_session: u64,
     pub(super) deferred: BySeq<Waiting>,
     pub(super) dead: BySeq<Letter>,
+    /// How many events that wait behind a due one are handed out with it.
+    pub(super) run_max: usize,
     /// Every burial there ever was, whatever became of the letter.
     pub(super) burials: Vec<(Arc<str>, Letter)>,
     pub(super) controls: Controls,
@@ -159,6 +161,7 @@ impl Tables {
             next_session: 1,
             deferred: BTreeMap::new(),
             dead: BTreeMap::new(),
+            run_max: 32,
             burials: Vec::new(),
             controls: Controls::default(),
             doze_until: Timestamp(0),

@@ -9,6 +9,7 @@
 //! | G8 | after a drain no lane is owned, and whatever a relay was told is settled |
 //! | F50 | nobody died of an outage; no attempt was counted in one |
 //! | G7 | what was delivered twice fits into the windows of those that died |
+//! | shares | seconds after the end of all faults every lane has an owner, and relays have equal shares |
 
 use super::scenario::Scenario;
 use super::world::{Appended, Fate, Place, World, lock};
@@ -208,6 +209,21 @@ fn duplicates_bounded(world: &World, place: &Place) {
             "G7: {twice} sent twice to {}, at most {bound} by {deaths} deaths",
             place.name
         ));
+    }
+}
+
+/// Every lane has an owner among those that run, and nobody has two more than another.
+pub(super) fn shares(world: &World, relays: &[Arc<str>]) {
+    let mut owned: BTreeMap<&Arc<str>, usize> = relays.iter().map(|relay| (relay, 0)).collect();
+    for lane in world.database.lanes() {
+        match lane.owner.as_ref().and_then(|owner| owned.get_mut(owner)) {
+            Some(lanes) => *lanes += 1,
+            None => world.problem(format_args!("{} has no owner that runs: {:?}", lane.id, lane.owner)),
+        }
+    }
+    let (most, least) = (owned.values().max(), owned.values().min());
+    if most > least.map(|least| least + 1).as_ref() {
+        world.problem(format_args!("the lanes are not shared fairly: {owned:?}"));
     }
 }
 

@@ -197,15 +197,28 @@ impl Fleet {
         Some((running.name, outcome))
     }
 
-    /// No more faults, no frozen calls, for those that run and those that will.
+    /// No more faults, no frozen calls, and nobody is missing.
     pub(super) fn heal(&mut self) {
         self.faulty = false;
-        for berth in &self.berths {
-            if let Berth::Running(running) = berth {
-                running.store_faults.heal();
-                running.sink_faults.heal();
+        for berth in &mut self.berths {
+            match berth {
+                Berth::Running(running) => {
+                    running.store_faults.heal();
+                    running.sink_faults.heal();
+                }
+                Berth::Empty { until } => *until = Instant::now(),
             }
         }
+        self.start_due();
+    }
+
+    /// Those that run.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        let name = |berth: &Berth| match berth {
+            Berth::Running(running) => Some(Arc::clone(&running.name)),
+            Berth::Empty { .. } => None,
+        };
+        self.berths.iter().filter_map(name).collect()
     }
 
     /// What the relays say of themselves when it is not good.

@@ -50,6 +50,8 @@ pub struct Outcome {
     pub committed: usize,
     /// Messages that arrived at all brokers.
     pub deliveries: usize,
+    /// Virtual time from the end of all faults until everything was settled.
+    pub healed_in: Duration,
 }
 
 /// Runs one seed to its end.
@@ -79,8 +81,9 @@ async fn simulate(seed: u64) -> Outcome {
     if let Err(error) = writing.await {
         world.problem(format_args!("the writers failed: {error}"));
     }
-    heal(&world, &mut fleet).await;
+    let healed_in = heal(&world, &mut fleet).await;
     check::everything(&world);
+    check::shares(&world, &fleet.names());
     for complaint in fleet.complaints() {
         world.problem(complaint);
     }
@@ -90,7 +93,8 @@ async fn simulate(seed: u64) -> Outcome {
     }
     let deliveries = world.places.iter().map(|place| place.broker.deliveries().len()).sum();
     let (history, problems) = world.take_notes();
-    Outcome { seed, problems, history, committed: world.database.committed().len(), deliveries }
+    let committed = world.database.committed().len();
+    Outcome { seed, problems, history, committed, deliveries, healed_in }
 }
 
 /// All writers, then a little peace, so that chaos has the last word.
@@ -111,8 +115,9 @@ async fn write(world: Arc<World>, mut dice: Dice, over: watch::Sender<bool>) {
     over.send_replace(true);
 }
 
-/// Everything works again; waits until all is quiet.
-async fn heal(world: &Arc<World>, fleet: &mut Fleet) {
+/// Everything works again; waits until all is quiet, and says how long that took.
+async fn heal(world: &Arc<World>, fleet: &mut Fleet) -> Duration {
+    let healed = Instant::now();
     chaos::clear_up(world);
     fleet.heal();
     if world.scenario.drains_early {
@@ -137,9 +142,11 @@ async fn heal(world: &Arc<World>, fleet: &mut Fleet) {
         }
     }
     world.note("quiet");
-    // A few heartbeats more, so that every relay has heard that all is well.
+    let healed_in = healed.elapsed();
+    // Some heartbeats more, so that every relay has heard that all is well and has its share.
     fleet.start_due();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    healed_in
 }
 
 /// A drained shutdown of all relays at once.

@@ -89,6 +89,8 @@ pub(super) struct Scenario {
     pub(super) chaos_pause: Duration,
     /// Whether all relays are drained, and others started, before the backlog is gone.
     pub(super) drains_early: bool,
+    /// How many events that wait behind a due one the store hands out with it.
+    pub(super) run_max: usize,
     pub(super) troubles: Troubles,
 }
 
@@ -129,12 +131,13 @@ impl Scenario {
                 max_ms: 400,
                 ..RetryPolicy::default()
             },
+            sink_latency: sink_latency(dice, &settings),
             settings,
             store_odds,
             sink_odds,
-            sink_latency: Duration::from_micros(dice.between(0, 20_000)),
             chaos_pause: Duration::from_millis(dice.between(200, 2_000)),
             drains_early: dice.happens(0.3),
+            run_max: if dice.happens(0.3) { 0 } else { dice.index(32) },
             troubles,
         }
     }
@@ -155,6 +158,14 @@ impl Scenario {
     pub(super) fn window(&self) -> u64 {
         (self.settings.max_unsettled_events + self.settings.due_events_max) as u64
     }
+}
+
+/// So long that calls overlap, so short that a page of one key, sent one by one, fits into the timeout:
+/// a sink that cannot answer in time has to say so itself.
+fn sink_latency(dice: &mut Dice, settings: &RelaySettings) -> Duration {
+    let fits = Duration::from_millis(settings.publish_timeout_ms) / 3;
+    let each = fits / u32::try_from(settings.page_events_max).expect("small");
+    dice.up_to(each.min(Duration::from_millis(20)))
 }
 
 fn settings(dice: &mut Dice) -> RelaySettings {

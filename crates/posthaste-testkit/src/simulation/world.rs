@@ -121,6 +121,7 @@ impl World {
             history: Mutex::default(),
             problems: Mutex::default(),
         });
+        world.database.set_run_max(world.scenario.run_max);
         for place in &world.places {
             // Weak: the broker must not keep the world that owns it.
             let (here, there) = (Arc::downgrade(place), Arc::downgrade(&world));

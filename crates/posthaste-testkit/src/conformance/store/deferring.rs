@@ -222,6 +222,54 @@ pub async fn due_leaves_out_closed_destinations_and_paused_routes(fixture: &impl
     assert_eq!(ask(probe).await, [seqs[2]]);
 }
 
+/// What is left out holds back what is behind it: a run must not step over it.
+pub async fn g3_nothing_passes_what_due_leaves_out(fixture: &impl StoreFixture) {
+    let lease = relay(fixture, "a").await.lease().await;
+    let mut k = Vec::new();
+    for n in 0..4 {
+        k.push(append(fixture, keyed("k", &n.to_string())).await);
+    }
+    defer_page(&lease, |stored| {
+        let place = if stored.seq == k[1] { "there" } else { "here" };
+        let (reason, due) =
+            if stored.seq == k[0] { (Reason::Retry, at_once()) } else { (Reason::Held, Due::Behind) };
+        Deferral { destination: place.to_owned(), route: place.into(), ..wait(reason, due) }
+    })
+    .await;
+    let there = || vec!["there".to_owned()];
+    let queries = [
+        DueQuery { closed_destinations: there(), ..anything() },
+        DueQuery { paused_routes: there(), ..anything() },
+        DueQuery { only_destination: Some("here".to_owned()), ..anything() },
+    ];
+    for query in queries {
+        let batch = due_batch(&lease, query).await;
+        let got: Vec<i64> = batch.events.iter().map(|due| due.stored.seq).collect();
+        assert_eq!(got, [k[0]]);
+    }
+    deliver_deferred(&lease, &k[..1]).await;
+    let closed_destinations = there();
+    assert!(due_batch(&lease, DueQuery { closed_destinations, ..anything() }).await.events.is_empty());
+}
+
+/// An event with a time of its own may come due while earlier ones of its key wait: it may go, what is
+/// behind it may not.
+pub async fn g3_a_run_begins_at_the_head_of_its_key(fixture: &impl StoreFixture) {
+    let lease = relay(fixture, "a").await.lease().await;
+    let mut k = Vec::new();
+    for n in 0..3 {
+        k.push(append(fixture, keyed("k", &n.to_string())).await);
+    }
+    defer_page(&lease, |stored| match stored.seq {
+        seq if seq == k[0] => wait(Reason::Retry, Due::In(Duration::from_secs(60))),
+        seq if seq == k[1] => wait(Reason::Retry, at_once()),
+        _ => wait(Reason::Held, Due::Behind),
+    })
+    .await;
+    let batch = due_batch(&lease, anything()).await;
+    assert!(batch.events.iter().all(|due| due.stored.seq == k[1]), "{batch:?}");
+}
+
 /// F55, G7.
 pub async fn due_is_bounded(fixture: &impl StoreFixture) {
     let lease = relay(fixture, "a").await.lease().await;
