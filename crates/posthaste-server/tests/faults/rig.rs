@@ -195,10 +195,11 @@ pub(crate) async fn await_all(client: &Client, arrived: &Deliveries, what: &str)
     log
 }
 
-/// Waits until every lane's cursor has passed the log.
+/// Waits until every lane's cursor has passed all events of the lane.
 pub(crate) async fn await_settled(client: &Client) {
-    let sql = "select count(*) from posthaste.lanes_now \
-               where retired_at is null and position < (select max(seq) from posthaste.outbox)";
+    let sql = "select count(*) from posthaste.lanes_now n join posthaste.lanes l using (sink, lane) \
+               where n.retired_at is null and n.position < \
+               (select max(seq) from posthaste.outbox o where o.slot between l.slot_from and l.slot_to)";
     eventually("everything is settled", WAIT, || async { (count(client, sql).await == 0).then_some(()) })
         .await;
 }
