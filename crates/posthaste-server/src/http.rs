@@ -32,8 +32,8 @@ const CONNECTIONS_MAX: usize = 16;
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Latencies from half a millisecond to five minutes: from an idle system's wakeup to an outage.
-const SECONDS: [f64; 18] = [
-    0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0,
+const SECONDS: [f64; 19] = [
+    0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0,
     150.0, 300.0,
 ];
 /// Events in a page, by powers of four.

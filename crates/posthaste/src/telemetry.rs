@@ -57,7 +57,7 @@ pub const SEGMENTS_TRUNCATED: &str = "posthaste_segments_truncated_total";
 pub const AUDIT_FAILURES: &str = "posthaste_audit_failures_total";
 /// 1 while the ring cannot turn because the next segment is not empty.
 pub const RING_FULL: &str = "posthaste_ring_full";
-/// Errors of the store, by kind.
+/// Errors of the store.
 pub const STORE_ERRORS: &str = "posthaste_store_errors_total";
 
 /// What each metric means, for the exporter's HELP lines.
@@ -86,7 +86,7 @@ pub const DESCRIPTIONS: [(&str, &str); 25] = [
     (SEGMENTS_TRUNCATED, "segments truncated by retention"),
     (AUDIT_FAILURES, "segments whose receipts do not balance with their rows"),
     (RING_FULL, "1 while the ring of segments cannot turn"),
-    (STORE_ERRORS, "errors of the store by kind"),
+    (STORE_ERRORS, "errors of the store, transient ones included"),
 ];
 
 /// The handles of one lane.

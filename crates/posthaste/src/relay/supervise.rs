@@ -313,8 +313,12 @@ impl Supervisor {
             match self.plan.store.take(&id).await {
                 Ok(Some(lease)) => self.start_lane(id, lease, before),
                 Ok(None) => {}
-                Err(StoreError::Broken(why)) => self.mark_broken(id, why),
-                Err(error) => tracing::warn!(lane = %id, %error, "the lane could not be taken"),
+                Err(StoreError::LeaseLost(_)) => {}
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(lane = %id, %error, "the lane could not be taken");
+                }
+                // A missing right, a database that went back in time: not ready, and said so (F85).
+                Err(error) => self.mark_broken(id, error.to_string()),
             }
         }
     }
