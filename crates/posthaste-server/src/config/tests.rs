@@ -166,7 +166,7 @@ fn an_unknown_key_is_refused_with_line_and_nearest_name() {
         ("[log]\nformat = \"jsn\"", "line 2: `log.format` cannot be `jsn`, did you mean `json`?"),
         (
             "[sinks.s]\ntype = \"null\"\nstart_at = \"yesterday\"",
-            "line 3: `sinks.s.start_at`: must be \"now\"",
+            "line 3: `sinks.s.start_at`: must be \"auto\"",
         ),
     ];
     for (text, expected) in table {
@@ -258,7 +258,7 @@ fn variables_go_over_the_file() {
     assert_eq!(config.outboxes[1].postgres.url, "postgres://elsewhere/users");
     assert!(config.outboxes[1].postgres.pooled);
     assert_eq!(&*config.outboxes[0].service, "2024");
-    assert_eq!(config.sinks[1].start_at, StartAt::Auto);
+    assert_eq!(config.sinks[1].start_at, StartAt::Now);
     assert_eq!(config.outboxes[0].routes.routes()[1].topics.len(), 3, "topic and topics add up");
     assert_eq!(config.effective["sinks"]["nats"]["token"], "12345");
 }
