@@ -153,14 +153,13 @@ impl<'a> Field<'a> {
         let sink = setting.config.build("alone").await.map_err(|error| WrongUse(error.to_string()))?;
         self.fresh_stream().await?;
         baseline::warm(&*sink, &self.bench.load).await?;
-        self.fresh_stream().await?;
         let rate = baseline::sink_alone(&*sink, &self.bench.load, self.events).await?;
         sink.close().await;
         if let Some(witness) = &mut self.witness {
-            let stored = witness.messages().await?;
-            if stored != self.events {
-                bail!("the sink alone delivered {} events, and the stream holds {stored}", self.events);
-            }
+            let mut seen = Seen::new(&self.bench.load, self.events);
+            witness.read_all(&mut seen).await?;
+            complete(&seen, Order::None, self.events)
+                .context("what the sink alone delivered is not in the stream")?;
         }
         Ok(Some(rate))
     }

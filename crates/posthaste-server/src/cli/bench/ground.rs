@@ -44,8 +44,13 @@ impl Ground {
         let schema = format!("\"{}\"", postgres.schema.replace('"', "\"\""));
         let ground = Self { postgres, schema, client };
         ground.claim().await?;
-        migrate::up(&ground.postgres, roles).await.context("the outbox could not be set up")?;
-        Ok(ground)
+        match migrate::up(&ground.postgres, roles).await {
+            Ok(_) => Ok(ground),
+            Err(error) => {
+                ground.drop_schema().await?;
+                Err(anyhow!(error).context("the outbox to measure could not be set up"))
+            }
+        }
     }
 
     async fn claim(&self) -> anyhow::Result<()> {

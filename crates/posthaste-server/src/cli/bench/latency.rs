@@ -14,7 +14,7 @@ use super::child::{Relay, Setup, show};
 use super::nats::Witness;
 use super::pipe;
 use super::report::{Progress, Report};
-use super::sample::{Counter, Usage, covered, quantile, sorted};
+use super::sample::{Counter, Usage, audit, covered, quantile, sorted};
 use super::{Bench, Common};
 use crate::output::{remark, seconds};
 use anyhow::{Context as _, bail};
@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio_postgres::Client;
+use uuid::Uuid;
 
 /// The first second warms caches and connections and is not counted.
 const WARM: Duration = Duration::from_secs(1);
@@ -73,6 +74,7 @@ pub(super) async fn run(bench: &Bench<'_>, args: &LatencyArgs, report: &mut Repo
     watched.relay.stop().await?;
 
     figures(report, &book, warm, args);
+    missing(report, bench, &book).await?;
     report.figure("relay_cpu_percent", cpu_percent, "of one core, during the steady part");
     report.figure("idle_statements_per_s", idle.per_s, idle.how);
     report.figure("first_after_idle_ms", first, "one event after the idle time");
@@ -115,6 +117,23 @@ fn figures(report: &mut Report, book: &Book, warm: u64, args: &LatencyArgs) {
     report.fact("sent", book.steady - warm, "");
     report.fact("received", from_commit.len(), "distinct events among them that arrived");
     report.fact("duplicates", book.duplicates(), "");
+}
+
+/// Names what did not arrive. A figure without these events would look better than it is.
+async fn missing(report: &mut Report, bench: &Bench<'_>, book: &Book) -> anyhow::Result<()> {
+    let ids: Vec<Uuid> =
+        (0..=book.steady).filter(|n| book.arrived(*n).is_none()).map(|n| bench.load.id(n)).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let settled = match audit(&bench.ground.client, &bench.ground.schema, "bench").await {
+        Ok(_) => "although all of them are settled".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    remark(&format!("bench: WARNING: {} events did not arrive, {settled}", ids.len()));
+    report.detail("missing", json!(ids.iter().take(20).collect::<Vec<_>>()));
+    report.detail("missing_count", ids.len());
+    Ok(())
 }
 
 /// What was asked of the server in the idle time.
