@@ -19,8 +19,13 @@ use tokio::time::Instant;
 /// again a little earlier than they should be.
 const DESTINATIONS_MAX: usize = 1_024;
 
+/// A deferred event that the sink held is not looked for again before this long: what it is behind is with
+/// the sink right now.
+const HELD_PAUSE: Duration = Duration::from_millis(20);
+
 /// A call that came back.
 pub(super) struct Returned {
+    call: u64,
     batch: Vec<Pending>,
     verdicts: Vec<Verdict>,
     took: Duration,
@@ -81,6 +86,7 @@ impl Lane {
         let careful = matches!(self.care, Care::OneByOne { .. }).then(|| Arc::clone(&self.lease));
         let (one_hand, trust) = (Arc::clone(&self.context.one_hand), self.trusted_until());
         let timeout = self.settings.publish_timeout();
+        let number = self.window.start_call();
         let call = async move {
             let (metas, messages): (Vec<_>, Vec<Message>) =
                 batch.into_iter().map(|p| ((p.origin, p.index, p.attempts, p.route), p.message)).unzip();
@@ -120,7 +126,8 @@ impl Lane {
             (metas, messages, verdicts, now)
         };
         let mut call = call
-            .map(|(metas, messages, verdicts, started)| Returned {
+            .map(move |(metas, messages, verdicts, started)| Returned {
+                call: number,
                 batch: metas
                     .into_iter()
                     .zip(messages)
@@ -146,9 +153,9 @@ impl Lane {
     }
 
     pub(super) fn on_returned(&mut self, returned: Returned) {
-        let Returned { batch, mut verdicts, took } = returned;
+        let Returned { call, batch, mut verdicts, took } = returned;
         self.metrics.publish.record(took.as_secs_f64());
-        self.window.returned(&batch, self.ordering);
+        self.window.returned(call, &batch, self.ordering);
         // A sink that answers too little is treated as one that did not answer for the rest.
         verdicts.resize(
             batch.len(),
@@ -236,6 +243,7 @@ impl Lane {
         if pending.origin == Origin::Deferred {
             // It is still among the deferred, and comes due when the one before it leaves.
             self.window.let_go(&pending);
+            self.next_look = self.next_look.max(Instant::now() + HELD_PAUSE);
             return;
         }
         let Some(key) = pending.message.order_key() else { return self.window.put_back(pending) };
@@ -245,10 +253,8 @@ impl Lane {
             return self.window.defer(pending, deferral);
         }
         // The one before it waits for the sink, died without holding its key, or is in a call that has
-        // not come back: try again, but not before the next call returns.
-        if !self.calls.is_empty() {
-            self.window.be_shy(key);
-        }
+        // not come back: try again, but not while the sink would hold it again at once.
+        self.window.be_shy(key);
         self.window.put_back(pending);
     }
 

@@ -66,7 +66,10 @@ pub(crate) struct Window {
     /// Keys with a call in flight, where the sink keeps no order over calls.
     busy: FxHashMap<String, usize>,
     /// Keys that the sink held while the failing call had not come back yet.
-    shy: FxHashSet<String>,
+    /// By key: the newest call that was in flight then.
+    shy: FxHashMap<String, u64>,
+    calls_started: u64,
+    calls_in_flight: Vec<u64>,
     events: usize,
     bytes: usize,
     /// Deferred events in hand that wait to be published.
@@ -206,9 +209,18 @@ impl Window {
         }
     }
 
+    /// A call begins; the number by which it comes back.
+    pub(crate) fn start_call(&mut self) -> u64 {
+        self.calls_started += 1;
+        self.calls_in_flight.push(self.calls_started);
+        self.calls_started
+    }
+
     /// A call came back: its keys are no longer in flight, and held keys may be looked at again.
-    pub(crate) fn returned(&mut self, batch: &[Pending], ordering: Ordering) {
-        self.shy.clear();
+    pub(crate) fn returned(&mut self, call: u64, batch: &[Pending], ordering: Ordering) {
+        self.calls_in_flight.retain(|other| *other != call);
+        let calls = &self.calls_in_flight;
+        self.shy.retain(|_, newest| calls.iter().any(|call| *call <= *newest));
         if ordering == Ordering::Overlap {
             return;
         }
@@ -222,9 +234,12 @@ impl Window {
         }
     }
 
-    /// The sink held this key for a call that has not come back: not again before one does.
+    /// The sink held this key for a call that has not come back. Which one is the sink's affair, and a call
+    /// that was merely held too opens nothing: not again before all that are in flight now have come back.
     pub(crate) fn be_shy(&mut self, key: &str) {
-        self.shy.insert(key.to_owned());
+        if !self.calls_in_flight.is_empty() {
+            self.shy.insert(key.to_owned(), self.calls_started);
+        }
     }
 
     /// Whether something in hand waits to be published.
@@ -416,11 +431,11 @@ fn may_go(
     pending: &Pending,
     ordering: Ordering,
     busy: &FxHashMap<String, usize>,
-    shy: &FxHashSet<String>,
+    shy: &FxHashMap<String, u64>,
     passed_over: &mut FxHashSet<String>,
 ) -> bool {
     let Some(key) = pending.message.order_key() else { return true };
-    if busy.contains_key(key) || shy.contains(key) || passed_over.contains(key) {
+    if busy.contains_key(key) || shy.contains_key(key) || passed_over.contains(key) {
         passed_over.insert(key.to_owned());
         return false;
     }
