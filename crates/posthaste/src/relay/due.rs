@@ -10,6 +10,7 @@ use super::window::{Origin, Pending};
 use crate::route::{Refused, RouteTable};
 use crate::store::{Death, DueBatch, DueEvent, DueQuery, ErrorClass, StoreError};
 use crate::task::{TaskDied, spawn};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -87,9 +88,7 @@ impl Lane {
                 self.next_look = now + pause.max(Duration::from_millis(1));
             }
         }
-        let routes = self.routes.clone();
-        let pending: Vec<Pending> =
-            batch.events.into_iter().filter_map(|due| self.prepare(due, &routes)).collect();
+        let pending = self.prepare_all(batch.events);
         if let Some(destination) = probed {
             match self.destinations.get_mut(&destination) {
                 Some(breaker) if !pending.is_empty() => breaker.probe(),
@@ -108,7 +107,26 @@ impl Lane {
         }
     }
 
-    /// Encodes a deferred event again, under the routes of now.
+    /// Encodes deferred events again. Behind one that dies here and holds its key, the rest of the key stays
+    /// where it is.
+    fn prepare_all(&mut self, events: Vec<DueEvent>) -> Vec<Pending> {
+        let routes = self.routes.clone();
+        let mut held: FxHashSet<String> = FxHashSet::default();
+        let mut pending = Vec::with_capacity(events.len());
+        for due in events {
+            let key = due.stored.event.key.clone();
+            if key.as_ref().is_some_and(|key| held.contains(key)) {
+                continue;
+            }
+            match self.prepare(due, &routes) {
+                Some(event) => pending.push(event),
+                None => held.extend(key.filter(|_| self.window.last_burial_holds())),
+            }
+        }
+        pending
+    }
+
+    /// Encodes a deferred event again, under the routes of now. `None`: it died.
     fn prepare(&mut self, due: DueEvent, routes: &RouteTable) -> Option<Pending> {
         let DueEvent { stored, attempts, .. } = due;
         let seq = stored.seq;

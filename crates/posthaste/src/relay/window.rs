@@ -339,6 +339,11 @@ impl Window {
         self.due.retain(|other| other.index < pending.index || other.message.order_key() != Some(key));
     }
 
+    /// Whether the deferred event that was buried last holds its key.
+    pub(crate) fn last_burial_holds(&self) -> bool {
+        self.outcome.died.last().is_some_and(|(_, death)| death.holds)
+    }
+
     /// A deferred event that dies without having been published again.
     pub(crate) fn bury_deferred(&mut self, seq: i64, death: Death) {
         self.outcome.died.push((seq, death));
