@@ -47,7 +47,9 @@ impl Load {
         let cumulative = if spread == Spread::Zipf { zipf(keys) } else { Vec::new() };
         let letter = |n: u64| b"abcdefghijklmnopqrstuvwxyz012345"[(mix(n) % 32) as usize];
         let pool: Vec<u8> = (0..(payload_bytes + POOL_BYTES) as u64).map(letter).collect();
-        let stamp = (Uuid::now_v7().as_u128() >> 64) as u64;
+        // The time and the version of a UUIDv7. Its own random bits may be a counter, alike for two runs.
+        let time = (Uuid::now_v7().as_u128() >> 64) as u64 & !0xfff;
+        let stamp = time | (Uuid::new_v4().as_u128() as u64 & 0xfff);
         Self { stamp, payload_bytes, keys: keys.max(1), cumulative, pool: pool.into() }
     }
 
@@ -170,7 +172,8 @@ mod tests {
 
     #[test]
     fn an_id_tells_its_number_and_another_run_is_a_stranger() {
-        let (load, other) = (Load::new(500, 10, Spread::Uniform), Load::new(500, 10, Spread::Uniform));
+        let load = Load::new(500, 10, Spread::Uniform);
+        let other = Load { stamp: load.stamp ^ 1, ..Load::new(500, 10, Spread::Uniform) };
         for index in [0, 1, 65_536, 3_000_000] {
             assert_eq!(load.index(load.id(index)), Some(index));
             assert_eq!(other.index(load.id(index)), None);
