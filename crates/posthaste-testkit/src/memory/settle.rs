@@ -114,7 +114,7 @@ impl Tables {
     }
 
     fn bury(&mut self, sink: &Arc<str>, stored: StoredEvent, death: Death, destination: String) {
-        let letter = Letter { stored, death, destination };
+        let letter = Letter { stored, death, dead_at: self.now(), gone_at: None, destination };
         self.burials.push((Arc::clone(sink), letter.clone()));
         self.dead.insert((Arc::clone(sink), letter.stored.seq), letter);
     }
@@ -188,6 +188,10 @@ impl Tables {
         let keys: Vec<_> = self.dead.range(range).map(|(key, _)| key.clone()).collect();
         for key in &keys {
             let Some(letter) = self.dead.remove(key) else { continue };
+            let burial = self.burials.iter_mut().rfind(|(s, old)| *s == key.0 && old.stored.seq == key.1);
+            if let Some((_, burial)) = burial {
+                burial.gone_at = Some(now);
+            }
             if act == DeadAct::Replay {
                 let deferral = Deferral {
                     reason: Reason::Replayed,

@@ -109,6 +109,10 @@ pub struct Letter {
     pub stored: StoredEvent,
     /// How it died.
     pub death: Death,
+    /// When, by the store's clock.
+    pub dead_at: Timestamp,
+    /// When an operator replayed or discarded it.
+    pub gone_at: Option<Timestamp>,
     /// Its address, for the way back.
     pub(super) destination: String,
 }

@@ -13,7 +13,7 @@
 
 use super::scenario::Scenario;
 use super::world::{Appended, Fate, Place, World, lock};
-use posthaste::event::StoredEvent;
+use posthaste::event::{StoredEvent, Timestamp};
 use posthaste::route::OnDead;
 use posthaste::store::{ErrorClass, LaneId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,7 @@ pub(super) fn everything(world: &World) {
         nothing_invented(world, place, &ledger);
         keys_in_order(world, place, &committed, &ledger);
         deaths_deserved(world, place);
+        dead_keys_held(world, place, &committed, &ledger);
         receipts(world, place, &committed);
         duplicates_bounded(world, place);
         place
@@ -142,6 +143,38 @@ fn deaths_deserved(world: &World, place: &Place) {
         };
         if !deserved {
             world.problem(format_args!("F50: event {} ({fate:?}) died of {death:?}", letter.stored.seq));
+        }
+    }
+}
+
+/// Where a death holds its key, nothing of the key is delivered until an operator has acted.
+fn dead_keys_held(
+    world: &World,
+    place: &Place,
+    committed: &[StoredEvent],
+    ledger: &BTreeMap<Uuid, Appended>,
+) {
+    let first_at = lock(&place.tally).first_at.clone();
+    for letter in world.database.burials(&place.name) {
+        let id = letter.stored.event.id;
+        // One that is mended may be delivered by a zombie, and what is behind it with it.
+        if !letter.death.holds || letter.stored.event.key.is_none() || world.fate(id) == Fate::Mended {
+            continue;
+        }
+        let behind = committed.iter().filter(|stored| {
+            stored.event.key == letter.stored.event.key
+                && stored.seq > letter.stored.seq
+                && !ledger[&stored.event.id].scheduled
+        });
+        for stored in behind {
+            let passed =
+                |at: &Timestamp| *at > letter.dead_at && letter.gone_at.is_none_or(|gone| *at < gone);
+            if first_at.get(&stored.event.id).is_some_and(passed) {
+                let (seq, dead) = (stored.seq, letter.stored.seq);
+                world.problem(format_args!(
+                    "G3: {seq} was delivered past the dead {dead}, which holds its key"
+                ));
+            }
         }
     }
 }

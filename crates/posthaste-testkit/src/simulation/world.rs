@@ -3,6 +3,7 @@
 use super::scenario::Scenario;
 use crate::faults::{Broker, Dice, Offer, Reply};
 use crate::memory::MemoryDatabase;
+use posthaste::event::Timestamp;
 use posthaste::sink::{Failure, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,6 +69,8 @@ pub(super) struct Tally {
     pub(super) own_failures: BTreeMap<Uuid, u32>,
     /// Calls that a message was in.
     pub(super) calls: BTreeMap<Uuid, u32>,
+    /// When an event was delivered first.
+    pub(super) first_at: BTreeMap<Uuid, Timestamp>,
     /// `Delivered` verdicts that reached a relay.
     pub(super) heard: BTreeMap<Uuid, u32>,
 }
@@ -128,6 +131,10 @@ impl World {
             place.broker.judge(move |offer| match (here.upgrade(), there.upgrade()) {
                 (Some(place), Some(world)) => {
                     let reply = place.judge(&world, offer);
+                    if matches!(reply, Reply::Deliver | Reply::DeliverTwice | Reply::DeliverBut(_)) {
+                        let (id, now) = (offer.message.stored.event.id, world.database.now());
+                        lock(&place.tally).first_at.entry(id).or_insert(now);
+                    }
                     let (seq, key) = (offer.message.stored.seq, &offer.message.stored.event.key);
                     world.detail(|| format!("  {seq} of {key:?} is offered to {}: {reply:?}", place.name));
                     reply
