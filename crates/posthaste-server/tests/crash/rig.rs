@@ -186,11 +186,21 @@ impl Rig {
         let client = &self.client;
         eventually("the server dies", WAIT, || async { client.is_closed().then_some(()) }).await;
         self.server.kill9().await.expect("its children are gone too");
-        self.server.start_again().await.expect("the server recovers");
+        self.restart_server().await;
         self.client = self.server.admin().await.expect("the server answers");
         if self.way == Way::Poison {
             // The event aborts the relay right behind the point.
             self.await_death().await;
+        }
+    }
+
+    /// A postmaster that was killed leaves children behind for a moment, and a new one refuses to start
+    /// beside them: it is tried again until they have noticed.
+    async fn restart_server(&mut self) {
+        let end = tokio::time::Instant::now() + WAIT;
+        while let Err(error) = self.server.start_again().await {
+            assert!(tokio::time::Instant::now() < end, "the server recovers: {error}");
+            tokio::time::sleep(Duration::from_millis(100)).await; // pace
         }
     }
 
