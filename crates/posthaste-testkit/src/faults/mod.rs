@@ -20,6 +20,8 @@ mod dice;
 mod recording;
 mod sink;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use dice::Dice;
 pub use recording::{Broker, Delivery, Offer, RecordingSink, Reply};
