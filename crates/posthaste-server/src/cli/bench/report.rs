@@ -87,7 +87,7 @@ impl Progress {
     pub(super) fn start(title: impl Into<String>, total: u64) -> Self {
         let title = title.into();
         let bar = std::io::stderr().is_terminal().then(|| {
-            let style = "{msg:24} {wide_bar} {human_pos}/{human_len} {per_sec:.0}";
+            let style = "{msg:24} {wide_bar} {human_pos}/{human_len} {per_sec}";
             let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(total).with_style(style).with_message(title.clone())
         });
