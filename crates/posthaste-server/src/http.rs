@@ -29,7 +29,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Requests at once. More of them wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16;
 /// Histograms are drained this often, or their samples pile up between scrapes.
-const UPKEEP: Duration = Duration::from_secs(5);
+const UPKEEP: Duration = Duration::from_secs(1);
 
 /// Latencies from half a millisecond to five minutes: from an idle system's wakeup to an outage.
 const SECONDS: [f64; 19] = [

@@ -11,6 +11,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Between two looks. Half of a usual scrape interval, so that no scrape sees the same look three times.
 const PAUSE: Duration = Duration::from_secs(5);
+/// While nothing waits anywhere, only every so many pauses: an idle relay leaves the database alone (F83).
+const IDLE_PAUSES: u32 = 4;
 /// A look that takes longer is given up, and the connection with it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -21,14 +23,22 @@ pub(crate) fn watch(outbox: Outbox) -> Task<()> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut admin = None;
         let mut silent = false;
+        let mut idle_pauses_left = 0;
         loop {
             ticks.tick().await;
+            if idle_pauses_left > 0 {
+                idle_pauses_left -= 1;
+                continue;
+            }
             match timeout(PATIENCE, look(&outbox, &mut admin))
                 .await
                 .unwrap_or_else(|_| Err("no answer".to_owned()))
             {
                 Ok(status) => {
                     silent = false;
+                    let idle =
+                        status.sinks.iter().all(|sink| sink.backlog.count == 0 && sink.deferred.count == 0);
+                    idle_pauses_left = if idle { IDLE_PAUSES - 1 } else { 0 };
                     for sink in &status.sinks {
                         record(&outbox, sink);
                     }

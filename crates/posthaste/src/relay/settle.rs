@@ -45,7 +45,7 @@ impl Lane {
         let Some(freed) = self.window.settleable() else { return false };
         let pressing = self.is_draining()
             || self.window.has_due()
-            || freed * 2 >= self.settings.max_unsettled_events
+            || self.is_filling(freed)
             || self.window.bytes() * 2 >= self.settings.max_unsettled_bytes
             || matches!(self.care, Care::OneByOne { .. });
         if !pressing && now < self.next_settle {
@@ -57,6 +57,13 @@ impl Lane {
         self.careful_left = self.careful_left.saturating_sub(freed);
         self.settlement = Some(Arc::new(self.window.take_settlement()));
         true
+    }
+
+    /// Half the window can be freed; or a quarter, while the rest is nearly used up: the commit then runs
+    /// while the next page is read, and reading does not stop for it.
+    fn is_filling(&self, freed: usize) -> bool {
+        let most = self.settings.max_unsettled_events;
+        freed * 2 >= most || (freed * 4 >= most && self.window.events() * 4 >= most * 3)
     }
 
     pub(super) fn on_settled(
