@@ -159,7 +159,7 @@ impl Tables {
 
     /// Events that wait behind this one and for nothing else: none, if something before it waits too, as
     /// with an event whose time of its own has come. The run ends at the first that is not asked for or has a
-    /// time of its own: whatever is behind that one waits for it.
+    /// time of its own, or before which a dead letter holds the key: whatever is behind that one waits for it.
     fn run_behind<'a>(
         &'a self,
         id: &'a LaneId,
@@ -174,10 +174,15 @@ impl Tables {
             |waiting: &&Waiting| waiting.due == DueAt::Behind && is_asked_for(query, &waiting.deferral);
         let leads = head.deferral.holds && !self.is_held(&id.sink, &head.stored);
         let most = if key.is_some() && leads && query.events > 1 { self.run_max } else { 0 };
+        let behind_the_dead = move |waiting: &&Waiting| {
+            let between = (Arc::clone(&id.sink), head.stored.seq)..(Arc::clone(&id.sink), waiting.stored.seq);
+            let same = |letter: &Letter| letter.stored.event.key.as_ref() == key;
+            self.dead.range(between).any(|(_, letter)| letter.death.holds && same(letter))
+        };
         self.deferred_of(id)
             .filter(in_key)
             .filter(|waiting| waiting.deferral.holds)
-            .take_while(in_turn)
+            .take_while(move |waiting| in_turn(waiting) && !behind_the_dead(waiting))
             .take(most)
     }
 

@@ -157,8 +157,10 @@ fn dead_keys_held(
     let first_at = lock(&place.tally).first_at.clone();
     for letter in world.database.burials(&place.name) {
         let id = letter.stored.event.id;
-        // One that is mended may be delivered by a zombie, and what is behind it with it.
-        if !letter.death.holds || letter.stored.event.key.is_none() || world.fate(id) == Fate::Mended {
+        // One that is mended may be delivered by a zombie, and what is behind it with it. A scheduled one
+        // may die when others of its key are on their way already.
+        let exempt = world.fate(id) == Fate::Mended || ledger[&id].scheduled;
+        if !letter.death.holds || letter.stored.event.key.is_none() || exempt {
             continue;
         }
         let behind = committed.iter().filter(|stored| {

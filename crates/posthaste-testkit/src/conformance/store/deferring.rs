@@ -270,6 +270,27 @@ pub async fn g3_a_run_begins_at_the_head_of_its_key(fixture: &impl StoreFixture)
     assert!(batch.events.iter().all(|due| due.stored.seq == k[1]), "{batch:?}");
 }
 
+/// Nor does a run step over a dead letter that holds the key.
+pub async fn g3_a_run_ends_at_a_dead_letter_that_holds(fixture: &impl StoreFixture) {
+    let lease = relay(fixture, "a").await.lease().await;
+    for n in 0..3 {
+        append(fixture, keyed("k", &n.to_string())).await;
+    }
+    let page = read(&lease, WIDE).await;
+    let (number, k) = (page.number, seqs(&page));
+    let mut events = page.events.into_iter();
+    let mut next = || events.next().expect("three events");
+    let (head, dead, behind) = (next(), next(), next());
+    let settlement = Settlement {
+        deferred: vec![(head, wait(Reason::Retry, at_once())), (behind, wait(Reason::Held, Due::Behind))],
+        dead: vec![(dead, death(true))],
+        ..through(number)
+    };
+    settle(&lease, settlement).await;
+    let batch = due_batch(&lease, anything()).await;
+    assert!(batch.events.iter().all(|due| due.stored.seq == k[0]), "{batch:?}");
+}
+
 /// F55, G7.
 pub async fn due_is_bounded(fixture: &impl StoreFixture) {
     let lease = relay(fixture, "a").await.lease().await;

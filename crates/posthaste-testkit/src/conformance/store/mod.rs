@@ -121,6 +121,7 @@ macro_rules! __store_cases {
             due_leaves_out_closed_destinations_and_paused_routes
             g3_nothing_passes_what_due_leaves_out
             g3_a_run_begins_at_the_head_of_its_key
+            g3_a_run_ends_at_a_dead_letter_that_holds
             due_is_bounded
             deferred_events_belong_to_their_lane_and_outlive_its_owner
             a_live_lane_cannot_be_taken
