@@ -1,7 +1,7 @@
 -- Deferred events whose time has come: the due ones, each followed by the run that waits behind it, so
 -- that a key with many waiting events does not need a round trip for each. Only the first holding event
--- of a key is a head, and a run ends before the first event that may not go: nothing of a key is passed
--- over. Bounded in events, and in bytes by the running sum. Plain reads: only the lane's owner changes
+-- of a key is a head, and a run ends before the first event that may not go, and at a dead letter that
+-- holds the key: nothing of a key is passed over. Bounded in events, and in bytes by the running sum. Plain reads: only the lane's owner changes
 -- these rows, and operators under their own lock.
 with heads as materialized (
   select d.seq, d.key, d.holds, row_number() over (order by d.due_at, d.seq) as rank
@@ -19,7 +19,10 @@ with heads as materialized (
     from heads h
    cross join lateral (
      select f.seq, bool_and(f.due_at = 'infinity' and not f.destination = any ($5) and not f.route = any ($6)
-                            and ($7::text is null or f.destination = $7)) over (order by f.seq) as goes
+                            and ($7::text is null or f.destination = $7)
+                            and not exists (select from posthaste.dead_letters l
+                                             where l.sink = $1 and l.key = h.key and l.holds_key and l.seq < f.seq))
+                   over (order by f.seq) as goes
        from (select f.seq, f.due_at, f.destination, f.route from posthaste.deferred f
               where f.sink = $1 and f.key = h.key and f.holds and f.seq > h.seq
               order by f.seq limit 32) f) f
