@@ -154,6 +154,18 @@ pub async fn dead_letters_hold_their_key_when_asked(fixture: &impl StoreFixture)
     assert_eq!(read(&lease, WIDE).await.detained, []);
 }
 
+/// An event is put aside behind another of its key for more reasons than one: whatever the reason, it comes
+/// due when nothing waits before it.
+pub async fn g3_what_waits_behind_comes_due_whatever_the_reason(fixture: &impl StoreFixture) {
+    let lease = relay(fixture, "a").await.lease().await;
+    let mut expected = Vec::new();
+    for reason in [Reason::Held, Reason::Paused, Reason::Outage, Reason::Drained] {
+        append(fixture, keyed(reason.as_str(), "x")).await;
+        expected.extend(defer_page(&lease, |_| wait(reason, Due::Behind)).await);
+    }
+    assert_eq!((expected.len(), due(&lease).await), (4, expected));
+}
+
 /// F57: a replayed event goes before those that waited for it.
 pub async fn a_replayed_letter_returns_to_its_place(fixture: &impl StoreFixture) {
     let lease = relay(fixture, "a").await.lease().await;

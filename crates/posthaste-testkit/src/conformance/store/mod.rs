@@ -111,6 +111,7 @@ macro_rules! __store_cases {
             dead_letters_are_kept_for_each_sink
             g3_a_deferred_event_detains_its_key
             g3_held_events_come_due_one_after_another
+            g3_what_waits_behind_comes_due_whatever_the_reason
             g3_a_held_event_with_nothing_before_it_is_due_at_once
             a_deferred_event_comes_due_after_its_delay
             a_scheduled_event_waits_and_does_not_hold_its_key
