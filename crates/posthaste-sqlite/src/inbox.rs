@@ -1,0 +1,1 @@
+//! The inbox: `admit` in the transaction of the handler.

@@ -1,0 +1,10 @@
+//! Posthaste on SQLite: append in your own transaction, the store behind the relay, and a local broker in a file.
+//!
+//! Two users, two halves. A service links this crate with `default-features = false` and calls `append` inside its
+//! `rusqlite::Transaction`. The relay links the feature `store`; the feature `broker` adds the local broker.
+
+#[cfg(feature = "broker")]
+pub mod broker;
+pub mod inbox;
+#[cfg(feature = "store")]
+pub mod writer;

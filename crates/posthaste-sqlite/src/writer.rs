@@ -1,0 +1,1 @@
+//! The writer: one thread, one connection, many jobs in one transaction.
