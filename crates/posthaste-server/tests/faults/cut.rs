@@ -7,7 +7,8 @@
 use crate::ledger::assert_key_order;
 use crate::load::{Load, connect};
 use crate::relay::{Relay, WAIT};
-use crate::rig::{Site, TO_FILE, assert_blameless, await_all, await_settled, blame, config, soak};
+use crate::rig::{Site, TO_FILE, assert_blameless, await_all, await_settled, blame, config};
+use crate::scale::outage_time;
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Postgres, PostgresOptions, Proxy, TestDatabase, Version};
@@ -116,7 +117,7 @@ async fn a_swallowed_line_to_the_database_is_left_behind() {
     let load = scene.load().await;
     scene.await_delivery(WAIT).await;
     scene.proxy.black_hole().await;
-    tokio::time::sleep(soak()).await; // pace: the outage lasts
+    tokio::time::sleep(outage_time()).await; // pace: the outage lasts
     scene.proxy.pass().await;
     let resumed = scene.await_delivery(RESUME_MAX).await;
     eprintln!("swallowed line: resumed after {resumed:?}");

@@ -1,7 +1,7 @@
 //! What arrived, in the order in which it arrived, and what the guarantees say about it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 /// One delivery.
@@ -15,28 +15,46 @@ pub(crate) struct Delivery {
 
 /// Deliveries that a thread collects while a test looks.
 #[derive(Clone, Default)]
-pub(crate) struct Deliveries(Arc<Mutex<Vec<Delivery>>>);
+pub(crate) struct Deliveries(Arc<Mutex<Book>>);
+
+#[derive(Default)]
+struct Book {
+    all: Vec<Delivery>,
+    ids: HashSet<String>,
+}
 
 impl Deliveries {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().expect("no test panics under the lock")
+    }
+
     pub(crate) fn push(&self, delivery: Delivery) {
-        self.0.lock().expect("no test panics under the lock").push(delivery);
+        let mut book = self.book();
+        book.ids.insert(delivery.id.clone());
+        book.all.push(delivery);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().expect("no test panics under the lock").len()
+        self.book().all.len()
+    }
+
+    /// Events that arrived at least once.
+    pub(crate) fn distinct(&self) -> usize {
+        self.book().ids.len()
     }
 
     pub(crate) fn all(&self) -> Vec<Delivery> {
-        self.0.lock().expect("no test panics under the lock").clone()
+        self.book().all.clone()
     }
 
     pub(crate) fn ids(&self) -> HashSet<String> {
-        self.all().into_iter().map(|delivery| delivery.id).collect()
+        self.book().ids.clone()
     }
 
     /// Deliveries beyond the first of each event.
     pub(crate) fn duplicates(&self) -> usize {
-        self.len() - self.ids().len()
+        let book = self.book();
+        book.all.len() - book.ids.len()
     }
 
     /// The 99th percentile of append → arrival, of the deliveries from `from` on. The payload is the time

@@ -5,17 +5,19 @@
 //! attempt (F50), and things went on within the time that was promised.
 //!
 //! Times are real. A machine that also compiles is slow, so a bound is asserted with slack and the
-//! measured time is printed. `POSTHASTE_SOAK_SECONDS=60` makes every outage last as long as in a drill.
+//! measured time is printed. `POSTHASTE_SOAK=1` plays the large faults at full size.
 
 mod broker;
 mod ledger;
 mod load;
 mod relay;
 mod rig;
+mod scale;
 
 mod cut;
 mod drain;
 mod fair;
+mod huge;
 mod many;
 mod outage;
 mod poison;
@@ -24,3 +26,4 @@ mod recovery;
 mod relane;
 mod server;
 mod tls;
+mod waiting;

@@ -8,7 +8,8 @@ use crate::broker::{Login, make_stream, watch_stream};
 use crate::ledger::{Deliveries, assert_key_order};
 use crate::load::{Load, append, connect};
 use crate::relay::Relay;
-use crate::rig::{Site, assert_blameless, await_all, await_settled, blame, config, count, is_drill, soak};
+use crate::rig::{Site, assert_blameless, await_all, await_settled, blame, config, count};
+use crate::scale::{is_soak, outage_time, sized};
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Nats, NatsOptions, Proxy, TestDatabase};
@@ -16,10 +17,13 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 
 /// Events a second.
-const RATE: i64 = 600;
+fn rate() -> i64 {
+    sized(600, 1_000)
+}
+
 /// What the other sink's p99 is compared with.
 const BEFORE: Duration = Duration::from_secs(2);
-/// The promise for a quiet machine is asserted in a drill; beside other tests only what an outage could do.
+/// The promise for a quiet machine is asserted at full size; beside other tests only what an outage could do.
 const P99_FLOOR: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(400));
 const RESUME_MAX: Duration = Duration::from_secs(5);
 /// For a machine that does other things too.
@@ -79,11 +83,11 @@ impl Scene {
     /// The whole story of an outage that `begin` makes and `end` mends.
     async fn play(&self, what: &str, begin: impl AsyncFn(), end: impl AsyncFn()) {
         let relay = self.relay();
-        let load = Load::start(&self.database.url(), &["orders.placed"], RATE).await;
+        let load = Load::start(&self.database.url(), &["orders.placed"], rate()).await;
         self.await_delivery("the first delivery").await;
         let before = self.p99_over(BEFORE).await;
         begin().await;
-        let during = self.p99_over(soak()).await;
+        let during = self.p99_over(outage_time()).await;
         let (dead, tried) = blame(&self.client).await;
         assert_blameless(dead, tried, what);
         end().await;
@@ -91,7 +95,7 @@ impl Scene {
         eprintln!(
             "{what}: the other sink's p99 {before:?}, in the outage {during:?}; resumed after {resumed:?}"
         );
-        let floor = if is_drill() { P99_FLOOR.0 } else { P99_FLOOR.1 };
+        let floor = if is_soak() { P99_FLOOR.0 } else { P99_FLOOR.1 };
         assert!(during <= (2 * before).max(floor), "F30: {what}: p99 {before:?} became {during:?}");
         load.stop().await;
         self.finish(what).await;
@@ -159,7 +163,7 @@ async fn f30_f40_one_dead_destination() {
     let Some(scene) = Scene::set(None).await else { return };
     let relay = scene.relay();
     append(&scene.client, "lost.found", 300).await;
-    let load = Load::start(&scene.database.url(), &["orders.placed"], RATE).await;
+    let load = Load::start(&scene.database.url(), &["orders.placed"], rate()).await;
     eventually("the good destination flows", RESUME_MAX * 4, || async {
         (scene.arrived.len() > 500).then_some(())
     })

@@ -31,6 +31,14 @@ impl Relay {
         Self { child: command.spawn().expect("the binary starts"), log }
     }
 
+    /// The most memory it has had at once, in megabytes.
+    pub(crate) fn rss_peak_mb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = peak.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        kilobytes.expect("the kernel says how much memory it has") / 1_024
+    }
+
     /// As it appears in the name of the relay: `host:pid:random`.
     pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()

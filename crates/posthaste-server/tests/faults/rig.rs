@@ -19,17 +19,6 @@ use tokio_postgres::Client;
 /// How often the file is looked at: the error of a measured latency.
 const FOLLOW: Duration = Duration::from_millis(1);
 
-/// How long an outage lasts.
-pub(crate) fn soak() -> Duration {
-    let seconds = std::env::var("POSTHASTE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(5))
-}
-
-/// Whether this is a drill on a quiet machine.
-pub(crate) fn is_drill() -> bool {
-    std::env::var_os("POSTHASTE_SOAK_SECONDS").is_some()
-}
-
 /// How a command ended.
 pub(crate) struct Ended {
     pub(crate) code: i32,
