@@ -34,6 +34,5 @@ select json_build_object(
   'controls', (select coalesce(json_agg(json_build_object(
               'kind', c.kind, 'name', c.name, 'paused', c.paused, 'rate', c.rate_limit)), '[]') from posthaste.controls c),
   'routes', (select value from posthaste.state where name = 'routes'),
-  'lane_count', (select value::int from posthaste.state where name = 'lanes'),
   'closing', (select segment from posthaste.segments where closing limit 1)
 )::text

@@ -114,8 +114,20 @@ fn refused(config: &PostgresConfig, error: tokio_postgres::Error) -> StoreError 
             message: format!("{} with the password in {}", describe(&error), file.display()),
             outcome_known: true,
         },
+        _ if wants_password(&error) => StoreError::Fatal(
+            "the database asks for a password and none is configured: set password_file, or put one into the URL. No event \
+             is touched"
+                .to_owned(),
+        ),
         _ => store_error(error),
     }
+}
+
+/// The client finds this out by itself and says it in words only. Without a password file nothing will
+/// change about it.
+fn wants_password(error: &tokio_postgres::Error) -> bool {
+    let cause = std::error::Error::source(error);
+    cause.is_some_and(|cause| cause.to_string() == "password missing")
 }
 
 fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, on_notify: Option<OnNotify>) -> Task<()>

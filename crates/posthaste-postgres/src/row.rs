@@ -1,7 +1,7 @@
 //! From a row of the log or of the deferred to an event, without a detour through text.
 
 use bytes::Bytes;
-use posthaste::event::StoredEvent;
+use posthaste::event::{Defect, StoredEvent};
 use posthaste::{Event, Headers, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
@@ -44,7 +44,7 @@ pub(crate) fn event(row: &Row, at: usize) -> Result<StoredEvent, tokio_postgres:
     let headers = match row.try_get::<_, Option<JsonText<'_>>>(at + 5)? {
         None => Headers::new(),
         Some(JsonText(text)) => Headers::from_json(text).unwrap_or_else(|why| {
-            defect = Some(why);
+            defect = Some(Defect::Row(why));
             Headers::new()
         }),
     };

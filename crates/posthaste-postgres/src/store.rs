@@ -302,11 +302,15 @@ impl Inner {
         let rows = session.query(&sql, &[]).await.map_err(store_error)?;
         let stored: Option<i32> = rows.first().map(|row| row.get(0));
         match (stored, plan.lanes.map(i32::from)) {
-            (Some(stored), Some(wanted)) if stored != wanted => Err(StoreError::Fatal(format!(
-                "the outbox has {stored} lanes and the configuration says {wanted}; run `posthaste lanes set {wanted}` or \
-                 take `lanes` out of the configuration"
-            ))),
-            (Some(stored), _) => Ok(stored),
+            (Some(stored), wanted) => {
+                if let Some(wanted) = wanted.filter(|wanted| *wanted != stored) {
+                    tracing::warn!(
+                        "the outbox has {stored} lanes and the configuration says {wanted}, which counts only for a new \
+                         outbox: {stored} it is. `posthaste lanes set {wanted}` changes it; or take `lanes` out of the file"
+                    );
+                }
+                Ok(stored)
+            }
             (None, wanted) => {
                 let lanes = wanted.unwrap_or(1).clamp(1, 256);
                 self.set_state(session, "lanes", &lanes.to_string()).await?;
@@ -591,7 +595,6 @@ struct RollRow {
     lanes: Vec<RollLane>,
     controls: Vec<RollControl>,
     routes: Option<String>,
-    lane_count: Option<i32>,
     closing: Option<i16>,
 }
 
@@ -790,10 +793,5 @@ fn refused(row: &RollRow, plan: &JoinPlan) -> Option<String> {
                 .to_owned(),
         );
     }
-    match (row.lane_count, plan.lanes) {
-        (Some(stored), Some(wanted)) if stored != i32::from(wanted) => Some(format!(
-            "the outbox now has {stored} lanes and the configuration says {wanted}; change it and start again"
-        )),
-        _ => None,
-    }
+    None
 }

@@ -15,7 +15,7 @@ use crate::row;
 use crate::session::{Param, Session};
 use bytes::Bytes;
 use posthaste::cursor::{Elder, Look, Mark, Position, Snapshot};
-use posthaste::event::StoredEvent;
+use posthaste::event::{Defect, EventError, StoredEvent};
 use posthaste::store::{Detained, Page, PageLimit, StoreError};
 use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering;
@@ -336,10 +336,12 @@ impl LogLease {
     /// Fetches payloads that were too large to come along, now that they are known to fit. The rows
     /// cannot change or vanish: nobody updates the log, and this lane has not handled them.
     async fn load_large(&self, session: &mut Session, found: &mut [Found]) -> Result<(), StoreError> {
-        let max = self.inner.sessions.config().limits.payload_bytes_max as i64;
-        for row in found.iter_mut().filter(|row| i64::from(row.size.unwrap_or(0)) > max) {
-            row.stored.defect =
-                Some(format!("payload has {} bytes, at most {max} are allowed", row.size.unwrap_or(0)));
+        let max = self.inner.sessions.config().limits.payload_bytes_max;
+        for row in found.iter_mut() {
+            let bytes = row.size.map_or(0, |size| size.unsigned_abs() as usize);
+            if bytes > max {
+                row.stored.defect = Some(Defect::Limit(EventError::PayloadTooLarge { bytes, max }));
+            }
         }
         let missing = |row: &&mut Found| {
             row.size.is_some() && row.stored.event.payload.is_none() && row.stored.defect.is_none()

@@ -12,11 +12,16 @@ use serde::de::{MapAccess, Visitor};
 use uuid::Uuid;
 
 /// Microseconds since the Unix epoch, UTC. The only time type in stored and public data.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize,
-)]
-#[serde(transparent)]
+///
+/// Serialized it is a text, RFC 3339: a bare number would not say its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub i64);
+
+impl serde::Serialize for Timestamp {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&self.rfc3339())
+    }
+}
 
 impl Timestamp {
     /// This instant plus a number of microseconds, saturating.
@@ -437,9 +442,18 @@ pub struct StoredEvent {
     pub appended_at: Timestamp,
     /// The event.
     pub event: Event,
-    /// What is wrong with it beyond repair (headers that are no object, a payload too large to load).
-    /// Such an event goes to the dead letters; it never stops the lane.
-    pub defect: Option<String>,
+    /// What is wrong with it beyond repair. Such an event goes to the dead letters; it never stops the
+    /// lane.
+    pub defect: Option<Defect>,
+}
+
+/// What a store found wrong with a row before anybody looked at the event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Defect {
+    /// The row cannot be an event: headers that are no object of strings. In words.
+    Row(String),
+    /// It is above a limit, so far that it was not even loaded.
+    Limit(EventError),
 }
 
 impl StoredEvent {

@@ -4,7 +4,7 @@
 //! that name this sink, the first that matches the topic applies*. Events that match no route at all
 //! belong to the built-in sink [`UNROUTED`], whose verdict is "rejected: no route".
 
-use crate::event::{Limits, StoredEvent};
+use crate::event::{Defect, EventError, Limits, StoredEvent};
 use crate::retry::RetryPolicy;
 use crate::sink::{Failure, Message};
 use bytes::Bytes;
@@ -276,10 +276,12 @@ impl Route {
     }
 
     fn dress(&self, stored: &StoredEvent, limits: &Limits) -> Result<(String, Option<Bytes>), Failure> {
-        if let Some(defect) = &stored.defect {
-            return Err(Failure::of_event("event.defect", defect.clone()));
+        let above = |error: &EventError| Failure::of_event("event.limits", error.to_string());
+        match &stored.defect {
+            Some(Defect::Row(why)) => return Err(Failure::of_event("event.defect", why.clone())),
+            Some(Defect::Limit(error)) => return Err(above(error)),
+            None => limits.check(&stored.event).map_err(|error| above(&error))?,
         }
-        limits.check(&stored.event).map_err(|error| Failure::of_event("event.limits", error.to_string()))?;
         if self.require_key && stored.event.key.is_none() {
             return Err(Failure::of_event(
                 "route.key_missing",

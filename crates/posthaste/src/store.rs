@@ -105,7 +105,8 @@ pub struct JoinPlan {
     pub sinks: Vec<SinkPlan>,
     /// The routes in canonical form. A relay with other routes is refused while others are alive.
     pub routes: String,
-    /// Lanes to create if there are none yet; otherwise it must agree.
+    /// Lanes to create if there are none yet. Afterwards the stored number counts, whatever is said here:
+    /// only `posthaste lanes set` changes it.
     pub lanes: Option<u16>,
     /// How long a lease lives without renewal.
     pub lease_ttl: Duration,

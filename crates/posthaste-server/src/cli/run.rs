@@ -35,7 +35,7 @@ pub(crate) struct RunArgs {
     /// Where such a sink begins if it is new: earliest, now or a number
     #[arg(long, value_name = "PLACE", default_value = "earliest", requires = "sinks")]
     start_at: String,
-    /// Address of metrics and health, or `off` [default: http.listen, 127.0.0.1:9187]
+    /// Address of metrics and health, or `off` [default: http.listen, 127.0.0.1:7678]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }

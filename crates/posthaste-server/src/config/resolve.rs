@@ -195,7 +195,7 @@ fn listen(review: &mut Review<'_>, text: &str) -> Option<SocketAddr> {
         .map_err(|_| {
             review.problem(
                 "http.listen",
-                format!("http.listen = {text:?} must be an address like 127.0.0.1:9187, or \"off\""),
+                format!("http.listen = {text:?} must be an address like 127.0.0.1:7678, or \"off\""),
             )
         })
         .ok()

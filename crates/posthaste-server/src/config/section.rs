@@ -36,7 +36,7 @@ pub(crate) struct Http {
 
 impl Default for Http {
     fn default() -> Self {
-        Self { listen: "127.0.0.1:9187".to_owned() }
+        Self { listen: "127.0.0.1:7678".to_owned() }
     }
 }
 

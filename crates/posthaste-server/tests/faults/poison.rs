@@ -22,7 +22,7 @@ const POISON: [(&str, &str, &str); 13] = [
     ("reserved subject", "'$JS.API.INFO', null, null, 'x'", "nats.bad_subject"),
     ("empty key", "'orders.x', '', null, 'x'", "event.limits"),
     ("long key", "'orders.x', repeat('k', 2000), null, 'x'", "event.limits"),
-    ("10 MB", "'orders.x', null, null, convert_to(repeat('p', 10000000), 'UTF8')", "event.defect"),
+    ("10 MB", "'orders.x', null, null, convert_to(repeat('p', 10000000), 'UTF8')", "event.limits"),
     (
         "too much for the broker",
         "'orders.x', null, null, convert_to(repeat('p', 1048576), 'UTF8')",

@@ -37,13 +37,6 @@ impl Tables {
 
     /// Makes a relay known, or refuses it.
     pub(super) fn join(&mut self, plan: &JoinPlan, session: u64) -> Result<(), StoreError> {
-        if let Some(count) = self.lane_count
-            && plan.lanes.is_some_and(|lanes| lanes != count)
-        {
-            return Err(StoreError::Fatal(format!(
-                "this outbox has {count} lanes and the relay was told another number; change it with `posthaste lanes set`"
-            )));
-        }
         if self.others_alive(&plan.relay) && self.routes != plan.routes {
             return Err(StoreError::Fatal(
                 "relays with other routes are alive; stop them first, or start with theirs".to_owned(),

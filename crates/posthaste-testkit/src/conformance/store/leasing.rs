@@ -108,18 +108,21 @@ pub async fn other_routes_are_refused_while_a_relay_lives(fixture: &impl StoreFi
     assert_eq!((roll.relays, roll.refused), (1, None));
 }
 
-/// F25: relays with different lane counts race for ownership.
-pub async fn other_lane_counts_are_refused(fixture: &impl StoreFixture) {
+/// F25: relays that are told different numbers of lanes must not disagree about them. The number that was
+/// created counts; it is changed by an act of its own, not by who starts first or last.
+pub async fn the_stored_number_of_lanes_wins(fixture: &impl StoreFixture) {
     let a = relay_with(fixture, JoinPlan { lanes: Some(3), ..plan("a") }).await;
-    for lanes in [1, 2, 4] {
-        let refused = fixture.store().await.join(&JoinPlan { lanes: Some(lanes), ..plan("b") }).await;
-        assert!(matches!(refused, Err(StoreError::Fatal(_))), "{lanes} lanes: {refused:?}");
+    for (name, lanes) in [("b", Some(1)), ("c", Some(2)), ("d", Some(4)), ("e", None)] {
+        let other = relay_with(fixture, JoinPlan { lanes, ..plan(name) }).await;
+        for relay in [&a, &other] {
+            let roll = relay.store.roll(&[]).await.expect("the store answers");
+            assert_eq!((roll.lanes.len(), roll.refused), (3, None), "{lanes:?}");
+        }
+        other.store.leave().await.expect("left");
     }
-    let b = relay_with(fixture, JoinPlan { lanes: None, ..plan("b") }).await;
-    assert_eq!(b.store.roll(&[]).await.expect("the store answers").lanes.len(), 3);
     a.store.leave().await.expect("left");
-    let refused = fixture.store().await.join(&JoinPlan { lanes: Some(2), ..plan("c") }).await;
-    assert!(refused.is_err(), "lanes are changed by an act of their own, not by who starts first");
+    let last = relay_with(fixture, JoinPlan { lanes: Some(2), ..plan("f") }).await;
+    assert_eq!(last.store.roll(&[]).await.expect("the store answers").lanes.len(), 3);
 }
 
 /// What fair shares are worked out from.

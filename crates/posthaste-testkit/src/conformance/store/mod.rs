@@ -132,7 +132,7 @@ macro_rules! __store_cases {
             a_dead_process_frees_its_lanes
             two_relays_race_for_a_lane_and_one_wins
             other_routes_are_refused_while_a_relay_lives
-            other_lane_counts_are_refused
+            the_stored_number_of_lanes_wins
             the_roll_shows_relays_lanes_and_clock
             controls_reach_every_roll
             joining_again_changes_nothing
