@@ -5,6 +5,14 @@
 
 #[cfg(feature = "broker")]
 pub mod broker;
+mod clock;
+#[cfg(feature = "store")]
+mod connect;
+#[cfg(feature = "store")]
+mod error;
 pub mod inbox;
 #[cfg(feature = "store")]
 pub mod writer;
+
+#[cfg(feature = "store")]
+pub use connect::Synchronous;
