@@ -1,25 +1,39 @@
 //! Posthaste moves events reliably from a service's database to a broker and on.
 //!
 //! This crate is the library behind it: the vocabulary ([`event`], [`route`], [`retry`], [`lifecycle`]),
-//! the seams ([`store`], [`sink`], [`admin`], [`clock`]) and the [`relay`] engine. It links no database,
-//! broker or web client. Read in this order: [`event`], [`store`], [`sink`], [`relay`].
+//! the seams ([`store`], [`sink`], [`source`], [`admin`], [`clock`]) and the [`relay`] engine. It links no
+//! database, broker or web client. Read in this order: [`event`], [`store`], [`sink`], [`relay`].
 //!
 //! The way of an event: append (in the caller's transaction) → store → `relay` reads → [`route`] →
-//! [`sink::Sink::publish`] → verdicts → [`lifecycle`] decides → [`store::Lease::settle`].
+//! [`sink::Sink::publish`] → verdicts → [`lifecycle`] decides → [`store::Lease::settle`]. In the next
+//! service: [`source`] → [`inbox`] (in the handler's transaction) → handler → commit → [`source::Source::ack`].
 
 pub mod admin;
 pub mod clock;
 pub mod cursor;
 pub mod event;
 pub mod failpoint;
+pub mod inbox;
 pub mod lifecycle;
 pub mod mutation;
 pub mod relay;
 pub mod retry;
 pub mod route;
 pub mod sink;
+pub mod source;
 pub mod store;
 pub mod task;
 pub mod telemetry;
 
 pub use event::{Event, EventError, Headers, Limits, Timestamp};
+
+/// debug
+pub fn trace_line(text: &str) {
+    use std::io::Write as _;
+    static T: std::sync::OnceLock<(std::time::Instant, std::sync::Mutex<std::fs::File>)> =
+        std::sync::OnceLock::new();
+    let (start, file) = T.get_or_init(|| {
+        (std::time::Instant::now(), std::sync::Mutex::new(std::fs::File::create("/tmp/h/trace.txt").unwrap()))
+    });
+    let _ = writeln!(file.lock().unwrap(), "{:?} {text}", start.elapsed());
+}
