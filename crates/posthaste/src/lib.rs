@@ -26,14 +26,3 @@ pub mod task;
 pub mod telemetry;
 
 pub use event::{Event, EventError, Headers, Limits, Timestamp};
-
-/// debug
-pub fn trace_line(text: &str) {
-    use std::io::Write as _;
-    static T: std::sync::OnceLock<(std::time::Instant, std::sync::Mutex<std::fs::File>)> =
-        std::sync::OnceLock::new();
-    let (start, file) = T.get_or_init(|| {
-        (std::time::Instant::now(), std::sync::Mutex::new(std::fs::File::create("/tmp/h/trace.txt").unwrap()))
-    });
-    let _ = writeln!(file.lock().unwrap(), "{:?} {text}", start.elapsed());
-}
