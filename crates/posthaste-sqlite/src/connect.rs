@@ -129,6 +129,11 @@ pub(crate) fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
+/// The file of a connection, as SQLite resolved it.
+pub(crate) fn file_of(connection: &Connection) -> PathBuf {
+    connection.path().map(PathBuf::from).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

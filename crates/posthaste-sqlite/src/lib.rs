@@ -1,18 +1,60 @@
 //! Posthaste on SQLite: append in your own transaction, the store behind the relay, and a local broker in a file.
 //!
-//! Two users, two halves. A service links this crate with `default-features = false` and calls `append` inside its
-//! `rusqlite::Transaction`. The relay links the feature `store`; the feature `broker` adds the local broker.
+//! Two users, two halves. A service links this crate with `default-features = false` and calls [`append`] inside its
+//! [`rusqlite::Transaction`]. The relay links the feature `store`; the feature `broker` adds the local broker.
 
+#[cfg(feature = "store")]
+mod admin;
+mod append;
 #[cfg(feature = "broker")]
 pub mod broker;
 mod clock;
 #[cfg(feature = "store")]
+mod config;
+#[cfg(feature = "store")]
 mod connect;
 #[cfg(feature = "store")]
+mod due;
+#[cfg(feature = "store")]
 mod error;
+#[cfg(feature = "store")]
+mod filter;
+#[cfg(feature = "store")]
+mod heart;
 pub mod inbox;
+#[cfg(feature = "store")]
+mod join;
+#[cfg(feature = "store")]
+mod lease;
+#[cfg(feature = "store")]
+pub mod migrate;
+#[cfg(feature = "store")]
+mod readers;
+#[cfg(feature = "store")]
+mod roll;
+#[cfg(feature = "store")]
+mod row;
+#[cfg(feature = "store")]
+mod settle;
+#[cfg(feature = "store")]
+mod store;
+#[cfg(feature = "store")]
+mod sweep;
+#[cfg(feature = "store")]
+mod tail;
+#[cfg(feature = "store")]
+mod take;
+#[cfg(feature = "store")]
+mod watch;
 #[cfg(feature = "store")]
 pub mod writer;
 
 #[cfg(feature = "store")]
+pub use admin::{CHECKS, SqliteAdmin};
+pub use append::{AppendError, Outbox, append, append_all};
+#[cfg(feature = "store")]
+pub use config::{Retention, SqliteConfig};
+#[cfg(feature = "store")]
 pub use connect::Synchronous;
+#[cfg(feature = "store")]
+pub use store::SqliteStore;

@@ -1,0 +1,233 @@
+//! Dead letters: list, count, replay, discard.
+//!
+//! A bulk act means its filter, not a page of it (F58). It runs in chunks, each a transaction of its own with its own
+//! line in the audit, so it can be stopped and resumed at any time.
+//!
+//! Two acts on one letter: one wins. Whoever names letters by id has read which of them are there, and learns it as a
+//! conflict (F59) if one is gone when the write lock is its own: "done" would be a lie about who did it. For a filter it
+//! is just one letter less.
+//!
+//! A replayed event goes back to its place among the deferred: same number, so that what waits of its key goes after it
+//! (F57). Settlements write under the same lock, so who is first of a key is decided by one of them at a time.
+
+use super::{audit, failed};
+use crate::clock::{NEVER, now};
+use crate::filter::glob;
+use crate::settle::promote;
+use posthaste::Timestamp;
+use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter};
+use rusqlite::types::{ToSql, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
+use serde_json::json;
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+/// Letters of one page or chunk, at most: what one transaction holds.
+const ROWS_MAX: i64 = 10_000;
+
+/// Ids named in a line of the audit, at most.
+const IDS_AUDITED: usize = 100;
+
+/// The columns that [`letter`] reads.
+const COLUMNS: &str = "letter, sink, seq, id, topic, key, headers, content_type, octet_length(payload) as payload_bytes, \
+    appended_at, dead_at, attempts, replays, error_class, error_code, error, holds_key";
+
+/// A filter as SQL: conditions with their values.
+struct Clause {
+    sql: String,
+    values: Vec<Box<dyn ToSql>>,
+}
+
+impl Clause {
+    fn of(filter: &DeadFilter) -> Self {
+        let mut clause = Self { sql: "true".to_owned(), values: Vec::new() };
+        if !filter.ids.is_empty() {
+            let ids: Vec<String> = filter.ids.iter().map(Uuid::to_string).collect();
+            clause.and("id in (select value from json_each(", json!(ids).to_string(), "))");
+        }
+        let texts = [("sink = ", &filter.sink), ("key = ", &filter.key), ("error_code = ", &filter.code)];
+        for (condition, value) in texts {
+            if let Some(value) = value {
+                clause.and(condition, value.clone(), "");
+            }
+        }
+        if let Some(topic) = &filter.topic {
+            clause.and("topic glob ", glob(topic), "");
+        }
+        for (condition, instant) in [("dead_at >= ", filter.since), ("dead_at < ", filter.until)] {
+            if let Some(instant) = instant {
+                clause.and(condition, instant.0, "");
+            }
+        }
+        clause
+    }
+
+    fn and(&mut self, before: &str, value: impl ToSql + 'static, after: &str) {
+        self.values.push(Box::new(value));
+        self.sql.push_str(&format!(" and {before}?{}{after}", self.values.len()));
+    }
+
+    fn values(&self) -> impl Iterator<Item = &dyn ToSql> {
+        self.values.iter().map(|value| &**value)
+    }
+}
+
+pub(super) fn list(
+    tx: &Connection,
+    filter: &DeadFilter,
+    after: i64,
+    limit: i64,
+) -> rusqlite::Result<Vec<DeadLetter>> {
+    let clause = Clause::of(filter);
+    let limit = limit.clamp(1, ROWS_MAX);
+    let sql = format!(
+        "select {COLUMNS}, null from posthaste_dead_letters where letter > {after} and {} order by letter limit {limit}",
+        clause.sql
+    );
+    let mut statement = tx.prepare(&sql)?;
+    statement.query_map(params_from_iter(clause.values()), letter)?.collect()
+}
+
+pub(super) fn show(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<DeadLetter>> {
+    let sql = format!("select {COLUMNS}, payload from posthaste_dead_letters where id = ?1 order by letter");
+    let mut statement = tx.prepare(&sql)?;
+    statement.query_map([id.to_string()], letter)?.collect()
+}
+
+pub(super) fn count(tx: &Connection, filter: &DeadFilter) -> rusqlite::Result<u64> {
+    let clause = Clause::of(filter);
+    let sql = format!("select count(*) from posthaste_dead_letters where {}", clause.sql);
+    let count: i64 = tx.query_row(&sql, params_from_iter(clause.values()), |row| row.get(0))?;
+    Ok(count.unsigned_abs())
+}
+
+/// The letters that a chunk means.
+pub(super) fn letters(tx: &Connection, filter: &DeadFilter, chunk: i64) -> rusqlite::Result<Vec<i64>> {
+    let clause = Clause::of(filter);
+    let chunk = chunk.clamp(1, ROWS_MAX);
+    let sql = format!(
+        "select letter from posthaste_dead_letters where {} order by letter limit {chunk}",
+        clause.sql
+    );
+    let mut statement = tx.prepare(&sql)?;
+    statement.query_map(params_from_iter(clause.values()), |row| row.get(0))?.collect()
+}
+
+pub(super) fn act(
+    tx: &Transaction<'_>,
+    filter: &DeadFilter,
+    act: DeadAct,
+    actor: &Actor,
+    chunk: i64,
+    named: &[i64],
+) -> Result<u64, AdminError> {
+    let letters = letters(tx, filter, chunk).map_err(failed)?;
+    let taken = named.iter().filter(|letter| !letters.contains(letter)).count();
+    if taken > 0 {
+        return Err(AdminError::Conflict(format!(
+            "somebody else acted on {taken} of these letters at the same moment; nothing was done"
+        )));
+    }
+    if letters.is_empty() {
+        return Ok(0);
+    }
+    let mut keys = BTreeSet::new();
+    let mut ids = Vec::new();
+    for letter in &letters {
+        let sinks = match act {
+            DeadAct::Replay => replay(tx, *letter)?,
+            DeadAct::Discard => Vec::new(),
+        };
+        let sql = "delete from posthaste_dead_letters where letter = ?1 returning sink, key, id";
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let (sink, key, id): (String, Option<String>, String) =
+            tx.query_row(sql, [letter], read).map_err(failed)?;
+        ids.push(id);
+        let Some(key) = key else { continue };
+        keys.extend(sinks.into_iter().chain([sink]).map(|sink| (sink, key.clone())));
+    }
+    for (sink, key) in keys {
+        order_key(tx, &sink, &key).map_err(failed)?;
+    }
+    ids.truncate(IDS_AUDITED);
+    let action = if act == DeadAct::Replay { "replay" } else { "discard" };
+    audit(tx, actor, action, &json!({ "filter": filter, "count": letters.len(), "ids": ids }))?;
+    Ok(letters.len() as u64)
+}
+
+/// Puts a letter back among the deferred. Answers with the sinks it goes to: one that no route took goes to every sink
+/// whose routes take its topic now.
+fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> {
+    let sql = "select sink, topic, error_code from posthaste_dead_letters where letter = ?1";
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let (sink, topic, code): (String, String, String) = tx.query_row(sql, [letter], read).map_err(failed)?;
+    let sinks = if code == "route.none" { takers(tx, &topic).map_err(failed)? } else { vec![sink] };
+    if sinks.is_empty() {
+        return Err(AdminError::Conflict(format!(
+            "no route takes the topic {topic:?} yet, so a replay would have nowhere to go; add the route, start the relay \
+             with it, and replay then. Nothing was done"
+        )));
+    }
+    for sink in &sinks {
+        let sql = include_str!("../../sql/admin/replay.sql");
+        tx.execute(sql, params![letter, sink, now()]).map_err(failed)?;
+    }
+    Ok(sinks)
+}
+
+/// Sinks in use whose routes take a topic.
+fn takers(tx: &Connection, topic: &str) -> rusqlite::Result<Vec<String>> {
+    let sql =
+        "select distinct sink, filter from posthaste_lanes where retired_at is null and sink <> 'unrouted'";
+    let rows = tx
+        .prepare(sql)?
+        .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut takers = Vec::new();
+    for (sink, filter) in rows {
+        let condition = crate::filter::condition(&filter);
+        let sql = format!("select 1 from (select ?1 as topic, 0 as seq) where true{condition}");
+        if tx.query_row(&sql, [topic], |_| Ok(())).optional()?.is_some() {
+            takers.push(sink);
+        }
+    }
+    Ok(takers)
+}
+
+/// Whoever is first of its key now comes due, everybody behind it waits.
+fn order_key(tx: &Transaction<'_>, sink: &str, key: &str) -> rusqlite::Result<()> {
+    tx.execute(include_str!("../../sql/admin/wait_behind.sql"), params![sink, key, NEVER])?;
+    promote(tx, sink, key)
+}
+
+fn letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
+    let (id, headers): (String, Option<String>) = (row.get(3)?, row.get(6)?);
+    let payload = match row.get_ref(17)? {
+        ValueRef::Null => None,
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes.to_vec()),
+        ValueRef::Integer(number) => Some(number.to_string().into_bytes()),
+        ValueRef::Real(number) => Some(number.to_string().into_bytes()),
+    };
+    // Headers that are no JSON are shown as they are: that is why the event is here.
+    let headers = headers.map(|text| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text)));
+    Ok(DeadLetter {
+        cursor: row.get(0)?,
+        sink: row.get(1)?,
+        seq: row.get(2)?,
+        id: Uuid::parse_str(&id).unwrap_or_default(),
+        topic: row.get(4)?,
+        key: row.get(5)?,
+        headers,
+        content_type: row.get(7)?,
+        payload_bytes: row.get(8)?,
+        payload,
+        appended_at: Timestamp(row.get(9)?),
+        dead_at: Timestamp(row.get(10)?),
+        attempts: row.get(11)?,
+        replays: row.get(12)?,
+        error_class: row.get(13)?,
+        error_code: row.get(14)?,
+        error: row.get(15)?,
+        holds_key: row.get(16)?,
+    })
+}

@@ -1,0 +1,217 @@
+//! Administration on SQLite: looking, and acting with an audit.
+//!
+//! Every act is one transaction (a bulk act one for each chunk) that holds the change and its line in the audit. An act
+//! that fails leaves neither. Acts come from a command line beside the running relay: each opens a connection, waits its
+//! turn for the write lock, and is done. The relay's watch sees the commit.
+//!
+//! ```text
+//! status.rs   one look at everything        lanes.rs   set, rewind, repair: cursors written by hand
+//! dead.rs     list, count, replay, discard  control.rs pause, resume, rate
+//! doctor.rs   every assumption, one by one
+//! ```
+
+mod control;
+mod dead;
+mod doctor;
+mod lanes;
+mod status;
+
+pub use doctor::CHECKS;
+
+use crate::clock::now;
+use crate::config::SqliteConfig;
+use crate::connect::{canonical, check_wal, open_writer};
+use crate::error::{judge, store_error};
+use crate::migrate;
+use crate::readers::Readers;
+use async_trait::async_trait;
+use posthaste::admin::{
+    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, OutboxStatus, RewindTo,
+};
+use posthaste::sink::Finding;
+use posthaste::store::StoreError;
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use uuid::Uuid;
+
+/// Looks at an outbox and acts on it.
+pub struct SqliteAdmin {
+    config: SqliteConfig,
+    readers: Readers,
+}
+
+impl SqliteAdmin {
+    /// Opens the file at the first use. This is the one for [`doctor`](Admin::doctor), which has something to say about
+    /// a database that [`connect`](Self::connect) refuses.
+    #[must_use]
+    pub fn new(config: SqliteConfig) -> Self {
+        let readers = Readers::new(canonical(&config.path), 2);
+        Self { config, readers }
+    }
+
+    /// Looks once whether the database is there, with an outbox we understand.
+    pub async fn connect(config: SqliteConfig) -> Result<Self, StoreError> {
+        let admin = Self::new(config);
+        admin.readers.read(|tx| check_wal(tx).and_then(|()| migrate::check_version(tx))).await?;
+        Ok(admin)
+    }
+
+    /// Looks, in one snapshot.
+    async fn look<T, F>(&self, look: F) -> Result<T, AdminError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T, AdminError> + Send + 'static,
+    {
+        self.readers.read(look).await
+    }
+
+    /// Acts: all of it, or nothing.
+    async fn act<T, F>(&self, act: F) -> Result<T, AdminError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T, AdminError> + Send + 'static,
+    {
+        let config = self.config.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut connection = open_writer(&config.path, config.synchronous)?;
+            migrate::check_version(&connection)?;
+            let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+            let answer = act(&tx)?;
+            tx.commit().map_err(|error| AdminError::Store(judge(&error, false)))?;
+            Ok(answer)
+        });
+        done.await.unwrap_or_else(|error| Err(crate::store::transient(error.to_string()).into()))
+    }
+}
+
+fn failed(error: rusqlite::Error) -> AdminError {
+    AdminError::Store(store_error(error))
+}
+
+/// The audit's line of an act.
+fn audit(
+    tx: &Transaction<'_>,
+    actor: &Actor,
+    action: &str,
+    detail: &serde_json::Value,
+) -> Result<(), AdminError> {
+    let sql = "insert into posthaste_audit (at, actor, action, reason, detail) values (?1, ?2, ?3, ?4, ?5)";
+    tx.execute(sql, params![now(), actor.name, action, actor.reason, detail.to_string()]).map_err(failed)?;
+    Ok(())
+}
+
+/// Refuses the name of a sink that has no lanes.
+fn check_sink(connection: &Connection, sink: &str) -> Result<(), AdminError> {
+    let known = sinks(connection).map_err(failed)?;
+    if known.iter().any(|name| name == sink) {
+        return Ok(());
+    }
+    Err(AdminError::NotFound(if known.is_empty() {
+        format!("there is no sink `{sink}`: no relay has run on this outbox yet")
+    } else {
+        format!("there is no sink `{sink}`; known are: {}", known.join(", "))
+    }))
+}
+
+/// Sinks that have lanes, retired ones included: their events may still wait, and be acted on.
+fn sinks(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare("select distinct sink from posthaste_lanes order by sink")?;
+    statement.query_map([], |row| row.get(0))?.collect()
+}
+
+/// An audit without a name or a reason is none.
+fn check_actor(actor: &Actor) -> Result<(), AdminError> {
+    let missing = |what: &str| AdminError::Invalid(format!("{what} is missing: every act is audited"));
+    if actor.name.trim().is_empty() {
+        return Err(missing("who acts"));
+    }
+    if actor.reason.trim().is_empty() {
+        return Err(missing("the reason"));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Admin for SqliteAdmin {
+    async fn status(&self) -> Result<OutboxStatus, AdminError> {
+        let path = self.readers.path().to_owned();
+        self.look(move |tx| status::look(tx, &path).map_err(failed)).await
+    }
+
+    async fn dead_list(
+        &self,
+        filter: &DeadFilter,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<DeadLetter>, AdminError> {
+        let filter = filter.clone();
+        self.look(move |tx| dead::list(tx, &filter, after, limit).map_err(failed)).await
+    }
+
+    async fn dead_show(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
+        self.look(move |tx| dead::show(tx, id).map_err(failed)).await
+    }
+
+    async fn dead_count(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
+        let filter = filter.clone();
+        self.look(move |tx| dead::count(tx, &filter).map_err(failed)).await
+    }
+
+    async fn dead_act(
+        &self,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        check_actor(actor)?;
+        if filter.is_empty() {
+            return Err(AdminError::Invalid(
+                "the filter names no letter; say `all` if all of them are meant".to_owned(),
+            ));
+        }
+        let (filter, actor) = (filter.clone(), actor.clone());
+        // Before the lock: whoever comes second must know what it came for.
+        let named = if filter.ids.is_empty() {
+            Vec::new()
+        } else {
+            let wanted = filter.clone();
+            self.look(move |tx| dead::letters(tx, &wanted, chunk).map_err(failed)).await?
+        };
+        self.act(move |tx| dead::act(tx, &filter, act, &actor, chunk, &named)).await
+    }
+
+    async fn control(
+        &self,
+        target: &ControlTarget,
+        control: &Control,
+        actor: &Actor,
+    ) -> Result<(), AdminError> {
+        check_actor(actor)?;
+        let (target, control, actor) = (target.clone(), control.clone(), actor.clone());
+        self.act(move |tx| control::set(tx, &target, &control, &actor)).await
+    }
+
+    async fn set_lanes(&self, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
+        check_actor(actor)?;
+        let actor = actor.clone();
+        self.act(move |tx| lanes::set(tx, lanes, &actor)).await
+    }
+
+    async fn rewind(&self, sink: &str, to: RewindTo, actor: &Actor) -> Result<(), AdminError> {
+        check_actor(actor)?;
+        let (sink, actor) = (sink.to_owned(), actor.clone());
+        self.act(move |tx| lanes::rewind(tx, &sink, to, &actor)).await
+    }
+
+    async fn repair(&self, sink: &str, actor: &Actor) -> Result<String, AdminError> {
+        check_actor(actor)?;
+        let (sink, actor) = (sink.to_owned(), actor.clone());
+        self.act(move |tx| lanes::repair(tx, &sink, &actor)).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {
+        let path = self.readers.path().to_owned();
+        let examined = tokio::task::spawn_blocking(move || doctor::examine(&path)).await;
+        examined.map_err(|error| crate::store::transient(error.to_string()).into())
+    }
+}

@@ -1,0 +1,207 @@
+//! Migrations: the outbox's tables in a database file, versioned.
+//!
+//! The SQL is embedded in the binary. Each version is applied in one transaction together with its line in
+//! `posthaste_migrations`, so one that dies half-way leaves nothing behind; several may run `up` at once, because
+//! SQLite lets one of them write. The file may be the application's own: `up` adds our tables and touches no other. It
+//! also switches the file to WAL mode, which stays with the file, and makes a new file shrink when events are removed
+//! (`auto_vacuum = incremental` can only be set before the first table: an existing file keeps its size and reuses the
+//! room).
+//!
+//! The application's `user_version` and `application_id` are not ours to use.
+//!
+//! A relay works on its own version and on the next one (F89), as on PostgreSQL.
+
+use crate::clock;
+use crate::config::SqliteConfig;
+use crate::connect::{check_wal, open_or_create, open_reader};
+use crate::error::store_error;
+use posthaste::Timestamp;
+use posthaste::store::StoreError;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use serde::Serialize;
+
+/// A version of the tables.
+struct Migration {
+    version: i32,
+    name: &'static str,
+    text: &'static str,
+}
+
+/// All versions, oldest first. A text that was released is never changed.
+const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, name: "outbox", text: include_str!("../../migrations/001_outbox.sql") }];
+
+const BOOKKEEPING: &str = include_str!("../../migrations/bookkeeping.sql");
+
+/// The version of the tables that this binary writes.
+pub const SCHEMA_VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+impl Migration {
+    /// FNV-1a of the text. It tells an edited file from the one that was applied.
+    fn checksum(&self) -> String {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let bytes = self.text.bytes().filter(|byte| *byte != b'\r');
+        format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, step))
+    }
+}
+
+/// What `up` did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Versions applied now, with their names.
+    pub applied: Vec<(i32, String)>,
+}
+
+/// A version that is applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// Its number.
+    pub version: i32,
+    /// Its name.
+    pub name: String,
+    /// When.
+    pub applied_at: Timestamp,
+}
+
+/// What is applied, and what is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// The version of the tables; `None` where there is no outbox yet.
+    pub current: Option<i32>,
+    /// The newest version this binary knows.
+    pub latest: i32,
+    /// What is applied, oldest first.
+    pub applied: Vec<Applied>,
+    /// What `up` would apply.
+    pub pending: Vec<(i32, String)>,
+}
+
+/// Makes the file if there is none, and applies what is missing. Harmless when repeated, also by several at once.
+pub fn up(config: &SqliteConfig) -> Result<Outcome, StoreError> {
+    let mut connection = open_or_create(&config.path, config.synchronous)?;
+    prepare_file(&connection).map_err(store_error)?;
+    check_wal(&connection)?;
+    let mut outcome = Outcome::default();
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(store_error)?;
+    tx.execute_batch(BOOKKEEPING).map_err(store_error)?;
+    for migration in MIGRATIONS {
+        if check_text(&tx, migration)? {
+            continue;
+        }
+        tx.execute_batch(migration.text).map_err(store_error)?;
+        tx.execute(
+            "insert into posthaste_migrations (version, name, checksum, applied_at) values (?1, ?2, ?3, ?4)",
+            params![migration.version, migration.name, migration.checksum(), clock::now()],
+        )
+        .map_err(store_error)?;
+        outcome.applied.push((migration.version, migration.name.to_owned()));
+    }
+    // CRASH(sqlite.migrate.before_commit): nothing of the outbox is there. The file is in WAL mode, which is harmless.
+    posthaste::crash_point!("sqlite.migrate.before_commit");
+    tx.commit().map_err(store_error)?;
+    Ok(outcome)
+}
+
+/// WAL mode, and for a new file the way it shrinks.
+fn prepare_file(connection: &Connection) -> rusqlite::Result<()> {
+    let pages: i64 = connection.query_row("pragma page_count", [], |row| row.get(0))?;
+    if pages == 0 {
+        connection.pragma_update(None, "auto_vacuum", "incremental")?;
+    }
+    connection.query_row("pragma journal_mode = wal", [], |row| row.get::<_, String>(0))?;
+    Ok(())
+}
+
+/// Whether a version is applied. One whose text is another than that which was applied describes another database.
+fn check_text(connection: &Connection, migration: &Migration) -> Result<bool, StoreError> {
+    let sql = "select checksum from posthaste_migrations where version = ?1";
+    let applied: Option<String> =
+        connection.query_row(sql, [migration.version], |row| row.get(0)).optional().map_err(store_error)?;
+    match applied {
+        None => Ok(false),
+        Some(applied) if applied == migration.checksum() => Ok(true),
+        Some(applied) => Err(StoreError::Fatal(format!(
+            "version {} ({}) was applied here with another text than this binary has (checksum {applied}, now {}): it came \
+             from another build of posthaste. Nothing was changed; use that build",
+            migration.version,
+            migration.name,
+            migration.checksum()
+        ))),
+    }
+}
+
+/// What is applied, and what is missing. The file must be there.
+pub fn status(config: &SqliteConfig) -> Result<Status, StoreError> {
+    let connection = open_reader(&config.path)?;
+    let applied =
+        if is_set_up(&connection)? { applied(&connection).map_err(store_error)? } else { Vec::new() };
+    let pending = |migration: &&Migration| !applied.iter().any(|one| one.version == migration.version);
+    let pending = MIGRATIONS.iter().filter(pending);
+    let pending = pending.map(|migration| (migration.version, migration.name.to_owned())).collect();
+    Ok(Status { current: applied.last().map(|last| last.version), latest: SCHEMA_VERSION, pending, applied })
+}
+
+/// Everything as one script, for people who apply it themselves to a file without an outbox.
+#[must_use]
+pub fn sql() -> String {
+    let mut text = format!(
+        "-- The outbox of posthaste for SQLite, up to version {SCHEMA_VERSION}.\n\
+         pragma journal_mode = wal;\nbegin immediate;\n{BOOKKEEPING}"
+    );
+    for migration in MIGRATIONS {
+        text.push_str(&format!(
+            "\n{}\ninsert into posthaste_migrations (version, name, checksum, applied_at)\n\
+             values ({}, '{}', '{}', cast((julianday('now') - 2440587.5) * 86400000000.0 as integer));\n",
+            migration.text,
+            migration.version,
+            migration.name,
+            migration.checksum()
+        ));
+    }
+    text.push_str("commit;\n");
+    text
+}
+
+fn is_set_up(connection: &Connection) -> Result<bool, StoreError> {
+    let sql =
+        "select exists (select 1 from sqlite_schema where type = 'table' and name = 'posthaste_migrations')";
+    connection.query_row(sql, [], |row| row.get(0)).map_err(store_error)
+}
+
+fn applied(connection: &Connection) -> rusqlite::Result<Vec<Applied>> {
+    let sql = "select version, name, applied_at from posthaste_migrations order by version";
+    let mut statement = connection.prepare(sql)?;
+    let rows = statement.query_map([], |row| {
+        Ok(Applied { version: row.get(0)?, name: row.get(1)?, applied_at: Timestamp(row.get(2)?) })
+    })?;
+    rows.collect()
+}
+
+/// The version of the tables, if this binary may work on it: its own, or the next one.
+pub(crate) fn check_version(connection: &Connection) -> Result<i32, StoreError> {
+    let missing = || {
+        StoreError::Fatal(
+            "there is no outbox in this database; run `posthaste migrate up`, or check the path. Nothing was changed"
+                .to_owned(),
+        )
+    };
+    if !is_set_up(connection)? {
+        return Err(missing());
+    }
+    let sql = "select coalesce(max(version), 0) from posthaste_migrations";
+    let current: i32 = connection.query_row(sql, [], |row| row.get(0)).map_err(store_error)?;
+    if current < SCHEMA_VERSION {
+        return Err(StoreError::Fatal(format!(
+            "the outbox has schema version {current}, and this binary needs {SCHEMA_VERSION}: run `posthaste migrate up`. \
+             Events are appended as before and wait in the log"
+        )));
+    }
+    if current > SCHEMA_VERSION + 1 {
+        return Err(StoreError::Fatal(format!(
+            "the outbox has schema version {current}; this binary knows {SCHEMA_VERSION} and works up to {}: install a \
+             newer posthaste. No event is touched",
+            SCHEMA_VERSION + 1
+        )));
+    }
+    Ok(current)
+}

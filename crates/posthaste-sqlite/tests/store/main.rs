@@ -1,0 +1,11 @@
+//! The store, on real files.
+
+mod fixture;
+
+use fixture::SqliteFixture;
+
+posthaste_testkit::store_suite!(
+    conformance,
+    SqliteFixture::make,
+    tokio::test(flavor = "multi_thread", worker_threads = 2)
+);
