@@ -194,15 +194,20 @@ pub async fn an_append_wakes_a_dozing_relay(fixture: &impl StoreFixture) {
 pub async fn a_sweep_loses_nothing(fixture: &impl StoreFixture) {
     let (a, b) = (relay(fixture, "a").await, relay(fixture, "b").await);
     let lease = a.lease().await;
-    let mut late = fixture.begin().await;
-    let mut expected = vec![late.append(event("late")).await];
+    let mut late = if fixture.writers_overlap() { Some(fixture.begin().await) } else { None };
+    let mut expected = Vec::new();
+    if let Some(late) = &mut late {
+        expected.push(late.append(event("late")).await);
+    }
     for round in 0..5 {
         expected.extend(append_many(fixture, 3).await);
         let (one, two) = futures_util::join!(a.store.sweep(), b.store.sweep());
         assert!(one.is_ok() && two.is_ok(), "round {round}: {one:?} {two:?}");
         assert_eq!(one.expect("checked").audit_failures, 0);
     }
-    late.commit().await;
+    if let Some(late) = late {
+        late.commit().await;
+    }
     let mut got = read_all(&lease).await;
     got.sort_unstable();
     assert_eq!(got, expected);
