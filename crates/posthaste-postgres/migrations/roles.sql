@@ -1,4 +1,4 @@
--- Least privilege. `:app` appends and can do nothing else; `:relay` reads, settles and truncates old
+-- Least privilege. `:app` appends and marks what it consumed, and can do nothing else; `:relay` reads, settles and truncates old
 -- segments; `:admin` looks at everything and acts on dead letters, lanes and controls.
 grant usage on schema posthaste to :app, :relay, :admin;
 
@@ -7,6 +7,8 @@ grant usage on sequence posthaste.outbox_seq to :app;
 -- SELECT only: USAGE would let an application turn the ring.
 grant select on sequence posthaste.outbox_segment, posthaste.outbox_wakeup to :app;
 grant select, insert on posthaste.idempotency_keys to :app;
+-- DELETE: whoever consumes purges its own marks; there need not be a relay where it lives.
+grant select, insert, delete on posthaste.inbox to :app;
 grant execute on all functions in schema posthaste to :app, :relay, :admin;
 
 grant select on all tables in schema posthaste to :relay, :admin;

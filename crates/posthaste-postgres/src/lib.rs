@@ -1,7 +1,8 @@
 //! Posthaste on PostgreSQL (14 and newer): append in your own transaction, and the store behind the relay.
 //!
 //! Two users, two halves. A service links this crate with `default-features = false, features =
-//! ["tokio-postgres"]` and calls [`append`] inside its transaction. The relay links the feature `store`.
+//! ["tokio-postgres"]` and calls [`append`] inside its transaction, and [`admit`] in the
+//! transaction of a handler. The relay links the feature `store`.
 
 #[cfg(feature = "store")]
 mod admin;
@@ -19,6 +20,8 @@ mod due;
 mod error;
 #[cfg(feature = "store")]
 mod filter;
+#[cfg(feature = "tokio-postgres")]
+mod inbox;
 #[cfg(feature = "store")]
 mod lease;
 #[cfg(feature = "store")]
@@ -46,5 +49,7 @@ pub use append::{AppendError, Outbox, append, append_all};
 pub use config::{PostgresConfig, Retention, TlsMode};
 #[cfg(feature = "store")]
 pub use connect::connect;
+#[cfg(feature = "tokio-postgres")]
+pub use inbox::{AdmitError, Inbox, admit};
 #[cfg(feature = "store")]
 pub use store::PostgresStore;

@@ -33,7 +33,7 @@ const SEGMENTS: [&str; 8] =
     ["outbox_1", "outbox_2", "outbox_3", "outbox_4", "outbox_5", "outbox_6", "outbox_7", "outbox_8"];
 
 /// What relay and admin read.
-const READ: [&str; 14] = [
+const READ: [&str; 15] = [
     "outbox",
     "idempotency_keys",
     "ring",
@@ -47,6 +47,7 @@ const READ: [&str; 14] = [
     "dead_letters",
     "controls",
     "audit",
+    "inbox",
     "migrations",
 ];
 
@@ -65,7 +66,7 @@ fn on(kind: &'static str, objects: &[&'static str], privileges: &[&'static str])
     objects.iter().flat_map(each).collect()
 }
 
-/// Appending.
+/// Appending and consuming.
 pub(crate) fn app() -> Vec<Right> {
     let column =
         |column: &&'static str| Right { kind: "column", object: "outbox", column, privilege: "INSERT" };
@@ -74,6 +75,7 @@ pub(crate) fn app() -> Vec<Right> {
     rights.extend(on("sequence", &["outbox_seq"], &["USAGE"]));
     rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["SELECT"]));
     rights.extend(on("table", &["idempotency_keys"], &["SELECT", "INSERT"]));
+    rights.extend(on("table", &["inbox"], &["SELECT", "INSERT", "DELETE"]));
     rights
 }
 

@@ -21,8 +21,10 @@ pub(super) struct Migration {
 
 /// All versions, oldest first. A text that was released is never changed: what it made would no longer
 /// be what it says, and `up` refuses it.
-pub(super) const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "outbox", text: include_str!("../../migrations/001_outbox.sql") }];
+pub(super) const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "outbox", text: include_str!("../../migrations/001_outbox.sql") },
+    Migration { version: 2, name: "inbox", text: include_str!("../../migrations/002_inbox.sql") },
+];
 
 /// The table of versions.
 pub(super) const BOOKKEEPING: &str = include_str!("../../migrations/bookkeeping.sql");

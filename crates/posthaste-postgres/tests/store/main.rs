@@ -2,6 +2,7 @@
 
 mod append;
 mod fixture;
+mod inbox;
 mod relay;
 mod stress;
 mod three_rules;
@@ -9,3 +10,4 @@ mod three_rules;
 use fixture::PostgresFixture;
 
 posthaste_testkit::store_suite!(postgres_15, PostgresFixture::make, tokio::test(flavor = "multi_thread"));
+posthaste_testkit::inbox_suite!(inbox_15, inbox::Service::make, tokio::test(flavor = "multi_thread"));

@@ -17,6 +17,7 @@
 //! What a fixture cannot do (crash its server, read a null sink back) it says, and the case ends early:
 //! chosen by declared capability, never by name.
 
+pub mod inbox;
 mod memory;
 pub mod sink;
 pub mod store;
