@@ -1,6 +1,9 @@
 //! The store, on real files.
 
+mod append;
+mod damage;
 mod fixture;
+mod writer;
 
 use fixture::SqliteFixture;
 
