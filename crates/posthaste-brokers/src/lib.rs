@@ -45,6 +45,16 @@ pub enum SinkConfig {
 }
 
 impl SinkConfig {
+    /// Checks the words alone: no broker, no file that they name. Whoever only looks at an outbox need not
+    /// be able to read its broker's secrets.
+    pub fn check(&self) -> Result<(), BuildError> {
+        match self {
+            Self::Null {} | Self::Stdout {} => Ok(()),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.check_words().map(drop),
+        }
+    }
+
     /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.
     pub async fn build(&self, name: &str) -> Result<Arc<dyn Sink>, BuildError> {
         Ok(match self {
@@ -54,6 +64,15 @@ impl SinkConfig {
             Self::Nats(config) => Arc::new(nats::NatsSink::start(config, name)?),
         })
     }
+}
+
+/// Names of the checks that `posthaste doctor` makes of brokers, by the type of sink.
+#[must_use]
+pub fn checks() -> Vec<(&'static str, &'static [&'static str])> {
+    vec![
+        #[cfg(feature = "nats")]
+        ("nats", nats::CHECKS),
+    ]
 }
 
 /// What is wrong with a sink's configuration. The text names the option or the file, never a secret.
@@ -81,6 +100,14 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    /// The option that is wrong.
+    #[must_use]
+    pub fn option_name(&self) -> &'static str {
+        match self {
+            Self::File { option, .. } | Self::Option { option, .. } => option,
+        }
+    }
+
     fn file(option: &'static str, path: &Path, why: impl std::fmt::Display) -> Self {
         Self::File { option, path: path.to_owned(), why: why.to_string() }
     }

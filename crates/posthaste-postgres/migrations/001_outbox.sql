@@ -201,8 +201,8 @@ create table posthaste.lanes (
   slot_to          smallint not null,
   filter           text not null,     -- what the sink reads, for the audit
   filter_n         bigint not null,   -- receipts up to this one were read under another filter
-  filter_before    text,              -- what was read before the routes changed …
-  filter_until     bigint not null default 0,  -- … and is still read up to this number, so that nothing is skipped
+  filter_before    text,              -- what was read before the routes changed, ...
+  filter_until     bigint not null default 0,  -- ... and is still read up to this number, so that nothing is skipped
   owner            text,
   heart            integer,
   epoch            bigint not null default 0,
@@ -301,7 +301,7 @@ create table posthaste.dead_letters (
   unique (sink, seq)
 );
 create index dead_letters_id on posthaste.dead_letters (id);
-create index dead_letters_key on posthaste.dead_letters (sink, key) where holds_key;
+create index dead_letters_key on posthaste.dead_letters (sink, key, seq) where holds_key;
 create index dead_letters_age on posthaste.dead_letters (dead_at);
 
 create table posthaste.controls (

@@ -1,4 +1,5 @@
--- Deferred events that die: out of one table, into the other, in one statement.
+-- Deferred events that die: out of one table, into the other, in one statement. Of the same shape as
+-- bury.sql. Their keys come back: the next of each may go.
 with gone as (
   delete from posthaste.deferred where sink = $1 and seq = any ($2) returning *
 ), kept as (
@@ -8,8 +9,8 @@ with gone as (
          g.appended_at, g.route, d.holds and g.key is not null, g.earlier_attempts + d.attempts, g.replays,
          d.class, d.code, d.error
     from gone g
-    join unnest($2::bigint[], $3::boolean[], $4::int[], $5::text[], $6::text[], $7::text[])
-         as d (seq, holds, attempts, class, code, error) on d.seq = g.seq
+    join unnest($2::bigint[], $3::text[], $4::boolean[], $5::int[], $6::text[], $7::text[], $8::text[])
+         as d (seq, route, holds, attempts, class, code, error) on d.seq = g.seq
       on conflict (sink, seq) do nothing
 )
 select key from gone

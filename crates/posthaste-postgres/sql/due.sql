@@ -1,12 +1,13 @@
 -- Deferred events whose time has come: the due ones, each followed by the run that waits behind it, so
 -- that a key with many waiting events does not need a round trip for each. Only the first holding event
 -- of a key is a head, and a run ends before the first event that may not go, and at a dead letter that
--- holds the key: nothing of a key is passed over. Bounded in events, and in bytes by the running sum. Plain reads: only the lane's owner changes
--- these rows, and operators under their own lock.
+-- holds the key: nothing of a key is passed over. Bounded in events, and in bytes by the running sum. Plain
+-- reads: only the lane's owner changes these rows, and operators under their own lock. The time is the
+-- statement's: the index cannot be asked for what is due by a clock that moves, and would be walked to its end.
 with heads as materialized (
   select d.seq, d.key, d.holds, row_number() over (order by d.due_at, d.seq) as rank
     from (select * from posthaste.deferred d
-           where d.sink = $1 and d.due_at <= clock_timestamp() and d.slot between $2 and $3
+           where d.sink = $1 and d.due_at <= statement_timestamp() and d.slot between $2 and $3
              and not d.destination = any ($5) and not d.route = any ($6)
              and ($7::text is null or d.destination = $7)
              and (not d.holds or not exists (select from posthaste.deferred e

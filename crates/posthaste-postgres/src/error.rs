@@ -66,6 +66,13 @@ fn advice(db: &DbError) -> Option<&'static str> {
     })
 }
 
+/// Whether the database will never take these values: wrong for their type or encoding (22), against a
+/// constraint (23, 44), too large for an index (54).
+pub(crate) fn is_refusal_of_data(error: &tokio_postgres::Error) -> bool {
+    let class = error.code().and_then(|code| code.code().get(..2));
+    matches!(class, Some("22" | "23" | "44" | "54"))
+}
+
 /// Whether an error is this SQLSTATE.
 pub(crate) fn is_code(error: &tokio_postgres::Error, code: &SqlState) -> bool {
     error.code() == Some(code)

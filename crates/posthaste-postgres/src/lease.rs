@@ -53,6 +53,8 @@ pub(crate) struct LogLease {
     holding: AtomicBool,
     /// Grows with every settlement that may hold a key, so that an older look cannot say "none".
     held_generation: AtomicU64,
+    /// Events that settlements had to give up for their data.
+    pub(crate) given_up: AtomicU64,
 }
 
 /// The reading cursor.
@@ -130,6 +132,7 @@ impl LogLease {
             known_seq: AtomicI64::new(taken.known_seq),
             holding: AtomicBool::new(taken.holding),
             held_generation: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
         }
     }
 
@@ -213,6 +216,10 @@ impl Lease for LogLease {
 
     async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError> {
         self.write_settlement(settlement).await
+    }
+
+    fn given_up(&self) -> u64 {
+        self.given_up.load(Ordering::Relaxed)
     }
 
     async fn take_in_hand(&self, seq: Option<i64>) -> Result<(), StoreError> {

@@ -23,11 +23,17 @@ mod filter;
 #[cfg(feature = "tokio-postgres")]
 mod inbox;
 #[cfg(feature = "store")]
+mod join;
+#[cfg(feature = "store")]
 mod lease;
+#[cfg(feature = "store")]
+mod outcome;
 #[cfg(feature = "store")]
 pub mod migrate;
 #[cfg(feature = "store")]
 mod rights;
+#[cfg(feature = "store")]
+mod roll;
 #[cfg(feature = "store")]
 mod row;
 #[cfg(feature = "store")]
@@ -40,6 +46,8 @@ mod store;
 mod sweep;
 #[cfg(feature = "store")]
 mod tail;
+#[cfg(feature = "store")]
+mod take;
 
 #[cfg(feature = "store")]
 pub use admin::PostgresAdmin;

@@ -3,13 +3,17 @@
 //! The receipt comes first: if the lane has gone elsewhere, its primary key fails before anything else
 //! is written. A settlement without deferred or dead events is a single statement. Repeating one whose
 //! outcome is unknown is harmless: the receipt of that number is there already, with our epoch.
+//!
+//! What the database refuses for its data, no repetition mends: the same transaction is written once more,
+//! part by part, and the offending event alone is given up (`outcome.rs`).
 
 use crate::error::{commit_error, is_code, store_error};
 use crate::lease::{LogLease, Settled, Tally, tally};
+use crate::outcome::{Refused, Rows, Writer};
 use crate::session::{Param, Session};
 use posthaste::crash_point;
 use posthaste::cursor::{Mark, Position};
-use posthaste::store::{Death, Deferral, Due, Settlement, StoreError};
+use posthaste::store::{Settlement, StoreError};
 use std::sync::atomic::Ordering;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -89,20 +93,38 @@ impl LogLease {
         }
     }
 
+    /// The whole settlement. If the database refuses its data, once more, carefully.
     async fn in_transaction(
         &self,
         session: &mut Session,
         settlement: &Settlement,
         receipt: &Receipt,
     ) -> Result<Inserted, StoreError> {
+        match self.attempt(session, settlement, receipt, false).await {
+            Err(Refused::ForItsData(error)) => {
+                tracing::warn!(lane = %self.id, "the database refuses a settlement for its data, looking for the event: {error}");
+                let again = self.attempt(session, settlement, receipt, true).await;
+                again.map_err(StoreError::from)
+            }
+            attempted => attempted.map_err(StoreError::from),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        session: &mut Session,
+        settlement: &Settlement,
+        receipt: &Receipt,
+        carefully: bool,
+    ) -> Result<Inserted, Refused> {
         session.begin().await.map_err(store_error)?;
-        let written = self.write_all(session, settlement, receipt).await;
-        let inserted = match written {
-            Ok(Inserted::Before) => {
+        let written = self.write_all(session, settlement, receipt, carefully).await;
+        let (inserted, given_up) = match written {
+            Ok((Inserted::Before, _)) => {
                 session.rollback().await;
                 return Ok(Inserted::Before);
             }
-            Ok(inserted) => inserted,
+            Ok(written) => written,
             Err(error) => {
                 session.rollback().await;
                 return Err(error);
@@ -112,24 +134,30 @@ impl LogLease {
         // settled, the next owner publishes the batch again (G2).
         crash_point!("settle.uncommitted");
         session.commit().await.map_err(commit_error)?;
+        self.given_up.fetch_add(given_up, Ordering::Relaxed);
         Ok(inserted)
     }
 
+    /// Answers with how many events were given up for their data, too.
     async fn write_all(
         &self,
         session: &mut Session,
         settlement: &Settlement,
         receipt: &Receipt,
-    ) -> Result<Inserted, StoreError> {
+        carefully: bool,
+    ) -> Result<(Inserted, u64), Refused> {
         let inserted = self.insert_receipt(session, receipt, false).await?;
         if matches!(inserted, Inserted::Before) {
-            return Ok(inserted);
+            return Ok((inserted, 0));
         }
-        let mut keys = self.defer(session, settlement).await?;
-        self.bury(session, settlement).await?;
-        keys.extend(self.leave_deferred(session, settlement).await?);
-        self.promote(session, keys).await?;
-        Ok(inserted)
+        let mut writer = Writer::new(self, session, carefully);
+        writer.write(Rows::Deferred(&settlement.deferred)).await?;
+        writer.write(Rows::Dead(&settlement.dead)).await?;
+        writer.forget_delivered(&settlement.delivered).await?;
+        writer.write(Rows::Again(&settlement.again)).await?;
+        writer.write(Rows::Died(&settlement.died)).await?;
+        let given_up = writer.promote().await?;
+        Ok((inserted, given_up))
     }
 
     async fn insert_receipt(
@@ -190,197 +218,8 @@ impl LogLease {
             _ => Err(StoreError::LeaseLost(self.id.clone())),
         }
     }
-
-    /// Copies the events that wait. Answers with the keys of those that wait behind another.
-    async fn defer(&self, session: &mut Session, settlement: &Settlement) -> Result<Vec<String>, StoreError> {
-        if settlement.deferred.is_empty() {
-            return Ok(Vec::new());
-        }
-        let list = &settlement.deferred;
-        let column = |pick: fn(&Deferral) -> &str| list.iter().map(|(_, d)| pick(d)).collect::<Vec<&str>>();
-        let seqs: Vec<i64> = list.iter().map(|(stored, _)| stored.seq).collect();
-        let holds: Vec<bool> = list.iter().map(|(_, d)| d.holds).collect();
-        let attempts: Vec<i32> = list.iter().map(|(_, d)| d.attempts as i32).collect();
-        let delays: Vec<f64> = list.iter().map(|(_, d)| delay(d)).collect();
-        let classes: Vec<Option<&str>> =
-            list.iter().map(|(_, d)| d.class.map(|class| class.as_str())).collect();
-        let errors: Vec<Option<String>> =
-            list.iter().map(|(_, d)| d.error.as_deref().map(storable)).collect();
-        let sink: &str = &self.id.sink;
-        let sql = self.sql(include_str!("../sql/defer.sql"));
-        session
-            .query(
-                &sql,
-                &[
-                    (&sink, Type::TEXT),
-                    (&seqs, Type::INT8_ARRAY),
-                    (&column(|d| &d.route), Type::TEXT_ARRAY),
-                    (&column(|d| &d.destination), Type::TEXT_ARRAY),
-                    (&column(|d| d.reason.as_str()), Type::TEXT_ARRAY),
-                    (&holds, Type::BOOL_ARRAY),
-                    (&attempts, Type::INT4_ARRAY),
-                    (&column(due_word), Type::TEXT_ARRAY),
-                    (&delays, Type::FLOAT8_ARRAY),
-                    (&classes, Type::TEXT_ARRAY),
-                    (&errors, Type::TEXT_ARRAY),
-                ],
-            )
-            .await
-            .map_err(store_error)?;
-        let behind = list.iter().filter(|(_, d)| d.due == Due::Behind);
-        Ok(behind.filter_map(|(stored, _)| stored.event.key.clone()).collect())
-    }
-
-    async fn bury(&self, session: &mut Session, settlement: &Settlement) -> Result<(), StoreError> {
-        if settlement.dead.is_empty() {
-            return Ok(());
-        }
-        let list = &settlement.dead;
-        let column = |pick: fn(&Death) -> &str| list.iter().map(|(_, d)| pick(d)).collect::<Vec<&str>>();
-        let seqs: Vec<i64> = list.iter().map(|(stored, _)| stored.seq).collect();
-        let holds: Vec<bool> = list.iter().map(|(_, d)| d.holds).collect();
-        let attempts: Vec<i32> = list.iter().map(|(_, d)| d.attempts as i32).collect();
-        let codes: Vec<String> = list.iter().map(|(_, d)| storable(&d.code)).collect();
-        let errors: Vec<String> = list.iter().map(|(_, d)| storable(&d.error)).collect();
-        let sink: &str = &self.id.sink;
-        let sql = self.sql(include_str!("../sql/bury.sql"));
-        session
-            .query(
-                &sql,
-                &[
-                    (&sink, Type::TEXT),
-                    (&seqs, Type::INT8_ARRAY),
-                    (&column(|d| &d.route), Type::TEXT_ARRAY),
-                    (&holds, Type::BOOL_ARRAY),
-                    (&attempts, Type::INT4_ARRAY),
-                    (&column(|d| d.class.as_str()), Type::TEXT_ARRAY),
-                    (&codes, Type::TEXT_ARRAY),
-                    (&errors, Type::TEXT_ARRAY),
-                ],
-            )
-            .await
-            .map_err(store_error)?;
-        Ok(())
-    }
-
-    /// What became of deferred events. Answers with the keys whose next event may go.
-    async fn leave_deferred(
-        &self,
-        session: &mut Session,
-        settlement: &Settlement,
-    ) -> Result<Vec<String>, StoreError> {
-        let sink: &str = &self.id.sink;
-        let mut keys: Vec<String> = Vec::new();
-        if !settlement.delivered.is_empty() {
-            let sql = self.sql(include_str!("../sql/delivered.sql"));
-            let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&settlement.delivered, Type::INT8_ARRAY)];
-            let rows = session.query(&sql, &params).await.map_err(store_error)?;
-            keys.extend(rows.iter().filter_map(|row| row.get::<_, Option<String>>(0)));
-        }
-        if !settlement.again.is_empty() {
-            self.wait_again(session, &settlement.again).await?;
-        }
-        if !settlement.died.is_empty() {
-            keys.extend(self.die(session, &settlement.died).await?);
-        }
-        Ok(keys)
-    }
-
-    async fn wait_again(&self, session: &mut Session, list: &[(i64, Deferral)]) -> Result<(), StoreError> {
-        let sink: &str = &self.id.sink;
-        let seqs: Vec<i64> = list.iter().map(|(seq, _)| *seq).collect();
-        let attempts: Vec<i32> = list.iter().map(|(_, d)| d.attempts as i32).collect();
-        let reasons: Vec<&str> = list.iter().map(|(_, d)| d.reason.as_str()).collect();
-        let destinations: Vec<&str> = list.iter().map(|(_, d)| d.destination.as_str()).collect();
-        let holds: Vec<bool> = list.iter().map(|(_, d)| d.holds).collect();
-        let delays: Vec<f64> = list.iter().map(|(_, d)| delay(d)).collect();
-        let classes: Vec<Option<&str>> =
-            list.iter().map(|(_, d)| d.class.map(|class| class.as_str())).collect();
-        let errors: Vec<Option<String>> =
-            list.iter().map(|(_, d)| d.error.as_deref().map(storable)).collect();
-        let sql = self.sql(include_str!("../sql/again.sql"));
-        session
-            .query(
-                &sql,
-                &[
-                    (&sink, Type::TEXT),
-                    (&seqs, Type::INT8_ARRAY),
-                    (&attempts, Type::INT4_ARRAY),
-                    (&reasons, Type::TEXT_ARRAY),
-                    (&destinations, Type::TEXT_ARRAY),
-                    (&holds, Type::BOOL_ARRAY),
-                    (&delays, Type::FLOAT8_ARRAY),
-                    (&classes, Type::TEXT_ARRAY),
-                    (&errors, Type::TEXT_ARRAY),
-                ],
-            )
-            .await
-            .map_err(store_error)?;
-        Ok(())
-    }
-
-    async fn die(&self, session: &mut Session, list: &[(i64, Death)]) -> Result<Vec<String>, StoreError> {
-        let sink: &str = &self.id.sink;
-        let seqs: Vec<i64> = list.iter().map(|(seq, _)| *seq).collect();
-        let holds: Vec<bool> = list.iter().map(|(_, d)| d.holds).collect();
-        let attempts: Vec<i32> = list.iter().map(|(_, d)| d.attempts as i32).collect();
-        let classes: Vec<&str> = list.iter().map(|(_, d)| d.class.as_str()).collect();
-        let codes: Vec<String> = list.iter().map(|(_, d)| storable(&d.code)).collect();
-        let errors: Vec<String> = list.iter().map(|(_, d)| storable(&d.error)).collect();
-        let sql = self.sql(include_str!("../sql/died.sql"));
-        let rows = session
-            .query(
-                &sql,
-                &[
-                    (&sink, Type::TEXT),
-                    (&seqs, Type::INT8_ARRAY),
-                    (&holds, Type::BOOL_ARRAY),
-                    (&attempts, Type::INT4_ARRAY),
-                    (&classes, Type::TEXT_ARRAY),
-                    (&codes, Type::TEXT_ARRAY),
-                    (&errors, Type::TEXT_ARRAY),
-                ],
-            )
-            .await
-            .map_err(store_error)?;
-        Ok(rows.iter().filter_map(|row| row.get(0)).collect())
-    }
-
-    async fn promote(&self, session: &mut Session, mut keys: Vec<String>) -> Result<(), StoreError> {
-        keys.sort_unstable();
-        keys.dedup();
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let sink: &str = &self.id.sink;
-        let sql = self.sql(include_str!("../sql/promote.sql"));
-        let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&keys, Type::TEXT_ARRAY)];
-        session.query(&sql, &params).await.map_err(store_error)?;
-        Ok(())
-    }
-}
-
-/// An error's text as the database takes it: no zero byte, and not without end. It comes from a broker,
-/// and must never be the reason why a settlement cannot be written.
-fn storable(text: &str) -> String {
-    text.chars().filter(|c| *c != '\0').take(2_000).collect()
 }
 
 fn has_outcome(settlement: &Settlement) -> bool {
     !settlement.delivered.is_empty() || !settlement.again.is_empty() || !settlement.died.is_empty()
-}
-
-fn due_word(deferral: &Deferral) -> &'static str {
-    match deferral.due {
-        Due::In(_) => "in",
-        Due::AtDelivery => "delivery",
-        Due::Behind => "behind",
-    }
-}
-
-fn delay(deferral: &Deferral) -> f64 {
-    match deferral.due {
-        Due::In(delay) => delay.as_secs_f64(),
-        Due::AtDelivery | Due::Behind => 0.0,
-    }
 }

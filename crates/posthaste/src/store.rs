@@ -284,6 +284,8 @@ pub struct Deferral {
     pub destination: String,
     /// Whether it holds back its key.
     pub holds: bool,
+    /// Whether it would hold it back as a dead letter, too: for a store that has to give it up.
+    pub holds_when_dead: bool,
 }
 
 /// Why and how an event died.
@@ -395,6 +397,11 @@ pub trait Lease: Send + Sync {
     async fn due(&self, query: DueQuery) -> Result<DueBatch, StoreError>;
     /// Writes down what became of a batch. One at a time.
     async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError>;
+    /// Events that settlements under this lease had to give up so far: the store does not take what was to be
+    /// written about them, and they are dead letters that say so.
+    fn given_up(&self) -> u64 {
+        0
+    }
     /// Writes down which event is in hand, before it is published. Only under [`Care::OneByOne`].
     async fn take_in_hand(&self, seq: Option<i64>) -> Result<(), StoreError>;
     /// Gives the lane back, so that the next owner need not wait for anything.

@@ -22,6 +22,20 @@ const DUPLICATE_WINDOW_MIN: Duration = Duration::from_secs(120);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
 
+/// Names of all checks. Each finding bears one of them.
+pub const CHECKS: &[&str] = &[
+    "reachable",
+    "authenticated",
+    "transport",
+    "version",
+    "payload",
+    "destination",
+    "durability",
+    "dedup",
+    "acknowledgement",
+    "retention",
+];
+
 pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
     let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
@@ -40,6 +54,7 @@ pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[St
 }
 
 fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
+    debug_assert!(CHECKS.contains(&check), "{check} is not listed");
     Finding { check: check.to_owned(), level, text: text.into() }
 }
 

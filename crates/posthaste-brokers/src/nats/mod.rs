@@ -61,6 +61,7 @@ mod link;
 mod sink;
 mod verdict;
 
+pub use examine::CHECKS;
 pub use sink::NatsSink;
 
 use crate::secret::read_text;
@@ -174,6 +175,13 @@ impl NatsConfig {
 
     /// Checks what can be checked without a server.
     fn check(&self) -> Result<Vec<ServerAddr>, BuildError> {
+        let addresses = self.check_words()?;
+        self.connect_options("check")?;
+        Ok(addresses)
+    }
+
+    /// Checks what can be checked without a server and without the files it names.
+    pub(crate) fn check_words(&self) -> Result<Vec<ServerAddr>, BuildError> {
         if !(100..=600_000).contains(&self.delivery_timeout_ms) {
             return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
         }
@@ -184,7 +192,6 @@ impl NatsConfig {
         if let Err(why) = verdict::check_subject(&self.inbox_prefix) {
             return Err(BuildError::option("inbox_prefix", why));
         }
-        self.connect_options("check")?;
         self.addresses()
     }
 

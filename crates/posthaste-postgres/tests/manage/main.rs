@@ -2,7 +2,6 @@
 
 mod admin;
 mod dead;
-mod doctor;
 mod lanes;
 mod migrate;
 mod reader;

@@ -3,6 +3,7 @@
 mod append;
 mod fixture;
 mod inbox;
+mod refused;
 mod relay;
 mod stress;
 mod three_rules;

@@ -1,14 +1,15 @@
 //! `posthaste doctor`: checks every assumption, of the stores and of the brokers, and says what to do.
 
-use super::Context;
+use super::{Context, time};
 use crate::config::{Outbox, scrub};
 use crate::daemon::Sinks;
 use crate::output::table;
 use clap::Args;
-use posthaste::admin::Admin;
+use posthaste::admin::{Admin, OutboxStatus};
 use posthaste::route::{Pattern, Route};
 use posthaste::sink::{Finding, Level, Sink};
 use posthaste_postgres::PostgresAdmin;
+use posthaste_postgres::doctor::{self, Bounds};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,17 +22,37 @@ const EXAMPLES: &str = "\
 Examples:
   posthaste doctor
   posthaste doctor --json | jq '.[] | select(.level != \"ok\")'
+  posthaste doctor --allow-warnings       in a pipeline that accepts warnings
+  posthaste doctor --list                 the names of all checks
 
 ok    as it should be
 warn  works, but can lose or stall in the way that is named
-fail  does not work; the exit code is 1
+fail  does not work
 
-Nothing is changed and nothing is published.";
+The exit code is 1 if anything but ok was found; with --allow-warnings, if
+something fails. Nothing is changed and nothing is published.";
+
+/// Checks of this program itself, beside those of stores and sinks.
+const OWN_CHECKS: [(&str, &[&str]); 3] =
+    [("configuration", &["config"]), ("outbox", &["connect", "lanes"]), ("sink", &["answer"])];
 
 /// Check databases, privileges, clocks, poolers and brokers
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct DoctorArgs {}
+pub(crate) struct DoctorArgs {
+    /// Exit with 0 if there are warnings and nothing worse
+    #[arg(long)]
+    allow_warnings: bool,
+    /// Only print the names of all checks
+    #[arg(long)]
+    list: bool,
+    /// Clocks of this host and the database may differ by this much
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time::distance)]
+    clock_skew: Duration,
+    /// A transaction may be open for this long
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time::distance)]
+    long_transaction: Duration,
+}
 
 #[derive(Serialize)]
 struct Remark {
@@ -41,7 +62,12 @@ struct Remark {
     finding: Finding,
 }
 
-pub(crate) async fn run(context: &Context, _args: DoctorArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(context: &Context, args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    if args.list {
+        return list(context);
+    }
+    let bounds =
+        Bounds { clock_skew: args.clock_skew, long_transaction: args.long_transaction, ..Bounds::default() };
     let config = context.config()?;
     let outboxes = context.outboxes(&config)?;
     let mut remarks = Vec::new();
@@ -49,7 +75,7 @@ pub(crate) async fn run(context: &Context, _args: DoctorArgs) -> anyhow::Result<
         remarks.push(remark("configuration".to_owned(), "config", Level::Warn, warning.clone()));
     }
     for outbox in &outboxes {
-        remarks.extend(examine_outbox(outbox).await);
+        remarks.extend(examine_outbox(outbox, &bounds).await);
     }
     let sinks = Sinks::build(&config).await?;
     for setting in &config.sinks {
@@ -59,20 +85,68 @@ pub(crate) async fn run(context: &Context, _args: DoctorArgs) -> anyhow::Result<
     }
     sinks.close().await;
     context.out().data(&remarks, || draw(&remarks))?;
-    let failed = remarks.iter().any(|remark| remark.finding.level == Level::Fail);
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let accepted = if args.allow_warnings { Level::Warn } else { Level::Ok };
+    let sound = remarks.iter().all(|remark| remark.finding.level <= accepted);
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Serialize)]
+struct Listed {
+    of: &'static str,
+    check: &'static str,
+}
+
+fn list(context: &Context) -> anyhow::Result<ExitCode> {
+    let stores = [("outbox", doctor::CHECKS)];
+    let all = OWN_CHECKS.into_iter().chain(stores).chain(posthaste_brokers::checks());
+    let listed: Vec<Listed> =
+        all.flat_map(|(of, checks)| checks.iter().map(move |check| Listed { of, check })).collect();
+    context.out().data(&listed, || {
+        table(&["of", "check"], listed.iter().map(|l| vec![l.of.to_owned(), l.check.to_owned()]).collect())
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn remark(of: String, check: &str, level: Level, text: String) -> Remark {
     Remark { of, finding: Finding { check: check.to_owned(), level, text: scrub(&text) } }
 }
 
-async fn examine_outbox(outbox: &Outbox) -> Vec<Remark> {
+async fn examine_outbox(outbox: &Outbox, bounds: &Bounds) -> Vec<Remark> {
     let of = format!("outbox {}", outbox.name);
     // Not `connect`: that refuses the very databases that have something to be found.
-    match PostgresAdmin::new(outbox.postgres.clone()).doctor().await {
-        Ok(findings) => findings.into_iter().map(|finding| Remark { of: of.clone(), finding }).collect(),
-        Err(error) => vec![remark(of, "connect", Level::Fail, error.to_string())],
+    let admin = PostgresAdmin::new(outbox.postgres.clone());
+    let findings = match admin.doctor_with(bounds).await {
+        Ok(findings) => findings,
+        Err(error) => {
+            let text = format!("{error}. What was appended stays in the database and is delivered later");
+            return vec![remark(of, "connect", Level::Fail, text)];
+        }
+    };
+    let usable = findings.iter().any(|f| f.check == "schema_version" && f.level == Level::Ok);
+    let mut remarks: Vec<Remark> =
+        findings.into_iter().map(|finding| Remark { of: of.clone(), finding }).collect();
+    if let Some(configured) = outbox.lanes.filter(|_| usable) {
+        let (level, text) = match admin.status().await {
+            Ok(status) => judge_lanes(configured, &status),
+            Err(error) => (Level::Fail, format!("could not be checked: {error}")),
+        };
+        remarks.push(remark(of, "lanes", level, text));
+    }
+    remarks
+}
+
+/// The number in the file counts for a new outbox only; one that says another later misleads its reader.
+fn judge_lanes(configured: u16, status: &OutboxStatus) -> (Level, String) {
+    match status.sinks.first().map(|sink| sink.lanes.len()) {
+        None => (Level::Ok, format!("{configured} are made when a relay first runs")),
+        Some(lanes) if lanes == usize::from(configured) => (Level::Ok, format!("{lanes}, as configured")),
+        Some(lanes) => (
+            Level::Warn,
+            format!(
+                "the outbox has {lanes} lanes, and `lanes = {configured}` in the configuration counts for a new outbox only: \
+                 relays go by {lanes}. Run `posthaste lanes set {configured}`, or take `lanes` out of the file"
+            ),
+        ),
     }
 }
 

@@ -16,8 +16,9 @@ Examples:
 Signals:
   SIGTERM, SIGINT   drain: settle what is in flight, give the leases back, exit 0
   the same again    end at once, exit 1; nothing is lost, some events are sent twice
-  SIGHUP            read the configuration again: relay settings, retry policies and
-                    rate limits apply at once, the rest is named and needs a restart
+  SIGHUP            read the configuration again: relay settings (not lease_ttl_ms),
+                    retry policies and rate limits apply at once; the log names
+                    what takes effect at the next start only
 
 Pages:
   /metrics  Prometheus    /livez  the process runs    /readyz  events make progress

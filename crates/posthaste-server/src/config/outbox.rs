@@ -52,7 +52,9 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
 }
 
 fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> PostgresConfig {
-    let mut config = PostgresConfig::new(url(review, path, section));
+    let url = url(review, path, section);
+    check_url(review, &member(path, if section.url.is_some() { "url" } else { "url_file" }), &url);
+    let mut config = PostgresConfig::new(url);
     check_connection(review, path, section);
     config.password_file.clone_from(&section.password_file);
     config.tls = if section.tls == Tls::VerifyFull { TlsMode::VerifyFull } else { TlsMode::Disable };
@@ -88,6 +90,36 @@ fn url(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> String {
         (None, None) => review.problem(path, format!("outbox `{}` has no `url`", section.name)),
     }
     String::new()
+}
+
+/// Whether it is a database's address at all. A text that could not be had is a problem already.
+fn check_url(review: &mut Review<'_>, path: &str, url: &str) {
+    const LIKE: &str = "postgres://user@host:5432/database";
+    if url.is_empty() {
+        return;
+    }
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    let shown = review.shown(path);
+    match scheme {
+        None | Some("postgres" | "postgresql") => {}
+        // Not a key-value string whose password holds `://`.
+        Some(scheme) if scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')) => {
+            let text =
+                format!("`{shown}` begins with {scheme}://, an outbox lives in PostgreSQL: write {LIKE}");
+            return review.problem(path, text);
+        }
+        Some(_) => {}
+    }
+    let why = match url.parse::<tokio_postgres::Config>() {
+        Ok(config) if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() => {
+            "no host".to_owned()
+        }
+        Ok(_) => return,
+        Err(error) => {
+            std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
+        }
+    };
+    review.problem(path, format!("`{shown}` is not a database's address ({why}): write {LIKE}"));
 }
 
 fn check_connection(review: &mut Review<'_>, path: &str, section: &OutboxSection) {

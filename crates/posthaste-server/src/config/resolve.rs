@@ -25,6 +25,11 @@ impl Review<'_> {
     pub(super) fn problem(&mut self, path: &str, text: impl std::fmt::Display) {
         self.problems.push(format!("{}: {text}", self.tree.place(path)));
     }
+
+    /// A path the way its author wrote it.
+    pub(super) fn shown(&self, path: &str) -> String {
+        self.tree.shown(path)
+    }
 }
 
 /// Reads the sections and checks them.
@@ -81,9 +86,13 @@ fn sinks(review: &mut Review<'_>, file: &File) -> Result<Vec<SinkSetting>, Confi
                 "rate_limit_per_s must be above 0; pause a sink to stop it",
             );
         }
+        let config: SinkConfig = problem::read(review.tree, &path, theirs, &SINK_OWN)?;
+        if let Err(error) = config.check() {
+            review.problem(&member(&path, error.option_name()), format!("{path}.{error}"));
+        }
         settings.push(SinkSetting {
             name: name.as_str().into(),
-            config: problem::read::<SinkConfig>(review.tree, &path, theirs, &SINK_OWN)?,
+            config,
             start_at: own.start_at,
             classes: own.classes,
             rate_limit_per_s: own.rate_limit_per_s,
@@ -205,6 +214,9 @@ fn unused_sinks(review: &mut Review<'_>, file: &File) {
     let named =
         |sink: &str| file.route.iter().any(|r| r.sinks.iter().chain(&r.sink).any(|name| name == sink));
     for sink in file.sinks.keys().filter(|sink| !named(sink)) {
-        review.warnings.push(format!("sink `{sink}` is named by no route: nothing is delivered to it"));
+        review.warnings.push(format!(
+            "sink `{sink}` is named by no route: nothing is delivered to it. Name it in the `sinks` of a [[route]], or take \
+             it out"
+        ));
     }
 }

@@ -1,8 +1,8 @@
 //! SIGHUP: read the configuration again, apply what can change under a running relay, and say what cannot.
 //!
 //! Relay settings, retry policies and rate limits apply at once. Everything else (databases, sinks, topics
-//! of routes, addresses) decides what a cursor means or who is connected; it is named as "needs a restart"
-//! and stays as it is. A configuration that cannot be used changes nothing.
+//! of routes, addresses) decides what a cursor means or who is connected; the log says that it takes effect
+//! at the next start, and it stays as it is. A configuration that cannot be used changes nothing.
 //!
 //! `relay.lease_ttl_ms` waits for a restart too: the relay told it to the store when it joined, and a relay
 //! that trusts a lease for longer than the store does would be wrong about it.
@@ -102,7 +102,7 @@ impl Live {
             tracing::info!("SIGHUP: {}", describe(change));
         }
         for change in &rest {
-            tracing::warn!("SIGHUP: needs a restart and stays as it was: {}", describe(change));
+            tracing::warn!("SIGHUP: takes effect at the next start: {}", describe(change));
         }
         self.running.extend(live.into_iter().map(|change| (change.path, change.to)));
     }

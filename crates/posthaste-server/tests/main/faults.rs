@@ -33,6 +33,20 @@ async fn a_wrong_password_is_named_and_not_printed() {
     }
 }
 
+/// Waiting mends a server that is down, not a password that nobody has written down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_password_is_named() {
+    let options = PostgresOptions::default().scram_user("relay", "right");
+    let server = require_service!(Postgres::start(Version::V15, &options).await);
+    let url = server.url_for("postgres", "relay");
+    for args in [&["run", "--sink", "stdout", "--listen", "off"] as &[&str], &["status"], &["migrate", "up"]]
+    {
+        let ended = run(&[args, &["--url", &url]].concat());
+        assert_eq!(ended.code, 1, "{args:?}: {}", ended.err);
+        assert!(ended.err.contains("asks for a password and none is configured"), "{args:?}: {}", ended.err);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_down_is_waited_for() {
     let port = Port::claim().expect("a free port");

@@ -61,6 +61,42 @@ fn a_misspelt_key_is_named_with_its_line() {
     assert_eq!(ended.err, expected);
 }
 
+/// What could never work is refused when it is read, not when it is used.
+#[test]
+fn an_address_of_something_else_is_refused_with_its_key() {
+    let sink =
+        "[sinks.nats]\ntype = \"nats\"\nurl = \"nats://h\"\n[[route]]\ntopic = \"*\"\nsink = \"nats\"\n";
+    let cases = [
+        ("postgres://h/d", "nats://h", "http://h:4222", "line 5: sinks.nats.url: must"),
+        (
+            "postgres://h/d",
+            "url = \"nats://h\"",
+            "url = \"nats://h\"\nmax_in_flight = 0",
+            "line 6: sinks.nats.max_in_flight: must",
+        ),
+        (
+            "mysql://u:hunter2@h/d",
+            "",
+            "",
+            "line 2: `outbox.url` begins with mysql://, an outbox lives in PostgreSQL",
+        ),
+        ("postgres://h:port/d", "", "", "line 2: `outbox.url` is not a database's address"),
+        ("hunter2", "", "", "line 2: `outbox.url` is not a database's address"),
+        ("user=x dbname=d", "", "", "(no host)"),
+    ];
+    for (url, from, to, expected) in cases {
+        let file = Scratch::new(&format!("[outbox]\nurl = \"{url}\"\n{}", sink.replacen(from, to, 1)));
+        for command in [&["config", "check"] as &[&str], &["status"], &["run"]] {
+            let ended = run(&[command, &["--config", file.path()]].concat());
+            assert_eq!(ended.code, 2, "{command:?} {url}: {}", ended.err);
+            assert!(ended.err.contains(expected), "{command:?} {url}: {}", ended.err);
+            assert!(!ended.err.contains("hunter2"), "{}", ended.err);
+        }
+    }
+    let flag = run(&["status", "--url", "mysql://h/d"]);
+    assert!(flag.code == 2 && flag.err.starts_with("error: flag --url: `outbox.url` begins"), "{}", flag.err);
+}
+
 #[test]
 fn config_is_checked_and_shown_without_secrets() {
     let file = Scratch::new(

@@ -128,6 +128,10 @@ impl Lease for FaultyLease {
         under!(self, Op::Settle, self.inner.settle(settlement))
     }
 
+    fn given_up(&self) -> u64 {
+        self.inner.given_up()
+    }
+
     async fn take_in_hand(&self, seq: Option<i64>) -> Result<(), StoreError> {
         under!(self, Op::TakeInHand, self.inner.take_in_hand(seq))
     }

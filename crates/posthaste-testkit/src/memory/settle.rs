@@ -207,6 +207,7 @@ impl Tables {
                     route: letter.death.route,
                     destination: letter.destination,
                     holds: letter.stored.event.key.is_some(),
+                    holds_when_dead: letter.death.holds,
                 };
                 self.defer(sink, letter.stored, deferral, now);
             }

@@ -66,7 +66,17 @@ impl TestDatabase {
     ///
     /// As [`shared`], and `Failed` if the server refuses.
     pub async fn create() -> Result<Self, ServiceError> {
-        Self::create_at(shared().await?.url()).await
+        Self::create_at(shared().await?.url(), "").await
+    }
+
+    /// A new database on the [`shared`] server whose text is stored in another encoding than UTF-8.
+    ///
+    /// # Errors
+    ///
+    /// As [`TestDatabase::create`].
+    pub async fn create_encoded(encoding: &str) -> Result<Self, ServiceError> {
+        let locale = format!(" ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'");
+        Self::create_at(shared().await?.url(), &locale).await
     }
 
     /// A new database on a private server.
@@ -75,16 +85,16 @@ impl TestDatabase {
     ///
     /// `Failed` if the server refuses.
     pub async fn create_on(server: &Postgres) -> Result<Self, ServiceError> {
-        Self::create_at(&server.url()).await
+        Self::create_at(&server.url(), "").await
     }
 
-    async fn create_at(maintenance_url: &str) -> Result<Self, ServiceError> {
+    async fn create_at(maintenance_url: &str, locale: &str) -> Result<Self, ServiceError> {
         let name = format!("test_{}", Uuid::now_v7().simple());
         let create = async {
             // Nobody can be connected to template0, and a connection to a template is what makes CREATE DATABASE fail.
             connect(maintenance_url)
                 .await?
-                .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))
+                .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0{locale}"))
                 .await
         };
         create.await.map_err(|error| ServiceError::failed(SERVICE, format!("create {name}: {error:?}")))?;

@@ -7,7 +7,7 @@
 use super::breaker::Passage;
 use super::lane::{Lane, alive};
 use super::window::{Origin, Pending};
-use crate::route::{Refused, RouteTable};
+use crate::route::{OnDead, Order, Refused, RouteTable};
 use crate::store::{Death, DueBatch, DueEvent, DueQuery, ErrorClass, StoreError};
 use crate::task::{TaskDied, spawn};
 use rustc_hash::FxHashSet;
@@ -158,7 +158,7 @@ impl Lane {
                     code: failure.code.into_owned(),
                     error: failure.message,
                     route: Arc::clone(&route.name),
-                    holds: false,
+                    holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
                 };
                 self.window.bury_deferred(seq, death);
                 None

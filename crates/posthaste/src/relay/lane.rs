@@ -149,6 +149,8 @@ pub(crate) struct Lane {
     pub(super) settle_started: Instant,
     pub(super) next_settle: Instant,
     pub(super) settle_failures: u32,
+    /// Events that the store had to give up, as far as they are counted.
+    pub(super) given_up: u64,
     dozing: Option<(Task<Result<bool, StoreError>>, Duration)>,
     listening: Option<Task<()>>,
     /// Writing down that nothing is in hand any more.
@@ -246,6 +248,7 @@ impl Lane {
             settle_started: now,
             next_settle: now,
             settle_failures: 0,
+            given_up: 0,
             dozing: None,
             listening: None,
             forgetting: None,

@@ -226,6 +226,7 @@ impl Lane {
             route: Arc::clone(&route.name),
             destination,
             holds: route.order == Order::Key && reason.holds(),
+            holds_when_dead: route.order == Order::Key && route.on_dead == OnDead::Hold,
         }
     }
 }

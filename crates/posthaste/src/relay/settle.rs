@@ -80,6 +80,7 @@ impl Lane {
             return self.tolerate(error, "settling");
         }
         self.settle_failures = 0;
+        self.count_given_up();
         self.metrics.settle.record(self.settle_started.elapsed().as_secs_f64());
         self.context.progress.settled();
         if let Some(settlement) = self.settlement.take() {
@@ -95,6 +96,16 @@ impl Lane {
         self.metrics.unsettled.set(self.window.events() as f64);
         self.leave_careful_mode();
         Ok(())
+    }
+
+    /// Events that the store turned into dead letters by itself count like those of the relay.
+    fn count_given_up(&mut self) {
+        let all = self.lease.given_up();
+        let new = all.saturating_sub(std::mem::replace(&mut self.given_up, all));
+        if new > 0 {
+            self.metrics.failures.increment(new);
+            self.metrics.dead.increment(new);
+        }
     }
 
     /// Clean progress past the place where former owners died: back to normal.

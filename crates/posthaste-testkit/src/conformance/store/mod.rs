@@ -107,6 +107,7 @@ macro_rules! __store_cases {
             f86_an_event_is_read_as_it_was_written
             settle_is_harmless_when_repeated
             settle_is_all_or_nothing
+            settle_takes_whatever_a_broker_says
             settling_an_older_page_changes_nothing
             one_settlement_may_cover_several_pages
             g4_a_stale_epoch_cannot_settle
@@ -147,6 +148,7 @@ macro_rules! __store_cases {
             care_grows_after_unclean_handovers
             release_is_clean
             progress_resets_care
+            catching_up_is_progress
             f21_the_event_in_hand_is_the_suspect
         );
     };

@@ -7,7 +7,7 @@ use super::stage::{
     wait,
 };
 use posthaste::route::Filter;
-use posthaste::store::{Lease, Reason, Settlement, StartAt, StoreError};
+use posthaste::store::{Death, Deferral, Lease, Reason, Settlement, StartAt, StoreError};
 use std::sync::Arc;
 
 async fn refuses(lease: &Arc<dyn Lease>, settlement: &Settlement) {
@@ -68,6 +68,30 @@ pub async fn settle_is_all_or_nothing(fixture: &impl StoreFixture) {
     refuses(&zombie, &settlement).await;
     assert_eq!(fixture.deferred(SINK).await, waiting);
     assert_eq!(fixture.dead(SINK).await, [0; 0]);
+}
+
+/// What a broker says about an event is nobody's to choose: it must not be why a settlement cannot be written.
+pub async fn settle_takes_whatever_a_broker_says(fixture: &impl StoreFixture) {
+    let lease = relay(fixture, "a").await.lease().await;
+    let said = format!("\0 zero, \u{1f4a5} \u{2192}, \r\n, {}", "much too long ".repeat(10_000));
+    let waits = || Deferral { error: Some(said.clone()), ..wait(Reason::Retry, at_once()) };
+    let dies = || Death { error: said.clone(), code: "\0code".to_owned(), ..death(false) };
+    let seqs = append_many(fixture, 4).await;
+    defer_page(&lease, |_| waits()).await;
+    assert_eq!(fixture.deferred(SINK).await, seqs);
+    let fresh = append_many(fixture, 1).await;
+    let (number, stored) = read_one(&lease).await;
+    let settlement = Settlement {
+        dead: vec![(stored, dies())],
+        delivered: vec![seqs[0]],
+        again: vec![(seqs[1], waits())],
+        died: vec![(seqs[2], dies())],
+        ..through(number)
+    };
+    settle(&lease, settlement).await;
+    assert_eq!(fixture.deferred(SINK).await, [seqs[1], seqs[3]]);
+    assert_eq!(fixture.dead(SINK).await, [seqs[2], fresh[0]]);
+    assert_eq!(lease.given_up(), 0, "a text that can be stored is stored");
 }
 
 /// Settlements travel in order, but an old one may arrive again after a new one.

@@ -170,6 +170,7 @@ pub(super) fn wait(reason: Reason, due: Due) -> Deferral {
         error: None,
         route: "r".into(),
         destination: "d".to_owned(),
+        holds_when_dead: false,
         holds: reason.holds(),
     }
 }
