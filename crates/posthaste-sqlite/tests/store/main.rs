@@ -1,8 +1,11 @@
 //! The store, on real files.
 
+mod admin;
 mod append;
 mod damage;
 mod fixture;
+mod migrate;
+mod processes;
 mod writer;
 
 use fixture::SqliteFixture;
