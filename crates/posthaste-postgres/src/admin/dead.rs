@@ -180,14 +180,7 @@ impl PostgresAdmin {
             DeadAct::Discard => ("discard", include_str!("../../sql/admin/discard.sql")),
         };
         if act == DeadAct::Replay {
-            let sql = include_str!("../../sql/admin/unroutable.sql");
-            if let Some(row) = self.query(session, sql, &[(&letters, Type::INT8_ARRAY)]).await?.first() {
-                return Err(AdminError::Conflict(format!(
-                    "no route takes the topic {:?} yet, so a replay would have nowhere to go; add the route, start the \
-                     relay with it, and replay then. Nothing was done",
-                    row.get::<_, String>(0)
-                )));
-            }
+            self.check_takers(session, letters).await?;
         }
         let gone = self.query(session, sql, &[(&letters, Type::INT8_ARRAY)]).await?;
         self.order_keys(session, &gone).await?;
@@ -195,6 +188,31 @@ impl PostgresAdmin {
         let detail = json!({ "filter": filter, "count": gone.len(), "ids": ids });
         self.audit(session, actor, action, &detail).await?;
         self.wake(session, "").await
+    }
+
+    /// Refuses letters that nobody would deliver: as deferred events they would wait for ever, unseen.
+    async fn check_takers(&self, session: &mut Session, letters: &[i64]) -> Result<(), AdminError> {
+        let params: [Param<'_>; 1] = [(&letters, Type::INT8_ARRAY)];
+        let unroutable = include_str!("../../sql/admin/unroutable.sql");
+        if let Some(row) = self.query(session, unroutable, &params).await?.first() {
+            return Err(AdminError::Conflict(format!(
+                "no route takes the topic {:?} yet, so a replay would have nowhere to go; add the route, start the \
+                 relay with it, and replay then. Nothing was done",
+                row.get::<_, String>(0)
+            )));
+        }
+        let retired =
+            self.query(session, include_str!("../../sql/admin/retired_letters.sql"), &params).await?;
+        let retired: Vec<String> =
+            retired.iter().map(|row| format!("`{}`", row.get::<_, String>(0))).collect();
+        if retired.is_empty() {
+            return Ok(());
+        }
+        Err(AdminError::Conflict(format!(
+            "no relay serves {} any more, so a replay would wait for ever; configure the sink again and start a relay \
+             with it, then replay. Or choose the letters of other sinks with --sink, or discard these. Nothing was done",
+            retired.join(", ")
+        )))
     }
 
     /// Whoever is first of its key now comes due, everybody behind it waits.

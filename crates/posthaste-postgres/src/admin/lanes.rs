@@ -16,6 +16,7 @@ use super::relane::{Old, Start, starts};
 use super::{PostgresAdmin, failed, finish, reads};
 use crate::filter;
 use crate::session::{Param, Session};
+use posthaste::Timestamp;
 use posthaste::admin::{Actor, AdminError, RewindTo};
 use posthaste::cursor::Snapshot;
 use posthaste::store::StoreError;
@@ -26,13 +27,19 @@ use tokio_postgres::types::Type;
 /// Most lanes: each has a few slots, and a cursor that settles by itself.
 const LANES_MAX: u16 = 256;
 
+/// How far times of the log may go back while numbers go up. Number and time of a row are drawn within
+/// microseconds; what is covered here is a clock that is set.
+const DISORDER_MICROS: i64 = 60_000_000;
+
 /// A lane and its cursor.
 pub(super) struct Cursor {
     pub(super) sink: String,
     pub(super) lane: i16,
     pub(super) slots: (i16, i16),
-    /// Which rows it reads, as SQL.
+    /// Which rows it reads, as SQL: by its present routes alone if it has handled what the former ones took.
     pub(super) condition: String,
+    /// Whether it has, and still remembers them.
+    worked_off: bool,
     pub(super) epoch: i64,
     /// Position and snapshot; `None` where there is no receipt.
     pub(super) state: Option<(i64, Snapshot)>,
@@ -103,6 +110,19 @@ impl PostgresAdmin {
         Ok(())
     }
 
+    /// Lanes that go back read by the routes in force, once they have handled what the former ones took.
+    pub(super) async fn forget_former(
+        &self,
+        session: &mut Session,
+        lanes: impl Iterator<Item = &Cursor>,
+    ) -> Result<(), AdminError> {
+        let done = lanes.filter(|lane| lane.worked_off).map(|lane| (lane.sink.as_str(), lane.lane));
+        let (sinks, lanes): (Vec<&str>, Vec<i16>) = done.unzip();
+        let params: [Param<'_>; 2] = [(&sinks, Type::TEXT_ARRAY), (&lanes, Type::INT2_ARRAY)];
+        self.query(session, include_str!("../../sql/admin/forget_former.sql"), &params).await?;
+        Ok(())
+    }
+
     pub(super) async fn change_lanes(&self, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
         if !(1..=LANES_MAX).contains(&lanes) {
             return Err(AdminError::Invalid(format!("{lanes} lanes: there may be 1 to {LANES_MAX}")));
@@ -151,7 +171,7 @@ impl PostgresAdmin {
         finish(&mut session, moved).await
     }
 
-    /// The position to go back to. Looked up before any lock: it may take a walk through the log.
+    /// The position to go back to. Looked up before any lock.
     async fn target(&self, to: RewindTo) -> Result<i64, AdminError> {
         let instant = match to {
             RewindTo::Earliest => return Ok(0),
@@ -162,12 +182,37 @@ impl PostgresAdmin {
             RewindTo::Time(instant) => instant,
         };
         let mut session = self.sessions.session().await?;
+        let from = self.shortly_before(&mut session, instant).await?;
         let sql = include_str!("../../sql/admin/first_since.sql");
-        let rows = self.query(&mut session, sql, &[(&instant.0, Type::INT8)]).await?;
+        let params: [Param<'_>; 2] = [(&instant.0, Type::INT8), (&from, Type::INT8)];
+        let rows = self.query(&mut session, sql, &params).await?;
         let first: Option<i64> = rows.first().map(|row| row.get(0));
         first.map(|seq| seq - 1).ok_or_else(|| {
             AdminError::Conflict(format!("nothing in the log was appended at or after {}", instant.rfc3339()))
         })
+    }
+
+    /// A number at or below the first one that was appended at or after an instant, found by halving.
+    ///
+    /// Numbers and times are drawn together but not in one step, and clocks are set back now and then: so
+    /// the search is for a time [`DISORDER_MICROS`] earlier, and what lies between is walked through.
+    async fn shortly_before(&self, session: &mut Session, instant: Timestamp) -> Result<i64, AdminError> {
+        let early = instant.plus_micros(-DISORDER_MICROS).0;
+        let sql = "select coalesce(min(seq), 0), coalesce(max(seq), 0) from posthaste.outbox";
+        let rows = self.query(session, sql, &[]).await?;
+        let (mut low, mut high): (i64, i64) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
+        // Everything below `low` was appended before `early`; `high` is where to go on looking at the latest.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let rows = self
+                .query(session, include_str!("../../sql/admin/first_at.sql"), &[(&middle, Type::INT8)])
+                .await?;
+            match rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1))) {
+                Some((seq, micros)) if micros < early => low = seq + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
     }
 
     async fn move_back_in(
@@ -190,6 +235,7 @@ impl PostgresAdmin {
         let epoch = next_epoch(&all);
         let bases: Vec<Base> = lanes.iter().map(|lane| lane.moved_back(target)).collect();
         self.write_bases(session, "rewind", epoch, mark, &bases).await?;
+        self.forget_former(session, lanes.iter().copied()).await?;
         self.free_lanes(session, &[sink], epoch).await?;
         self.query(session, include_str!("../../sql/admin/open_audits.sql"), &[]).await?;
         let detail = json!({ "sink": sink, "position": target, "before": foremost });
@@ -244,11 +290,14 @@ fn cursor(row: &Row) -> Result<Cursor, AdminError> {
         _ => None,
     };
     let slots = (row.get("slot_from"), row.get("slot_to"));
+    let worked_off = row.get::<_, Option<bool>>("worked_off").unwrap_or(false);
+    let topics = if worked_off { filter::condition(row.get("filter")) } else { reads(row) };
     Ok(Cursor {
         sink: row.get("sink"),
         lane: row.get("lane"),
         slots,
-        condition: format!("{}{}", filter::slots(slots), reads(row)),
+        condition: format!("{}{topics}", filter::slots(slots)),
+        worked_off,
         epoch: row.get("epoch"),
         state,
     })

@@ -87,6 +87,7 @@ impl PostgresAdmin {
         self.rewrite(session).await?;
         let epoch = next_epoch(&cursors);
         self.write_bases(session, "repair", epoch, mark, &bases).await?;
+        self.forget_former(session, cursors.iter()).await?;
         let sinks: Vec<&str> = again.keys().copied().collect();
         self.free_lanes(session, &sinks, epoch).await?;
         let detail = json!({

@@ -8,8 +8,14 @@ use posthaste_testkit::require_service;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Dead letters of a sink: numbers 1, 2, … with a key each, topics `t.0` to `t.9`.
+/// Dead letters of a sink that is served: numbers 1, 2, … with a key each, topics `t.0` to `t.9`.
 pub(crate) async fn bury(setting: &Setting, sink: &str, count: i64) {
+    setting
+        .run(&format!(
+            "insert into posthaste.lanes (sink, lane, slot_from, slot_to, filter, filter_n) values ('{sink}', 0, 0, 1023, '', 0)
+                 on conflict do nothing"
+        ))
+        .await;
     setting
         .run(&format!(
             "insert into posthaste.dead_letters (sink, seq, slot, id, topic, key, headers, content_type, payload, appended_at,
@@ -98,6 +104,31 @@ async fn replay_brings_letters_back_in_chunks_with_their_history() {
         setting.text("select distinct actor || ': ' || reason from posthaste.audit").await,
         "somebody: a test"
     );
+}
+
+/// As a deferred event it would wait for a relay that never comes.
+#[tokio::test]
+async fn a_letter_of_a_sink_that_left_is_not_replayed() {
+    let setting = require_service!(Setting::new().await);
+    bury(&setting, "stays", 2).await;
+    bury(&setting, "left", 3).await;
+    setting.run("update posthaste.lanes set retired_at = clock_timestamp() where sink = 'left'").await;
+    let admin = setting.admin().await;
+    let all = DeadFilter { all: true, ..DeadFilter::default() };
+    let refused = admin.dead_act(&all, DeadAct::Replay, &somebody(), 10).await;
+    let Err(AdminError::Conflict(text)) = &refused else { panic!("{refused:?}") };
+    assert!(text.contains("`left`") && !text.contains("`stays`") && text.contains("--sink"), "{text}");
+    assert_eq!(setting.number("select count(*) from posthaste.deferred").await, 0);
+    assert_eq!(admin.dead_count(&all).await.expect("readable"), 5);
+
+    let stays = DeadFilter { sink: Some("stays".to_owned()), ..DeadFilter::default() };
+    assert_eq!(admin.dead_act(&stays, DeadAct::Replay, &somebody(), 10).await.expect("permitted"), 2);
+    // What no route took goes to whoever takes its topic now, whichever sink it died for.
+    setting.run("update posthaste.dead_letters set error_code = 'route.none' where seq = 3").await;
+    let unrouted = DeadFilter { code: Some("route.none".to_owned()), ..DeadFilter::default() };
+    assert_eq!(admin.dead_act(&unrouted, DeadAct::Replay, &somebody(), 10).await.expect("permitted"), 1);
+    let left = DeadFilter { sink: Some("left".to_owned()), ..DeadFilter::default() };
+    assert_eq!(admin.dead_act(&left, DeadAct::Discard, &somebody(), 10).await.expect("permitted"), 2);
 }
 
 #[tokio::test]
@@ -287,7 +318,6 @@ async fn an_act_and_a_settlement_agree_on_who_goes_first() {
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     while setting.number(waiting).await == 0 {
         assert!(std::time::Instant::now() < deadline && !act.is_finished(), "the act does not wait");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     settlement.batch_execute("commit").await.expect("settled");
     assert_eq!(act.await.expect("no panic").expect("permitted"), 1);

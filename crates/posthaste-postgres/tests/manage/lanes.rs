@@ -139,6 +139,45 @@ async fn rewinding_to_a_time_sends_everything_since() {
     assert!(matches!(never, Err(AdminError::Conflict(_))), "{never:?}");
 }
 
+/// The place is found by halving: what is read of the log does not grow with it.
+#[tokio::test]
+async fn a_time_is_found_without_walking_the_log() {
+    let setting = require_service!(Setting::new().await);
+    // A tenth of a second between two events, and one whose clock was half a minute ahead.
+    setting
+        .run(
+            "insert into posthaste.outbox (topic, appended_at)
+             select 't', timestamptz '2026-01-01 00:00:00Z' + n * interval '100 ms'
+                         + case when n = 149000 then interval '30 s' else interval '0' end
+               from generate_series(1, 200000) n; analyze posthaste.outbox",
+        )
+        .await;
+    setting.sink("s", 1, "").await;
+    let read =
+        "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint from pg_stat_user_tables
+                 where relname like 'outbox\\__'";
+    let first = 1_767_225_600_000_000;
+    for (n, expected) in [(150_000, 149_999), (149_100, 148_999), (1, 0), (199_999, 199_998)] {
+        let before = setting.number(read).await;
+        let admin = setting.admin().await;
+        let to = RewindTo::Time(Timestamp(first + n * 100_000));
+        admin.rewind("s", to, &somebody()).await.expect("permitted");
+        drop(admin);
+        // A server's process counts what it read when it ends.
+        let end = Instant::now() + Duration::from_secs(30);
+        let left = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'posthaste'";
+        while setting.number(left).await > 0 {
+            assert!(Instant::now() < end, "connections stay");
+        }
+        let last = "select position from posthaste.receipts where sink = 's' order by n desc limit 1";
+        assert_eq!(setting.number(last).await, expected, "{n}");
+        let rows = setting.number(read).await - before;
+        assert!((1..5_000).contains(&rows), "{rows} rows were read for {n}");
+        // Forward again, for the next one.
+        setting.run("delete from posthaste.receipts where n > 1; update posthaste.lanes set epoch = 0").await;
+    }
+}
+
 #[tokio::test]
 async fn a_rewind_never_goes_forward() {
     let setting = require_service!(Setting::new().await);

@@ -24,16 +24,22 @@ impl Reader {
         name: &str,
         sink: &str,
     ) -> Result<Self, StoreError> {
+        Self::try_join_for(config, name, sink, Filter::Everything).await
+    }
+
+    /// Reads only what a filter admits.
+    pub(crate) async fn try_join_for(
+        config: &PostgresConfig,
+        name: &str,
+        sink: &str,
+        filter: Filter,
+    ) -> Result<Self, StoreError> {
         let store = PostgresStore::connect(config.clone()).await.expect("the outbox is there");
         let sink: Arc<str> = sink.into();
         let plan = JoinPlan {
             relay: name.into(),
-            sinks: vec![SinkPlan {
-                name: Arc::clone(&sink),
-                filter: Filter::Everything,
-                start_at: StartAt::Earliest,
-            }],
-            routes: "everything".to_owned(),
+            routes: format!("{filter:?}"),
+            sinks: vec![SinkPlan { name: Arc::clone(&sink), filter, start_at: StartAt::Earliest }],
             lanes: None,
             lease_ttl: Duration::from_secs(30),
         };

@@ -4,9 +4,10 @@
 use crate::admin::somebody;
 use crate::reader::{Reader, settle};
 use crate::setting::{Setting, connect, number};
-use posthaste::admin::{Admin, AdminError};
+use posthaste::admin::{Admin, AdminError, RewindTo};
+use posthaste::route::{Filter, Pattern};
 use posthaste::sink::Level;
-use posthaste::store::StoreError;
+use posthaste::store::{Store, StoreError};
 use posthaste_postgres::{PostgresAdmin, PostgresConfig};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Postgres, PostgresOptions, ServiceError, TestDatabase, Version};
@@ -167,6 +168,67 @@ async fn a_sequence_that_went_back_sends_everything_again() {
     assert_eq!(setting.number("select max(seq) from posthaste.outbox").await, 10_101);
     let mut next = Reader::join(&setting.config, "q", "s").await;
     assert_eq!(next.drain().await.len(), 111);
+}
+
+async fn reader_of(setting: &Setting, name: &str, topic: &str) -> Reader {
+    let filter = Filter::Any(vec![Pattern::new(topic)]);
+    Reader::try_join_for(&setting.config, name, "s", filter).await.expect("lanes are sound")
+}
+
+/// Routes that changed long ago: what they took was delivered under them, and no route of today would take
+/// it. A lane that goes back reads by the routes in force.
+#[tokio::test]
+async fn after_a_change_of_routes_lanes_go_back_by_the_routes_in_force() {
+    // A server of its own: transactions of other tests would look like some of the time before.
+    let server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default()).await);
+    let database = require_service!(TestDatabase::create_on(&server).await);
+    let setting = require_service!(Setting::on(database).await);
+    setting.append("old", 30).await;
+    let mut former = reader_of(&setting, "former", "old").await;
+    assert_eq!(former.drain().await.len(), 30);
+    former.store.leave().await.expect("left");
+    drop(former);
+    let mut present = reader_of(&setting, "present", "new").await;
+    for _ in 0..3 {
+        setting.append("new", 5).await;
+        assert_eq!(present.drain().await.len(), 5);
+    }
+    let admin = setting.admin().await;
+    setting.run("select setval('posthaste.outbox_seq', 40)").await;
+    let said = admin.repair("s", &somebody()).await.expect("the owner may");
+    assert!(said.contains("15 events are sent again"), "{said}");
+    present.take().await.expect("sound");
+    let again = present.drain().await;
+    assert_eq!(again, (31..=45).collect::<Vec<i64>>());
+    admin.rewind("s", RewindTo::Earliest, &somebody()).await.expect("permitted");
+    present.take().await.expect("sound");
+    assert_eq!(present.drain().await, again, "a rewind too");
+}
+
+/// The other side: while a transaction of the time before is open, its events are still to come.
+#[tokio::test]
+async fn what_former_routes_took_and_is_not_handled_yet_is_read_after_a_repair() {
+    let setting = require_service!(Setting::new().await);
+    setting.append("old", 30).await;
+    let straggler = connect(&setting.database.url()).await;
+    straggler
+        .batch_execute("begin; insert into posthaste.outbox (topic) values ('old')")
+        .await
+        .expect("appended");
+    let mut former = reader_of(&setting, "former", "old").await;
+    assert_eq!(former.drain().await.len(), 30);
+    former.store.leave().await.expect("left");
+    drop(former);
+    let mut present = reader_of(&setting, "present", "new").await;
+    for _ in 0..3 {
+        setting.append("new", 5).await;
+        assert_eq!(present.drain().await.len(), 5);
+    }
+    setting.run("select setval('posthaste.outbox_seq', 40)").await;
+    setting.admin().await.repair("s", &somebody()).await.expect("the owner may");
+    straggler.batch_execute("commit").await.expect("committed");
+    present.take().await.expect("sound");
+    assert!(present.drain().await.contains(&31), "the straggler's event is not skipped");
 }
 
 #[tokio::test]
