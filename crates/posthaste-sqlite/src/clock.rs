@@ -5,7 +5,7 @@
 //! somebody sets it back, leases and due times wait for it to catch up; nothing is lost by that, and nothing but
 //! waiting depends on it (epochs fence, not time).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Microseconds since 1970.
 pub(crate) fn now() -> i64 {
@@ -15,7 +15,7 @@ pub(crate) fn now() -> i64 {
 
 /// A duration in microseconds.
 #[cfg(feature = "store")]
-pub(crate) fn micros(duration: Duration) -> i64 {
+pub(crate) fn micros(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 

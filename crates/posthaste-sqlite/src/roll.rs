@@ -12,6 +12,7 @@ use posthaste::store::{Controls, JoinPlan, LaneId, LaneView, Roll, StoreError};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use rustc_hash::FxHashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What is left of a lease when it is renewed: two thirds.
 fn renewal_due(expires_at: Option<i64>, now: i64, ttl: i64) -> bool {
@@ -60,7 +61,7 @@ pub(crate) async fn roll(inner: &Inner, held: &[(LaneId, i64)]) -> Result<Roll, 
     let plan = inner.plan()?;
     let heart = inner.heart();
     let (path, held) = (inner.path().to_owned(), held.to_vec());
-    let (asker, own_heart, leases) = (plan.clone(), heart.clone(), held.clone());
+    let (asker, own_heart, leases) = (Arc::clone(&plan), heart.clone(), held.clone());
     let look = inner.readers.read(move |tx| look(tx, &path, &asker, own_heart.as_deref(), &leases)).await?;
     if look.renew {
         inner.write(move |tx| renew(tx, &plan, heart.as_deref(), &held).map_err(store_error)).await?;

@@ -245,7 +245,10 @@ fn serve(
             committed.send_modify(|count| *count += 1);
         }
         for job in group {
-            job.answer(end.as_ref().map(|()| ()).map_err(again));
+            job.answer(match &end {
+                Ok(()) => Ok(()),
+                Err(error) => Err(again(error)),
+            });
         }
         if began.duration_since(turn) > BUSY_TURN && !queue.is_empty() {
             // pace: others get the lock.
