@@ -87,9 +87,45 @@ create table posthaste.idempotency_keys (
 );
 create index idempotency_keys_age on posthaste.idempotency_keys (appended_at);
 
--- The largest payload an append accepts; set by `posthaste migrate up` from the configuration.
+-- What an append accepts; set by `posthaste migrate up` from the configuration. Functions and no table: a
+-- constant that the planner folds costs an append nothing.
+create function posthaste.topic_bytes_max() returns integer language sql immutable parallel safe
+  as 'select 255';
+create function posthaste.key_bytes_max() returns integer language sql immutable parallel safe
+  as 'select 1024';
 create function posthaste.payload_bytes_max() returns integer language sql immutable parallel safe
   as 'select 1048576';
+create function posthaste.header_bytes_max() returns integer language sql immutable parallel safe
+  as 'select 16384';
+
+-- Refuses headers that no broker could carry, by name. The relay checks the same again.
+create function posthaste.check_headers(headers jsonb) returns void language plpgsql immutable parallel safe as $$
+declare
+  name text collate "C";
+  value jsonb;
+  bytes integer := 0;
+begin
+  if jsonb_typeof(headers) <> 'object' then
+    raise exception 'posthaste: headers must be a JSON object of strings, not %', jsonb_typeof(headers) using errcode = '22023';
+  end if;
+  for name, value in select h.key, h.value from jsonb_each(headers) h loop
+    if jsonb_typeof(value) <> 'string' then
+      raise exception 'posthaste: header "%" must be a string, not %', name, jsonb_typeof(value) using errcode = '22023';
+    elsif name !~ '^[A-Za-z0-9_.~-]{1,128}$' then
+      raise exception 'posthaste: header name "%" must be made of letters, digits and -_.~ and be at most 128 bytes long', name
+        using errcode = '22023';
+    elsif lower(name) in ('message-id', 'key', 'time', 'source', 'posthaste-tombstone') then
+      raise exception 'posthaste: header "%" is written by Posthaste itself', name using errcode = '22023';
+    elsif value #>> '{}' ~ '[\r\n]' then
+      raise exception 'posthaste: the value of header "%" holds a line break', name using errcode = '22023';
+    end if;
+    bytes := bytes + octet_length(name) + octet_length(value #>> '{}');
+  end loop;
+  if bytes > posthaste.header_bytes_max() then
+    raise exception 'posthaste: headers have % bytes in all, at most % are allowed', bytes, posthaste.header_bytes_max()
+      using errcode = '22023';
+  end if;
+end $$;
 
 -- Append from any language, inside the caller's own transaction. Returns the event's id. With an
 -- idempotency key the second append of the same (topic, key) returns the first one's id and adds
@@ -106,14 +142,16 @@ declare
 begin
   if topic is null or topic = '' then
     raise exception 'posthaste: topic is empty' using errcode = '22023';
-  elsif octet_length(topic) > 255 then
-    raise exception 'posthaste: topic has % bytes, at most 255 are allowed', octet_length(topic) using errcode = '22023';
+  elsif octet_length(topic) > posthaste.topic_bytes_max() then
+    raise exception 'posthaste: topic has % bytes, at most % are allowed', octet_length(topic), posthaste.topic_bytes_max()
+      using errcode = '22023';
   elsif topic ~ '[[:space:][:cntrl:]]' then
     raise exception 'posthaste: topic holds white space or a control character' using errcode = '22023';
   elsif key = '' then
     raise exception 'posthaste: key is empty; leave it out for an event without a key' using errcode = '22023';
-  elsif octet_length(key) > 1024 then
-    raise exception 'posthaste: key has % bytes, at most 1024 are allowed', octet_length(key) using errcode = '22023';
+  elsif octet_length(key) > posthaste.key_bytes_max() then
+    raise exception 'posthaste: key has % bytes, at most % are allowed', octet_length(key), posthaste.key_bytes_max()
+      using errcode = '22023';
   elsif key ~ '[\r\n]' then
     raise exception 'posthaste: key holds a line break' using errcode = '22023';
   elsif content_type is not null and (content_type = '' or octet_length(content_type) > 255 or content_type ~ '[\r\n]') then
@@ -121,12 +159,11 @@ begin
   elsif octet_length(payload) > posthaste.payload_bytes_max() then
     raise exception 'posthaste: payload has % bytes, at most % are allowed', octet_length(payload), posthaste.payload_bytes_max()
       using errcode = '22023';
-  elsif headers is not null and jsonb_typeof(headers) <> 'object' then
-    raise exception 'posthaste: headers must be a JSON object of strings, not %', jsonb_typeof(headers) using errcode = '22023';
-  elsif headers is not null and exists (select from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string') then
-    raise exception 'posthaste: every header value must be a string' using errcode = '22023';
   elsif idempotency_key is not null and (idempotency_key = '' or octet_length(idempotency_key) > 255) then
     raise exception 'posthaste: idempotency key must have 1 to 255 bytes' using errcode = '22023';
+  end if;
+  if headers is not null then
+    perform posthaste.check_headers(headers);
   end if;
   while idempotency_key is not null loop
     insert into posthaste.idempotency_keys as k (topic, key, id) values (topic, idempotency_key, result)

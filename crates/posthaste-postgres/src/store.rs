@@ -62,6 +62,7 @@ pub(crate) struct Heart {
 impl PostgresStore {
     /// Connects once to see that the database is there, is a primary, and has an outbox we understand.
     pub async fn connect(config: PostgresConfig) -> Result<Self, StoreError> {
+        migrate::check_limits(&config.limits)?;
         let sessions = Sessions::new(config);
         sessions.answer_within(sessions.config().connect_timeout * 2);
         let mut session = sessions.session().await?;

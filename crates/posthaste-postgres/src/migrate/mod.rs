@@ -21,6 +21,7 @@ mod script;
 
 pub use roles::Roles;
 pub(crate) use script::bytes_max as payload_bytes_max;
+pub(crate) use script::check_limits;
 pub use script::sql;
 
 use crate::config::PostgresConfig;
@@ -81,6 +82,7 @@ pub struct Status {
 /// Harmless when repeated, also by several at once.
 pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, StoreError> {
     script::check_schema_name(&config.schema)?;
+    check_limits(&config.limits)?;
     let sessions = Sessions::new(config.clone());
     let mut session = sessions.session().await?;
     check_server(&mut session).await?;
@@ -95,7 +97,7 @@ pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, Store
     Ok(outcome)
 }
 
-/// The payload limit and the roles. Under the lock too: two at once would change the same catalog rows.
+/// The limits and the roles. Under the lock too: two at once would change the same catalog rows.
 async fn settings(
     sessions: &Sessions,
     session: &mut Session,
@@ -120,7 +122,7 @@ async fn settings_in(
     roles: &Roles,
 ) -> Result<Vec<String>, StoreError> {
     lock(sessions, session).await?;
-    let mut left = script::limit_payload(sessions, session).await?;
+    let mut left = script::set_limits(sessions, session).await?;
     left.extend(roles::apply(sessions, session, roles).await?);
     Ok(left)
 }

@@ -62,6 +62,7 @@ pub(super) fn check_schema_name(schema: &str) -> Result<(), StoreError> {
 /// Everything as one script, for somebody who applies it with psql to a database without an outbox.
 pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, StoreError> {
     check_schema_name(schema)?;
+    check_limits(limits)?;
     let sessions = Sessions::new(PostgresConfig { schema: schema.to_owned(), ..PostgresConfig::new("") });
     let mut parts = vec![
         format!(
@@ -83,7 +84,7 @@ pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, Store
             migration.checksum()
         )));
     }
-    parts.push(format!("{};", sessions.sql(&payload_limit(limits))));
+    parts.extend(LIMITS.iter().map(|limit| format!("{};", sessions.sql(&limit.statement(limits)))));
     parts.push(format!(
         "-- Roles. Make your logins members of them, or grant the same to your own.\n{}",
         roles.script()
@@ -93,34 +94,82 @@ pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, Store
     Ok(parts.join("\n"))
 }
 
-/// The payload limit lives in the database as a function, so that a plain `select posthaste.append(…)`
-/// knows it. Where the function belongs to somebody else, the statement is handed back.
-pub(super) async fn limit_payload(
+/// A limit that an append checks, as the database keeps it.
+struct Limit {
+    name: &'static str,
+    value: fn(&Limits) -> usize,
+}
+
+/// They live in the database as functions, so that a plain `select posthaste.append(…)` knows them.
+const LIMITS: [Limit; 4] = [
+    Limit { name: "payload_bytes_max", value: |limits| limits.payload_bytes_max },
+    Limit { name: "topic_bytes_max", value: |limits| limits.topic_bytes_max },
+    Limit { name: "key_bytes_max", value: |limits| limits.key_bytes_max },
+    Limit { name: "header_bytes_max", value: |limits| limits.header_bytes_max },
+];
+
+impl Limit {
+    /// A value cannot have more than a gigabyte in the database anyway.
+    fn of(&self, limits: &Limits) -> i32 {
+        i32::try_from((self.value)(limits)).unwrap_or(i32::MAX)
+    }
+
+    fn statement(&self, limits: &Limits) -> String {
+        format!(
+            "create or replace function posthaste.{}() returns integer language sql immutable parallel safe as 'select {}'",
+            self.name,
+            self.of(limits)
+        )
+    }
+}
+
+/// Brings the limits in the database up to date. Where a function belongs to somebody else, the statement
+/// is handed back.
+pub(super) async fn set_limits(
     sessions: &Sessions,
     session: &mut Session,
 ) -> Result<Vec<String>, StoreError> {
     let limits = &sessions.config().limits;
-    let sql = sessions.sql("select posthaste.payload_bytes_max()");
-    let now: i32 = crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
-    if now == bytes_max(limits) {
-        return Ok(Vec::new());
+    let mut by_hand = Vec::new();
+    for limit in &LIMITS {
+        let sql = sessions.sql(&format!("select posthaste.{}()", limit.name));
+        let now: i32 = crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
+        if now == limit.of(limits) {
+            continue;
+        }
+        let statement = sessions.sql(&limit.statement(limits));
+        if !super::attempt(session, &statement).await? {
+            by_hand.push(statement);
+        }
     }
-    let statement = sessions.sql(&payload_limit(limits));
-    let done = super::attempt(session, &statement).await?;
-    Ok(if done { Vec::new() } else { vec![statement] })
+    Ok(by_hand)
 }
 
-fn payload_limit(limits: &Limits) -> String {
-    format!(
-        "create or replace function posthaste.payload_bytes_max() returns integer language sql immutable \
-         parallel safe as 'select {}'",
-        bytes_max(limits)
-    )
-}
-
-/// The limit as the database keeps it; a value cannot have more than a gigabyte there anyway.
+/// The payload limit as the database keeps it.
 pub(crate) fn bytes_max(limits: &Limits) -> i32 {
-    i32::try_from(limits.payload_bytes_max).unwrap_or(i32::MAX)
+    LIMITS[0].of(limits)
+}
+
+/// Longest topic and key that fit an index: order by key and idempotency rest on one.
+const TOPIC_BYTES_MOST: usize = 2_048;
+const KEY_BYTES_MOST: usize = 1_024;
+
+/// Refuses limits that the tables cannot keep.
+pub(crate) fn check_limits(limits: &Limits) -> Result<(), StoreError> {
+    let refuse = |name: &str, now: usize, most: usize, why: &str| {
+        Err(StoreError::Fatal(format!(
+            "limits.{name} is {now}, and PostgreSQL's indexes take {most} at most: {why}. Set it to {most} or less"
+        )))
+    };
+    if limits.key_bytes_max > KEY_BYTES_MOST {
+        let why = "events of a longer key could not hold it, and would lose their order";
+        return refuse("key_bytes_max", limits.key_bytes_max, KEY_BYTES_MOST, why);
+    }
+    if limits.topic_bytes_max > TOPIC_BYTES_MOST {
+        let why = "an event of a longer topic could not have an idempotency key";
+        return refuse("topic_bytes_max", limits.topic_bytes_max, TOPIC_BYTES_MOST, why);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

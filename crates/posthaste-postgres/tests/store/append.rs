@@ -2,7 +2,7 @@
 
 use crate::fixture::PostgresFixture;
 use posthaste::{Event, EventError, Timestamp};
-use posthaste_postgres::{AppendError, Outbox, append, append_all};
+use posthaste_postgres::{AppendError, Outbox, PostgresConfig, PostgresStore, append, append_all};
 use posthaste_testkit::conformance::eventually;
 use std::time::Duration;
 use tokio_postgres::Client;
@@ -183,4 +183,103 @@ async fn a_schema_with_an_odd_name_works() {
     tx.commit().await.expect("commit");
     let row = client.query_one("select count(*) from \"My Outbox\".outbox", &[]).await.expect("count");
     assert_eq!(row.get::<_, i64>(0), 1);
+}
+
+/// The same headers pass, and the same are refused with a reason, from Rust and from any language.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_are_judged_alike_by_rust_and_by_sql() {
+    let Some(fixture) = PostgresFixture::make().await else { return };
+    let client = fixture.connect().await;
+    let (long_name, long_value) = ("n".repeat(129), "v".repeat(16 << 10));
+    let table: [(&str, &str, Option<&str>); 12] = [
+        ("traceparent", "00-1-2-01", None),
+        ("X_y.z~1-2", "grün, and \"quoted\"", None),
+        ("type", "order.placed", None),
+        ("empty", "", None),
+        ("", "x", Some("header name")),
+        ("white space", "x", Some("header name")),
+        ("ümlaut", "x", Some("header name")),
+        (&long_name, "x", Some("header name")),
+        ("Message-ID", "x", Some("written by Posthaste")),
+        ("line", "a\nb", Some("line break")),
+        ("return", "a\rb", Some("line break")),
+        ("large", &long_value, Some("bytes in all")),
+    ];
+    for (name, value, reason) in table {
+        let checked = posthaste::Limits::default().check(&Event::new("t", "x").with_header(name, value));
+        assert_eq!(checked.is_err(), reason.is_some(), "Rust: {name}: {checked:?}");
+        let headers = serde_json::json!({ name: value }).to_string();
+        let sql = "select posthaste.append('t', 'x'::text, headers => $1::text::jsonb)";
+        let appended = client.query_one(sql, &[&headers]).await;
+        let said = appended.err().and_then(|error| Some(error.as_db_error()?.message().to_owned()));
+        match reason {
+            None => assert_eq!(said, None, "{name}"),
+            Some(reason) => {
+                assert!(said.as_ref().is_some_and(|said| said.contains(reason)), "{name}: {said:?}")
+            }
+        }
+    }
+    for (headers, reason) in
+        [("[1]", "not array"), ("\"x\"", "not string"), ("{\"a\": 1}", "\"a\" must be a string")]
+    {
+        let sql = "select posthaste.append('t', 'x'::text, headers => $1::text::jsonb)";
+        let error = client.query_one(sql, &[&headers]).await.expect_err(headers);
+        assert!(error.as_db_error().expect("the database's").message().contains(reason), "{error:?}");
+    }
+}
+
+/// Limits of the configuration hold in SQL, too; and those that no index could keep are refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_the_configuration_hold_in_sql() {
+    let Some(fixture) = PostgresFixture::make().await else { return };
+    let client = fixture.connect().await;
+    let append = |topic: &'static str, key: &'static str, headers: &'static str| {
+        let client = &client;
+        async move {
+            let sql = "select posthaste.append($1, 'x'::text, $2, $3::text::jsonb)";
+            let error = client.query_one(sql, &[&topic, &key, &headers]).await.err()?;
+            Some(error.as_db_error()?.message().to_owned())
+        }
+    };
+    assert_eq!(append("topic", "key", "{\"a\":\"bcd\"}").await, None);
+    let mut config = fixture.config();
+    config.limits.topic_bytes_max = 4;
+    migrate(&config).await.expect("the limit is set");
+    assert!(append("topic", "key", "{}").await.expect("refused").contains("topic has 5 bytes, at most 4"));
+    config.limits = posthaste::Limits { key_bytes_max: 2, ..posthaste::Limits::default() };
+    migrate(&config).await.expect("the limit is set");
+    assert!(append("topic", "key", "{}").await.expect("refused").contains("key has 3 bytes, at most 2"));
+    config.limits = posthaste::Limits { header_bytes_max: 3, ..posthaste::Limits::default() };
+    migrate(&config).await.expect("the limit is set");
+    let said = append("topic", "key", "{\"a\":\"bcd\"}").await.expect("refused");
+    assert!(said.contains("headers have 4 bytes in all, at most 3"), "{said}");
+    config.limits = posthaste::Limits { key_bytes_max: 1_025, ..posthaste::Limits::default() };
+    let refused = migrate(&config).await.expect_err("no index holds it").to_string();
+    assert!(refused.contains("key_bytes_max is 1025"), "{refused}");
+    assert!(PostgresStore::connect(config).await.is_err(), "nor does a relay start with it");
+}
+
+async fn migrate(config: &PostgresConfig) -> Result<(), posthaste::store::StoreError> {
+    posthaste_postgres::migrate::up(config, &posthaste_postgres::migrate::Roles::default()).await.map(drop)
+}
+
+/// A key whose time runs out between the two looks of an append is taken anew. The trigger is the purge that
+/// comes in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_that_is_purged_in_between_is_taken_anew() {
+    let Some(fixture) = PostgresFixture::make().await else { return };
+    let client = fixture.connect().await;
+    let append = "select posthaste.append('t', 'x'::text, idempotency_key => 'once')";
+    client.batch_execute(append).await.expect("the first");
+    let purge = "create function once() returns trigger language plpgsql as $$ begin \
+                   if not exists (select from purged) then insert into purged values (1); delete from posthaste.idempotency_keys; end if; \
+                   return null; end $$; \
+                 create table purged (n int); \
+                 create trigger purge after insert on posthaste.idempotency_keys for each statement execute function once()";
+    client.batch_execute(purge).await.expect("a trigger");
+    let id: Option<Uuid> = client.query_one(append, &[]).await.expect("the second").get(0);
+    assert!(id.is_some(), "an append always answers with an id");
+    assert_eq!(count(&client).await, 2, "its time had run out: it is an event of its own");
+    let again: Option<Uuid> = client.query_one(append, &[]).await.expect("the third").get(0);
+    assert_eq!((again, count(&client).await), (id, 2), "and counts from now on");
 }

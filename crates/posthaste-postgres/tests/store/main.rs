@@ -1,6 +1,7 @@
 //! The PostgreSQL store against real servers.
 
 mod append;
+mod edges;
 mod fixture;
 mod inbox;
 mod refused;
