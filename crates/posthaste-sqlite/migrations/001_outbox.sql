@@ -29,6 +29,16 @@ begin
   select raise(abort, 'posthaste: rows of the outbox are never updated; append another event');
 end;
 
+-- Nor does a row leave before every sink has handled it: nobody could say any more what became of it.
+create trigger posthaste_outbox_no_early_delete before delete on posthaste_outbox
+  when exists (select 1 from posthaste_lanes l
+                where l.retired_at is null
+                  and old.seq > (select position from posthaste_receipts r
+                                  where r.sink = l.sink and r.lane = l.lane order by n desc limit 1))
+begin
+  select raise(abort, 'posthaste: this event is not handled by every sink yet; the relay removes it when its time is over');
+end;
+
 -- (topic, idempotency_key) of events that carry one, for a declared time.
 create table posthaste_idempotency_keys (
   topic       text not null,

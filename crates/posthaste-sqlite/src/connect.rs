@@ -94,6 +94,14 @@ fn set_up(connection: &Connection, synchronous: Synchronous) -> rusqlite::Result
             _ => None,
         };
         Ok(slot(key, context.get::<i64>(1)?))
+    })?;
+    // Text that plain SQL left in the log may be no valid UTF-8. Copies hold it as far as it is: they are read by
+    // people, and must never be the reason why a settlement or a list fails (F49).
+    connection.create_scalar_function("posthaste_text", 1, flags, |context| {
+        Ok(match context.get_raw(0) {
+            rusqlite::types::ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            _ => None,
+        })
     })
 }
 

@@ -10,7 +10,7 @@ use crate::heart::{Heart, beats};
 use crate::migrate;
 use crate::watch::last_seq;
 use posthaste::sink::{Finding, Level};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 use std::path::Path;
 
 /// Names of all checks, in the order they are made. Each finding bears one of them.
@@ -159,16 +159,17 @@ fn log_went_back(connection: &Connection) -> rusqlite::Result<Verdict> {
     })
 }
 
-/// The trigger that keeps rows as they were published.
+/// The triggers that keep rows as they were published, and as long as somebody needs them.
 fn append_only(connection: &Connection) -> rusqlite::Result<Verdict> {
-    let sql = "select 1 from sqlite_schema where type = 'trigger' and name = 'posthaste_outbox_no_update'";
-    let there = connection.query_row(sql, [], |_| Ok(())).optional()?.is_some();
-    Ok(if there {
-        ok("rows of the log cannot be updated")
+    let sql = "select count(*) from sqlite_schema where type = 'trigger'
+                  and name in ('posthaste_outbox_no_update', 'posthaste_outbox_no_early_delete')";
+    let there: i64 = connection.query_row(sql, [], |row| row.get(0))?;
+    Ok(if there == 2 {
+        ok("rows of the log cannot be changed, nor removed too early")
     } else {
         warn(
-            "the trigger posthaste_outbox_no_update is gone: rows of the log can be changed after they were published. \
-             `posthaste migrate sql` prints it",
+            "a trigger of posthaste_outbox is gone: rows can be changed after they were published, or vanish before. \
+             `posthaste migrate sql` prints both",
         )
     })
 }

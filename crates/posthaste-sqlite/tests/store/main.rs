@@ -6,6 +6,7 @@ mod damage;
 mod fixture;
 mod migrate;
 mod processes;
+mod settle;
 mod writer;
 
 use fixture::SqliteFixture;
