@@ -4,6 +4,7 @@
 //! the page is settled, that position becomes the receipt. The memory dies with the lease.
 
 use crate::error::store_error;
+use crate::fetch::Ahead;
 use crate::session::Session;
 use crate::store::Inner;
 use async_trait::async_trait;
@@ -66,6 +67,8 @@ pub(crate) struct Reading {
     pub(crate) average_bytes: f64,
     /// Positions that moved without an event are worth a receipt now and then.
     pub(crate) moved_at: tokio::time::Instant,
+    /// The next page, when it was sent for before it was asked for.
+    pub(crate) ahead: Option<Ahead>,
 }
 
 /// The settled cursor.
@@ -126,6 +129,7 @@ impl LogLease {
                 number: 0,
                 average_bytes: 512.0,
                 moved_at: tokio::time::Instant::now(),
+                ahead: None,
             }),
             unsettled: Mutex::default(),
             new_marks: Mutex::default(),

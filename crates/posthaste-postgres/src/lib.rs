@@ -19,6 +19,8 @@ mod due;
 #[cfg(feature = "store")]
 mod error;
 #[cfg(feature = "store")]
+mod fetch;
+#[cfg(feature = "store")]
 mod filter;
 #[cfg(feature = "tokio-postgres")]
 mod inbox;
@@ -27,9 +29,9 @@ mod join;
 #[cfg(feature = "store")]
 mod lease;
 #[cfg(feature = "store")]
-mod outcome;
-#[cfg(feature = "store")]
 pub mod migrate;
+#[cfg(feature = "store")]
+mod outcome;
 #[cfg(feature = "store")]
 mod rights;
 #[cfg(feature = "store")]

@@ -7,8 +7,10 @@
 use crate::config::PostgresConfig;
 use crate::connect::{Connection, open};
 use crate::error::store_error;
+use futures_util::TryStreamExt;
 use posthaste::store::StoreError;
 use rustc_hash::FxHashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -157,16 +159,59 @@ impl Session {
         connection.within(limit, connection.client.query(&statement, &values)).await
     }
 
-    /// Runs a statement that will not come again soon, without keeping it prepared.
-    pub(crate) async fn query_once(
+    /// Runs one statement like [`Session::query_alone`], and hands each row over while the server still
+    /// sends: nothing but what is made of them is kept. A statement that will not come again soon is not
+    /// `lasting`, and not kept prepared.
+    pub(crate) async fn each(
         &mut self,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        if self.sessions.config.pooled {
-            return self.query_alone(sql, params).await;
+        lasting: bool,
+        on_row: impl FnMut(&Row) -> Result<(), tokio_postgres::Error>,
+    ) -> Result<(), tokio_postgres::Error> {
+        if !self.sessions.config.pooled || self.in_transaction {
+            return self.each_here(sql, params, lasting, on_row).await;
         }
-        self.query_unnamed(sql, params).await
+        self.begin().await?;
+        match self.each_here(sql, params, lasting, on_row).await {
+            Ok(()) => self.commit().await,
+            Err(error) => {
+                self.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn each_here(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+        lasting: bool,
+        mut on_row: impl FnMut(&Row) -> Result<(), tokio_postgres::Error>,
+    ) -> Result<(), tokio_postgres::Error> {
+        let statement = match lasting && !self.sessions.config.pooled {
+            true => Some(self.statement(sql, params).await?),
+            false => None,
+        };
+        let limit = self.answer_max;
+        let connection = &self.live().connection;
+        let call = async {
+            let rows = match &statement {
+                Some(statement) => {
+                    connection.client.query_raw(statement, params.iter().map(|(value, _)| *value)).await?
+                }
+                None => {
+                    let typed = params.iter().map(|(value, kind)| (*value, kind.clone()));
+                    connection.client.query_typed_raw(sql, typed).await?
+                }
+            };
+            let mut rows = pin!(rows);
+            while let Some(row) = rows.try_next().await? {
+                on_row(&row)?;
+            }
+            Ok(())
+        };
+        connection.within(limit, call).await
     }
 
     async fn query_unnamed(

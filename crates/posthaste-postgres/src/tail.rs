@@ -1,26 +1,21 @@
 //! Reading the log: the late rows, then the tail, as `posthaste::cursor` says where to look.
 //!
-//! The usual read is **one statement**: one statement has one snapshot, so late rows, tail, the snapshot
-//! itself and the sequence's value belong together without a transaction around them, and it takes one
-//! round trip. It runs without an xid of its own. Late rows and tail are two queries inside it, each
-//! with its own bound: one page over both would make the position go backwards.
-//!
-//! Only when a long transaction has ended (an elder) are its rows looked for in a REPEATABLE READ
-//! transaction of its own. Bounds hold before anything is loaded: rows carry their size, and a payload
-//! above the page's inline size stays on the server until it is known to fit.
+//! The usual read is one statement, and the next page is often on its way already: see `fetch`. Only when
+//! a long transaction has ended (an elder) are its rows looked for in a REPEATABLE READ transaction of
+//! its own. Bounds hold before anything is loaded: rows carry their size, and a payload above the page's
+//! inline size stays on the server until it is known to fit.
 
 use crate::error::store_error;
+use crate::fetch::{Bounds, Fetch, Fetched, Found, LATE_AND_TAIL, columns};
 use crate::lease::{LogLease, Reading, Step, seq_hash, tally};
-use crate::row;
 use crate::session::{Param, Session};
 use bytes::Bytes;
-use posthaste::cursor::{Elder, Look, Mark, Position, Snapshot};
-use posthaste::event::{Defect, EventError, StoredEvent};
+use posthaste::cursor::{Elder, Look, Mark, Marks, Position};
+use posthaste::event::{Defect, EventError};
 use posthaste::store::{Detained, Page, PageLimit, StoreError};
 use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 /// Numbers scanned at once where a filter may select little of them.
@@ -32,58 +27,21 @@ const MARK_AFTER: i64 = 1_024;
 /// How often a cursor that only watches time go by asks for a receipt.
 const IDLE_RECEIPT: Duration = Duration::from_secs(20);
 
-/// Columns of a row. Payloads above the inline size are fetched once they are known to fit; the size is
-/// a literal, one of few, so that statements stay prepared.
-fn columns(inline: usize) -> String {
-    format!(
-        "seq, slot, id, topic, key, headers, content_type, \
-         case when octet_length(payload) <= {inline} then payload end, deliver_at, appended_at, \
-         segment, octet_length(payload), deliver_at > statement_timestamp()"
-    )
-}
-
-/// A row of the log before it is accepted into a page.
-struct Found {
-    stored: StoredEvent,
-    segment: i16,
-    /// Size of its payload; `None` for a tombstone.
-    size: Option<i32>,
-    scheduled: bool,
-}
-
-/// What a read found, before bounds in bytes.
-struct Looked {
-    now: Snapshot,
-    last_value: i64,
-    late: Vec<Found>,
-    tail: Vec<Found>,
-}
-
-/// Bounds of a read in rows and inline bytes.
-#[derive(Clone, Copy)]
-struct Bounds {
-    rows: i64,
-    inline: usize,
-    bytes: usize,
-}
-
 impl LogLease {
     pub(crate) async fn read_page(&self, limit: PageLimit) -> Result<Page, StoreError> {
         let mut reading = self.reading.lock().await;
-        let mut session = self.session().await?;
         for mark in self.take_marks() {
             reading.marks.add(mark);
         }
-        self.refresh_mark(&mut session, &mut reading).await?;
         let bounds = bounds(limit, reading.average_bytes);
         let (found, after, more) = match reading.position.catching_up.is_some() {
-            true => self.catch_up(&mut session, &reading, bounds).await?,
-            false => self.look(&mut session, &mut reading, bounds).await?,
+            true => self.catch_up(&reading, bounds).await?,
+            false => self.look(&mut reading, bounds).await?,
         };
         if self.inner.sessions.config().flush_before_publish && !found.is_empty() {
-            flush(&mut session).await?;
+            flush(&mut self.session().await?).await?;
         }
-        self.accept(&mut session, &mut reading, found, after, more).await
+        self.accept(&mut reading, found, after, more).await
     }
 
     /// Keeps the late window small: a mark is a number that was known before an xid was assigned.
@@ -106,65 +64,73 @@ impl LogLease {
     /// The usual read.
     async fn look(
         &self,
-        session: &mut Session,
         reading: &mut Reading,
-        bounds: Bounds,
+        asked: Bounds,
     ) -> Result<(Vec<Found>, Position, bool), StoreError> {
+        let (mut session, fetched) = match self.arrived(reading).await? {
+            Some(ahead) => ahead,
+            None => {
+                let mut session = self.session().await?;
+                self.refresh_mark(&mut session, reading).await?;
+                let fetched = self.fetch(&reading.position, &reading.marks, asked).run(&mut session).await?;
+                (session, fetched)
+            }
+        };
+        self.known_seq.fetch_max(fetched.last_value, Ordering::Relaxed);
         let position = &reading.position;
-        let late_from = position.late_from(&reading.marks);
-        let looked = self.late_and_tail(session, position, late_from, bounds).await?;
-        self.known_seq.fetch_max(looked.last_value, Ordering::Relaxed);
-        let any_ended = match position.look(&reading.marks, &looked.now) {
+        let any_ended = match position.look(&reading.marks, &fetched.now) {
             Look::Fresh { elders, .. } => !elders.is_empty(),
             Look::CatchUp => false,
         };
+        // A page that was fetched ahead may hold more than is asked for now, or less.
+        let bounds = Bounds { rows: asked.rows.min(fetched.bounds.rows), ..asked };
         let looked = if any_ended {
             // All elders, not only those that had ended by this snapshot: the transaction below has a
             // later one, and what it shows becomes the cursor's. Rows of one that still runs are not
             // visible in it; rows of one that ended in between would be lost if it were not asked for.
             let elders: Vec<Elder> = position.elders(&reading.marks).collect();
-            self.with_elders(session, position, late_from, &elders, bounds).await?
+            self.with_elders(&mut session, position, &reading.marks, &elders, bounds).await?
         } else {
-            looked
+            drop(session);
+            self.read_ahead(reading, &fetched, asked);
+            fetched
         };
-        Ok(self.bound(position, looked, bounds))
+        Ok(self.bound(&reading.position, looked, bounds))
     }
 
-    async fn late_and_tail(
-        &self,
-        session: &mut Session,
-        position: &Position,
-        late_from: i64,
-        bounds: Bounds,
-    ) -> Result<Looked, StoreError> {
-        let hi = self.scan_to(position.position);
-        let sql = self.statement(
-            "select 0::smallint, coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0), null::smallint, null::uuid,
-                    pg_current_snapshot()::text, null::text, null::jsonb, null::text, null::bytea, null::timestamptz,
-                    null::timestamptz, null::smallint, null::int, null::boolean
-             union all
-             (select 1::smallint, /*columns*/ from posthaste.outbox
-               where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot)/*condition*/
-               order by seq limit $4)
-             union all
-             (select 2::smallint, /*columns*/ from posthaste.outbox
-               where seq > $2 and seq <= $5/*condition*/ order by seq limit $4)",
-            bounds.inline,
-        );
-        let snapshot = position.snapshot.to_string();
-        let params: [Param<'_>; 5] = [
-            (&late_from, Type::INT8),
-            (&position.position, Type::INT8),
-            (&snapshot, Type::TEXT),
-            (&bounds.rows, Type::INT8),
-            (&hi, Type::INT8),
-        ];
-        // A statement that leaves a closing segment out lives for seconds: it is not kept prepared.
-        let rows = match self.inner.closing() {
-            Some(_) => session.query_once(&sql, &params).await,
-            None => session.query_alone(&sql, &params).await,
-        };
-        sort_out(&rows.map_err(store_error)?)
+    /// The page that was fetched ahead, if it begins where the cursor stands.
+    async fn arrived(&self, reading: &mut Reading) -> Result<Option<(Session, Fetched)>, StoreError> {
+        match reading.ahead.take() {
+            Some(ahead) => ahead.arrive(&reading.position).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Sends for the next page at once, if it is clear where that begins. Not for a
+    /// page smaller than the relay usually asks for: it is in no hurry then.
+    fn read_ahead(&self, reading: &mut Reading, fetched: &Fetched, asked: Bounds) {
+        if asked.rows < fetched.bounds.rows || asked.bytes < fetched.bounds.bytes {
+            return;
+        }
+        let Some(reached) = fetched.plain_full_tail() else { return };
+        let next = reading.position.after_tail(fetched.now.clone(), reached);
+        let fetch = self.fetch(&next, &reading.marks, asked);
+        if next.position - fetch.late_from > MARK_AFTER {
+            return;
+        }
+        reading.ahead = Some(fetch.ahead(&self.inner.sessions));
+    }
+
+    fn fetch(&self, position: &Position, marks: &Marks, bounds: Bounds) -> Fetch {
+        Fetch {
+            sql: self.statement(LATE_AND_TAIL, bounds.inline),
+            // A statement that leaves a closing segment out lives for seconds: it is not kept prepared.
+            lasting: self.inner.closing().is_none(),
+            late_from: position.late_from(marks),
+            position: position.clone(),
+            to: self.scan_to(position.position),
+            bounds,
+        }
     }
 
     /// Rows of transactions that ended after a long time come first: their numbers are the lowest.
@@ -172,12 +138,12 @@ impl LogLease {
         &self,
         session: &mut Session,
         position: &Position,
-        late_from: i64,
+        marks: &Marks,
         elders: &[Elder],
         bounds: Bounds,
-    ) -> Result<Looked, StoreError> {
+    ) -> Result<Fetched, StoreError> {
         session.begin().await.map_err(store_error)?;
-        let looked = self.elders_in(session, position, late_from, elders, bounds).await;
+        let looked = self.elders_in(session, position, marks, elders, bounds).await;
         match looked {
             Ok(looked) => session.commit().await.map_err(store_error).map(|()| looked),
             Err(error) => {
@@ -191,10 +157,10 @@ impl LogLease {
         &self,
         session: &mut Session,
         position: &Position,
-        late_from: i64,
+        marks: &Marks,
         elders: &[Elder],
         bounds: Bounds,
-    ) -> Result<Looked, StoreError> {
+    ) -> Result<Fetched, StoreError> {
         // The elders' rows are found by their xid: here the planner may use what it likes.
         session
             .client()
@@ -205,21 +171,23 @@ impl LogLease {
             .await
             .map_err(store_error)?;
         let xids: Vec<i64> = elders.iter().map(|elder| elder.xid as i64).collect();
+        let fetch = self.fetch(position, marks, bounds);
         let low = elders.iter().map(|elder| elder.low).min().unwrap_or(0);
         let sql = self.statement(
-            "select 1::smallint, /*columns*/ from posthaste.outbox
+            "select /*columns*/ from posthaste.outbox
               where seq > $1 and seq <= $2 and xid::text::bigint = any ($3)/*condition*/ order by seq limit $4",
             bounds.inline,
         );
         let params: [Param<'_>; 4] = [
             (&low, Type::INT8),
-            (&late_from, Type::INT8),
+            (&fetch.late_from, Type::INT8),
             (&xids, Type::INT8_ARRAY),
             (&bounds.rows, Type::INT8),
         ];
         let rows = session.query(&sql, &params).await.map_err(store_error)?;
-        let mut old: Vec<Found> = rows.iter().map(found).collect::<Result<_, _>>().map_err(store_error)?;
-        let mut looked = self.late_and_tail(session, position, late_from, bounds).await?;
+        let mut old: Vec<Found> =
+            rows.iter().map(Found::read).collect::<Result<_, _>>().map_err(store_error)?;
+        let mut looked = fetch.run(session).await?;
         old.append(&mut looked.late);
         old.truncate(bounds.rows as usize);
         looked.late = old;
@@ -230,7 +198,6 @@ impl LogLease {
     /// current.
     async fn catch_up(
         &self,
-        session: &mut Session,
         reading: &Reading,
         bounds: Bounds,
     ) -> Result<(Vec<Found>, Position, bool), StoreError> {
@@ -238,13 +205,15 @@ impl LogLease {
         let Some(catch_up) = &position.catching_up else { return Ok((Vec::new(), position.clone(), true)) };
         let hi = position.position.min(catch_up.late_position.saturating_add(SCAN_WINDOW));
         let sql = self.statement(
-            "select 1::smallint, /*columns*/ from posthaste.outbox
+            "select /*columns*/ from posthaste.outbox
               where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot)
                 and pg_visible_in_snapshot(xid, $5::text::pg_snapshot)/*condition*/
               order by seq limit $4",
             bounds.inline,
         );
-        let rows = session
+        let rows = self
+            .session()
+            .await?
             .query_alone(
                 &sql,
                 &[
@@ -258,16 +227,18 @@ impl LogLease {
             .await
             .map_err(store_error)?;
         let full = rows.len() as i64 >= bounds.rows;
-        let mut rows: Vec<Found> = rows.iter().map(found).collect::<Result<_, _>>().map_err(store_error)?;
+        let mut rows: Vec<Found> =
+            rows.iter().map(Found::read).collect::<Result<_, _>>().map_err(store_error)?;
         let cut = fit(&mut rows, bounds.bytes, 0);
         let reached = if full || cut { rows.last().map_or(hi, |row| row.stored.seq) } else { hi };
         Ok((rows, position.after_catch_up(reached), true))
     }
 
     /// Cuts what was found to the page's bounds, and says where the cursor stands after it.
-    fn bound(&self, position: &Position, looked: Looked, bounds: Bounds) -> (Vec<Found>, Position, bool) {
-        let Looked { now, last_value, mut late, mut tail } = looked;
+    fn bound(&self, position: &Position, looked: Fetched, bounds: Bounds) -> (Vec<Found>, Position, bool) {
+        let Fetched { now, last_value, to, mut late, mut tail, .. } = looked;
         let late_full = late.len() as i64 >= bounds.rows;
+        late.truncate(bounds.rows as usize);
         let late_cut = fit(&mut late, bounds.bytes, 0);
         if late_full || late_cut {
             let last = late.last().map_or(0, |row| row.stored.seq);
@@ -287,8 +258,7 @@ impl LogLease {
         } else {
             // A sparse lane moves on over what it does not read. Whatever is drawn up to here and not
             // visible yet is looked for as late.
-            let hi = self.scan_to(position.position);
-            (last_read.max(last_value.min(hi)), hi < last_value)
+            (last_read.max(last_value.min(to)), to < last_value)
         };
         late.append(&mut tail);
         (late, position.after_tail(now, reached), more)
@@ -298,14 +268,13 @@ impl LogLease {
     /// position has moved: a page that is not handed out must be read again.
     async fn accept(
         &self,
-        session: &mut Session,
         reading: &mut Reading,
         mut found: Vec<Found>,
         after: Position,
         more: bool,
     ) -> Result<Page, StoreError> {
-        self.load_large(session, &mut found).await?;
-        let detained = self.detained(session, &found).await?;
+        self.load_large(&mut found).await?;
+        let detained = self.detained(&found).await?;
         let mut tallies = Vec::new();
         for row in &found {
             tally(&mut tallies, row.segment, 1, seq_hash(row.stored.seq));
@@ -335,10 +304,10 @@ impl LogLease {
 
     /// Fetches payloads that were too large to come along, now that they are known to fit. The rows
     /// cannot change or vanish: nobody updates the log, and this lane has not handled them.
-    async fn load_large(&self, session: &mut Session, found: &mut [Found]) -> Result<(), StoreError> {
+    async fn load_large(&self, found: &mut [Found]) -> Result<(), StoreError> {
         let max = self.inner.sessions.config().limits.payload_bytes_max;
         for row in found.iter_mut() {
-            let bytes = row.size.map_or(0, |size| size.unsigned_abs() as usize);
+            let bytes = row.size.unwrap_or(0);
             if bytes > max {
                 row.stored.defect = Some(Defect::Limit(EventError::PayloadTooLarge { bytes, max }));
             }
@@ -351,6 +320,7 @@ impl LogLease {
             return Ok(());
         }
         let sql = self.sql("select seq, payload from posthaste.outbox where seq = any ($1)");
+        let mut session = self.session().await?;
         let rows = session.query_alone(&sql, &[(&wanted, Type::INT8_ARRAY)]).await.map_err(store_error)?;
         let mut loaded = rustc_hash::FxHashMap::default();
         for row in &rows {
@@ -366,11 +336,7 @@ impl LogLease {
     }
 
     /// Which events must wait: those whose key is held, and those whose time has not come.
-    async fn detained(
-        &self,
-        session: &mut Session,
-        found: &[Found],
-    ) -> Result<Vec<(usize, Detained)>, StoreError> {
+    async fn detained(&self, found: &[Found]) -> Result<Vec<(usize, Detained)>, StoreError> {
         let mut held = FxHashSet::default();
         if self.is_holding() && !found.is_empty() {
             let keys: FxHashSet<&str> =
@@ -379,7 +345,7 @@ impl LogLease {
             let sink: &str = &self.id.sink;
             let sql = self.sql(include_str!("../sql/behind.sql"));
             let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&keys, Type::TEXT_ARRAY)];
-            let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
+            let rows = self.session().await?.query_alone(&sql, &params).await.map_err(store_error)?;
             held.extend(rows.iter().map(|row| row.get::<_, String>(0)));
         }
         let why = |row: &Found| {
@@ -408,12 +374,6 @@ impl LogLease {
     /// How far one read scans. Without a condition the row limit bounds it.
     fn scan_to(&self, position: i64) -> i64 {
         if self.condition.is_empty() { i64::MAX } else { position.saturating_add(SCAN_WINDOW) }
-    }
-}
-
-impl Found {
-    fn bytes(&self) -> usize {
-        self.size.map_or(0, |size| size.unsigned_abs() as usize) + 256
     }
 }
 
@@ -449,40 +409,6 @@ fn is_worth_a_receipt(reading: &Reading, after: &Position) -> bool {
     let before = &reading.position;
     let moved = after.position > before.position || after.catching_up != before.catching_up;
     moved || (reading.moved_at.elapsed() > IDLE_RECEIPT && after.snapshot.xmin > before.snapshot.xmin)
-}
-
-fn found(row: &Row) -> Result<Found, tokio_postgres::Error> {
-    Ok(Found {
-        stored: row::event(row, 1)?,
-        segment: row.try_get(11)?,
-        size: row.try_get(12)?,
-        scheduled: row.try_get::<_, Option<bool>>(13)?.unwrap_or(false),
-    })
-}
-
-fn sort_out(rows: &[Row]) -> Result<Looked, StoreError> {
-    let mut looked = Looked {
-        now: Snapshot::default(),
-        last_value: 0,
-        late: Vec::new(),
-        tail: Vec::with_capacity(rows.len()),
-    };
-    let mut seen = false;
-    for row in rows {
-        match row.get::<_, i16>(0) {
-            0 => {
-                looked.now = row.get::<_, &str>(4).parse().map_err(StoreError::Broken)?;
-                looked.last_value = row.get(1);
-                seen = true;
-            }
-            1 => looked.late.push(found(row).map_err(store_error)?),
-            _ => looked.tail.push(found(row).map_err(store_error)?),
-        }
-    }
-    if !seen {
-        return Err(StoreError::Broken("a read came back without its snapshot".to_owned()));
-    }
-    Ok(looked)
 }
 
 /// Makes durable what an asynchronous application has committed, before it is published (F7). The small

@@ -86,6 +86,7 @@ macro_rules! __store_cases {
             g1_a_rolled_back_event_is_never_read
             g1_an_open_transaction_is_not_read
             g2_each_committed_event_is_read_once
+            g2_pages_of_any_size_follow_each_other
             g2_a_late_commit_is_read_after_its_successors
             g2_a_late_commit_is_found_by_the_next_owner
             g2_an_elder_is_found_long_after_it_was_passed

@@ -47,6 +47,37 @@ pub async fn g2_each_committed_event_is_read_once(fixture: &impl StoreFixture) {
     assert_eq!(read_all(&lease).await, [0; 0]);
 }
 
+/// A store may fetch the next page before it is asked for. Whatever is asked for then, smaller or larger,
+/// holds: nothing is skipped, repeated or out of bounds, and what was committed in between comes too.
+pub async fn g2_pages_of_any_size_follow_each_other(fixture: &impl StoreFixture) {
+    let lease = relay(fixture, "a").await.lease().await;
+    let mut appended = append_many(fixture, 60).await;
+    let (mut read_so_far, mut late) = (Vec::new(), None);
+    for (turn, events) in [10, 10, 3, 10, 1, 25, 7, 10, 10, 10, 30].into_iter().enumerate() {
+        if turn == 2 && fixture.writers_overlap() {
+            let mut open = fixture.begin().await;
+            let seq = open.append(event("late")).await;
+            late = Some((open, seq));
+        }
+        if turn == 3 {
+            appended.extend(append_many(fixture, 30).await);
+        }
+        let page = read(&lease, PageLimit { events, bytes: 1 << 20 }).await;
+        assert!(page.events.len() <= events, "{} events in a page of {events}", page.events.len());
+        read_so_far.extend(seqs(&page));
+        if turn == 4
+            && let Some((open, seq)) = late.take()
+        {
+            open.commit().await;
+            appended.push(seq);
+        }
+    }
+    read_so_far.extend(read_all(&lease).await);
+    let distinct: BTreeSet<i64> = read_so_far.iter().copied().collect();
+    assert_eq!(distinct.len(), read_so_far.len(), "an event was read twice");
+    assert_eq!(distinct, appended.into_iter().collect());
+}
+
 /// F1: the number is drawn early and the commit comes late.
 pub async fn g2_a_late_commit_is_read_after_its_successors(fixture: &impl StoreFixture) {
     if !fixture.writers_overlap() {
