@@ -55,6 +55,15 @@ impl SinkConfig {
         }
     }
 
+    /// The same, and the files that the words name.
+    pub fn check_files(&self) -> Result<(), BuildError> {
+        match self {
+            Self::Null {} | Self::Stdout {} => Ok(()),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.check().map(drop),
+        }
+    }
+
     /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.
     pub async fn build(&self, name: &str) -> Result<Arc<dyn Sink>, BuildError> {
         Ok(match self {

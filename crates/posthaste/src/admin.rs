@@ -86,6 +86,7 @@ pub struct SinkStatus {
     /// Whether an operator paused it.
     pub paused: bool,
     /// Events a second an operator allows.
+    #[serde(rename = "rate_limit_per_s")]
     pub rate_limit: Option<f64>,
     /// Its lanes.
     pub lanes: Vec<LaneStatus>,

@@ -174,7 +174,7 @@ impl NatsConfig {
     }
 
     /// Checks what can be checked without a server.
-    fn check(&self) -> Result<Vec<ServerAddr>, BuildError> {
+    pub(crate) fn check(&self) -> Result<Vec<ServerAddr>, BuildError> {
         let addresses = self.check_words()?;
         self.connect_options("check")?;
         Ok(addresses)

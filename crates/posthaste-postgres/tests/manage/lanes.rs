@@ -263,7 +263,7 @@ async fn lane_counts_change_under_load() {
                 while !stop.load(Ordering::Relaxed) {
                     round += 1;
                     let rows = 1 + round * 7 % 40;
-                    // Some roll back, some sleep with their numbers drawn.
+                    // pace: some roll back, some stay open with their numbers drawn.
                     let sleep = if round % 9 == 0 { "select pg_sleep(0.15);" } else { "" };
                     let end = if round % 5 == 0 { "rollback" } else { "commit" };
                     let sql = format!(

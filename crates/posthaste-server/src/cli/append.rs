@@ -17,7 +17,8 @@ use uuid::Uuid;
 const EXAMPLES: &str = "\
 Examples:
   posthaste append orders.placed --key order-7 --payload '{\"total\": 12}'
-  posthaste append orders.placed --payload @order.json --content-type application/json
+  posthaste append orders.placed --payload @order.json \\
+      --content-type application/json
   generate | posthaste append orders.placed --payload -
   posthaste append reminders.due --payload hello --deliver-at +10m
   posthaste append orders.placed --payload x --idempotency-key order-7-placed
@@ -25,7 +26,7 @@ Examples:
 
 Prints the event's id. With an idempotency key that was used before, nothing is
 added and the first event's id is printed. A service appends inside its own
-transaction instead: from Rust, or with SELECT posthaste.append(…) from anywhere.";
+transaction instead: from Rust, or from anywhere with SELECT posthaste.append().";
 
 /// Append an event
 #[derive(Debug, Args)]

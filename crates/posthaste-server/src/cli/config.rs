@@ -2,7 +2,7 @@
 //! to start from.
 
 use super::{Context, show_warnings};
-use crate::config::{Config, EXAMPLE};
+use crate::config::{Config, ConfigError, EXAMPLE};
 use crate::output::plural;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  posthaste config check            exit code 2 and the reasons if it cannot be used
-  posthaste config show             all keys with defaults and environment; secrets masked
-  posthaste config example          a file to start from, every key explained
+  posthaste config check      exit code 2, and why, if it cannot be used
+  posthaste config show       every key as it is in force; secrets masked
+  posthaste config example    a file to start from, every key explained
 
 A small posthaste.toml:
 
@@ -31,6 +31,24 @@ A small posthaste.toml:
   sinks = [\"nats\"]
   destination = \"events.{topic}\"";
 
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  posthaste config check
+  posthaste config check --config new.toml && systemctl reload posthaste
+
+File, environment and flags together, and the files that sinks name; no
+database and no broker is asked (`posthaste doctor` does that). The exit code is
+2 if it cannot be used, and every reason is printed.";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  posthaste config show
+  POSTHASTE_RELAY__POLL_MAX_MS=500 posthaste config show --json | jq .relay";
+
+const EXAMPLE_EXAMPLES: &str = "\
+Examples:
+  posthaste config example > posthaste.toml";
+
 /// Check or show the configuration, or print an example
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -42,10 +60,13 @@ pub(crate) struct ConfigArgs {
 #[derive(Debug, Subcommand)]
 enum ConfigAct {
     /// Check it as a whole
+    #[command(after_help = CHECK_EXAMPLES)]
     Check,
     /// Print it as TOML (or JSON), secrets masked
+    #[command(after_help = SHOW_EXAMPLES)]
     Show,
     /// Print a file with every key, its default and what it does
+    #[command(after_help = EXAMPLE_EXAMPLES)]
     Example,
 }
 
@@ -64,6 +85,10 @@ pub(crate) fn run(context: &Context, args: ConfigArgs) -> anyhow::Result<ExitCod
 
 fn check(context: &Context, config: &Config) -> anyhow::Result<()> {
     config.check_runnable()?;
+    for sink in &config.sinks {
+        let unusable = |error| ConfigError::new(format!("sinks.{}.{error}", sink.name));
+        sink.config.check_files().map_err(unusable)?;
+    }
     show_warnings(config);
     let file = config.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string());
     let routes: usize = config.outboxes.iter().map(|outbox| outbox.routes.routes().len()).sum();

@@ -18,7 +18,10 @@ reads nothing; events of a paused route wait among the deferred.";
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
-  posthaste resume --sink nats --reason 'upgrade is done'";
+  posthaste resume --sink nats --reason 'upgrade is done'
+  posthaste resume --route orders
+
+What waited is delivered, in order.";
 
 const RATE_EXAMPLES: &str = "\
 Examples:
@@ -46,7 +49,7 @@ pub(crate) struct PauseArgs {
     #[command(flatten)]
     target: Target,
     /// Why, for the audit
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     reason: String,
 }
 
@@ -57,7 +60,7 @@ pub(crate) struct ResumeArgs {
     #[command(flatten)]
     target: Target,
     /// Why, for the audit
-    #[arg(long, default_value = "resumed")]
+    #[arg(long, value_name = "TEXT", default_value = "resumed")]
     reason: String,
 }
 
@@ -72,7 +75,7 @@ pub(crate) struct RateArgs {
     #[arg(long, value_name = "NAME")]
     sink: String,
     /// Why, for the audit
-    #[arg(long, default_value = "rate changed")]
+    #[arg(long, value_name = "TEXT", default_value = "rate changed")]
     reason: String,
 }
 

@@ -13,8 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   posthaste lanes                                  who owns which lane
   posthaste lanes set 4 --reason 'two more relays'
-  posthaste lanes rewind --sink search --to earliest --reason 'rebuild the index'
-  posthaste lanes rewind --sink search --to time:2026-11-15T08:00:00Z --reason '…'
+  posthaste lanes rewind --sink search --to earliest --reason 'new index'
   posthaste lanes repair --sink nats --reason 'database was restored'
 
 A lane is the unit that a relay leases. One lane is enough for one relay; more
@@ -28,20 +27,55 @@ pub(crate) struct LanesArgs {
     act: Option<LanesAct>,
 }
 
+const LIST_EXAMPLES: &str = "\
+Examples:
+  posthaste lanes list
+  posthaste lanes list --json | jq '.sinks[].lanes[] | select(.owner == null)'";
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  posthaste lanes set 4 --reason 'two more relays'
+
+Relays may run meanwhile; they share the new lanes within seconds. Some events
+may be sent twice, none is skipped, and the order of each key is kept.";
+
+const REWIND_EXAMPLES: &str = "\
+Examples:
+  posthaste lanes rewind --sink search --to earliest --reason 'new index'
+  posthaste lanes rewind --sink search --to seq:120000 --reason 'lost there'
+  posthaste lanes rewind --sink search --to time:2026-11-15T08:00:00Z \\
+      --reason 'the index lost this morning'
+
+Everything from that place on is sent again, to this sink only. It never goes
+forward: nothing can be skipped with it. How far back the log goes is decided by
+`retention.events_hours`.";
+
+const REPAIR_EXAMPLES: &str = "\
+Examples:
+  posthaste lanes repair --sink nats --reason 'database was restored'
+
+For a restored backup, or a number sequence that was set back: lanes stop then,
+and say so. Lanes of all sinks are re-based in one transaction. Some events may
+be sent twice, none is skipped; the answer says how many. Run it as the owner of
+the outbox if rows came from another server.";
+
 #[derive(Debug, Subcommand)]
 enum LanesAct {
     /// List lanes, owners and positions
+    #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Change the number of lanes. Some events may be sent twice, none is skipped
+    /// Change the number of lanes
+    #[command(after_help = SET_EXAMPLES)]
     Set {
         /// How many
         #[arg(value_parser = clap::value_parser!(u16).range(1..))]
         lanes: u16,
         /// Why, for the audit
-        #[arg(long)]
+        #[arg(long, value_name = "TEXT")]
         reason: String,
     },
     /// Send a sink its history again, from a place in the log
+    #[command(after_help = REWIND_EXAMPLES)]
     Rewind {
         /// The sink
         #[arg(long, value_name = "NAME")]
@@ -50,16 +84,17 @@ enum LanesAct {
         #[arg(long, value_parser = place)]
         to: RewindTo,
         /// Why, for the audit
-        #[arg(long)]
+        #[arg(long, value_name = "TEXT")]
         reason: String,
     },
-    /// Re-base a sink after its database went back in time. Some events may be sent twice, none is skipped
+    /// Re-base lanes after their database went back in time
+    #[command(after_help = REPAIR_EXAMPLES)]
     Repair {
         /// The sink
         #[arg(long, value_name = "NAME")]
         sink: String,
         /// Why, for the audit
-        #[arg(long)]
+        #[arg(long, value_name = "TEXT")]
         reason: String,
     },
 }

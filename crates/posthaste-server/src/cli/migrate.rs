@@ -19,6 +19,28 @@ missing. It makes the schema `posthaste`, and three roles where that is
 permitted: one for the application (append only), one for the relay, one for
 administration. Their names are in [outbox.roles].";
 
+const UP_EXAMPLES: &str = "\
+Examples:
+  posthaste migrate up
+  posthaste migrate up --url postgres://owner@db.internal/shop
+
+What the connected role may not do (make roles, grant) is printed as SQL for
+somebody who may; that is no failure.";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  posthaste migrate status
+  until posthaste migrate status; do sleep 1; done    wait in a deployment
+
+The exit code is 1 if something is missing.";
+
+const SQL_EXAMPLES: &str = "\
+Examples:
+  posthaste migrate sql > posthaste.sql
+  psql -v ON_ERROR_STOP=1 -f posthaste.sql
+
+One transaction: schema, tables, functions, roles and grants.";
+
 /// Set up the outbox in a database
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -30,10 +52,13 @@ pub(crate) struct MigrateArgs {
 #[derive(Debug, Subcommand)]
 enum MigrateAct {
     /// Apply what is missing
+    #[command(after_help = UP_EXAMPLES)]
     Up,
     /// Show what is applied and what is missing
+    #[command(after_help = STATUS_EXAMPLES)]
     Status,
     /// Print all of it as SQL, without a database
+    #[command(after_help = SQL_EXAMPLES)]
     Sql,
 }
 

@@ -5,6 +5,7 @@
 
 mod append;
 mod bench;
+mod completions;
 mod config;
 mod control;
 mod dead;
@@ -15,7 +16,7 @@ mod run;
 mod status;
 mod time;
 
-use crate::config::{Config, Flags, LogFormat, Outbox};
+use crate::config::{Config, Flags, LogFormat, Outbox, scrub};
 use crate::logging;
 use crate::output::{Out, Usage, remark};
 use clap::{Args, Parser, Subcommand};
@@ -27,23 +28,25 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  posthaste migrate up --url postgres://localhost/shop     set up the outbox in a database
+  export POSTHASTE_OUTBOX__URL=postgres://localhost/shop   which database
+  posthaste migrate up                                     set up the outbox
   posthaste append orders.placed --payload '{\"id\": 1}'     append an event
-  posthaste run --url postgres://localhost/shop --sink stdout
-                                                           see events arrive
-  posthaste run                                            relay what posthaste.toml says
+  posthaste run --sink stdout                              see it arrive
+  posthaste config example > posthaste.toml                a file to start from
+  posthaste run                                            relay what it says
   posthaste status --watch                                 look on
-  posthaste dead list                                      see what was given up, and why
+  posthaste dead list                                      what was given up, why
+  posthaste doctor                                         what is wrong, if so
 
-Configuration: ./posthaste.toml, or --config, or POSTHASTE_CONFIG.
-Every key can be set by the environment: POSTHASTE_RELAY__POLL_MIN_MS=10,
-POSTHASTE_OUTBOX__URL=postgres://…, POSTHASTE_SINKS__NATS__TOKEN_FILE=/run/secrets/nats.
+Configuration: ./posthaste.toml, or --config, or POSTHASTE_CONFIG. Every key can
+be set by the environment: POSTHASTE_RELAY__POLL_MIN_MS=10 is relay.poll_min_ms,
+POSTHASTE_SINKS__NATS__TOKEN_FILE=/run/secrets/nats is sinks.nats.token_file.
 
 Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.";
 
 /// Moves events reliably from a service's database to a broker.
 #[derive(Debug, Parser)]
-#[command(name = "posthaste", version, after_help = EXAMPLES, propagate_version = true)]
+#[command(name = "posthaste", version, after_help = EXAMPLES, propagate_version = true, term_width = 80)]
 pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
@@ -93,6 +96,7 @@ enum Command {
     Lanes(lanes::LanesArgs),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
+    Completions(completions::CompletionsArgs),
     Bench(bench::BenchArgs),
 }
 
@@ -102,6 +106,7 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Run(args) => Box::pin(run::run(&context, args)).await,
         Command::Config(args) => config::run(&context, args),
+        Command::Completions(args) => completions::run(&context, &args),
         Command::Bench(args) => Box::pin(bench::run(&context, args)).await,
         Command::Migrate(args) => Box::pin(migrate::run(&context, args)).await,
         Command::Append(args) => Box::pin(append::run(&context, args)).await,
@@ -208,7 +213,8 @@ pub(crate) fn explain(outbox: &Outbox, error: StoreError) -> anyhow::Error {
     let advice = match &error {
         StoreError::Transient { outcome_known, .. } => {
             let outcome = if *outcome_known { "Nothing was changed." } else { "It is not known whether the change was made: look before you repeat it." };
-            format!("{outcome} Appended events stay in the database and are delivered when it can be reached. Check that the server is up and the url is right, then try again.")
+            let url = scrub(&outbox.postgres.url);
+            format!("{outcome} Appended events stay in the database and are delivered when it can be reached. Check that the server is up and that {url} is right, then try again.")
         }
         StoreError::Fatal(_) => "No event is lost: what was appended stays in the database. `posthaste doctor` shows what is missing.".to_owned(),
         StoreError::Broken(_) => "The lane stands still and loses nothing. See `posthaste lanes repair --help`.".to_owned(),

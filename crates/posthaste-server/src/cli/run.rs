@@ -8,20 +8,21 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  posthaste run                                  what posthaste.toml says
+  posthaste run
+      Relay what posthaste.toml says.
   posthaste run --url postgres://localhost/shop --sink stdout
-                                                 print every event, no file needed
+      Print every event; no file is needed.
   posthaste run --url postgres://localhost/shop --sink nats://localhost:4222
 
 Signals:
-  SIGTERM, SIGINT   drain: settle what is in flight, give the leases back, exit 0
-  the same again    end at once, exit 1; nothing is lost, some events are sent twice
-  SIGHUP            read the configuration again: relay settings (not lease_ttl_ms),
-                    retry policies and rate limits apply at once; the log names
-                    what takes effect at the next start only
+  SIGTERM, SIGINT  drain: settle what is in flight, give leases back, exit 0
+  the same again   end at once, exit 1: nothing is lost, some are sent twice
+  SIGHUP           read the configuration again: relay settings (except
+                   lease_ttl_ms), retry policies and rate limits apply at once;
+                   the log names what takes effect at the next start only
 
 Pages:
-  /metrics  Prometheus    /livez  the process runs    /readyz  events make progress
+  /metrics  Prometheus   /livez  the process runs   /readyz  events progress
 
 A password in --url is visible to others on this host. Prefer
 POSTHASTE_OUTBOX__URL, or password_file in the configuration.";

@@ -19,9 +19,12 @@ Examples:
   posthaste status --watch              redraw every second
   posthaste status --json --outbox orders | jq '.outboxes[0].sinks[].backlog'
 
-backlog   events in the log that the sink has not handled (~ above 10,000: estimated)
-deferred  events that wait for a retry, their time, or an earlier event of their key
-dead      events given up: see `posthaste dead list`";
+backlog   events in the log that the sink has not handled; ~ is an estimate
+deferred  events that wait for a retry, their time, or an earlier one of their key
+dead      events given up: see `posthaste dead list`
+
+In JSON, times are texts in RFC 3339, and every other name of a quantity ends
+with its unit: oldest_age_seconds, lease_ms, bytes.";
 
 /// Show backlog, ages, rates, lanes, leases and segments
 #[derive(Debug, Args)]

@@ -106,9 +106,11 @@ fn start(
     // Unique for the process: a restarted relay is another one, whatever its predecessor left behind.
     let suffix = uuid::Uuid::new_v4().simple().to_string();
     let relay: Arc<str> = format!("{}:{}:{}", crate::cli::host(), std::process::id(), &suffix[..6]).into();
+    let process = posthaste::relay::Process::default();
     let life = |(seat, outbox): (usize, &crate::config::Outbox)| OutboxLife {
         outbox: outbox.clone(),
         relay: Arc::clone(&relay),
+        process: process.clone(),
         sinks: parts(config, outbox, sinks),
         settings: live.settings(),
         routes: live.routes(seat),

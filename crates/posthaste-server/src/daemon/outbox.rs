@@ -37,6 +37,7 @@ pub(crate) struct SinkPart {
 pub(crate) struct OutboxLife {
     pub(crate) outbox: Outbox,
     pub(crate) relay: Arc<str>,
+    pub(crate) process: relay::Process,
     pub(crate) sinks: Vec<SinkPart>,
     pub(crate) settings: watch::Receiver<RelaySettings>,
     pub(crate) routes: watch::Receiver<RouteTable>,
@@ -127,7 +128,8 @@ impl OutboxLife {
             limits: self.outbox.postgres.limits,
             lanes: self.outbox.lanes,
         };
-        relay::start(plan, self.settings.clone(), self.routes.clone(), Arc::new(SystemClock))
+        let (settings, routes) = (self.settings.clone(), self.routes.clone());
+        relay::start_in(&self.process, plan, settings, routes, Arc::new(SystemClock))
     }
 
     /// Reports health until the relay is stopped or fails.

@@ -13,25 +13,41 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Lines that a thread collects and a test waits for.
 #[derive(Clone, Default)]
-struct Lines(Arc<(Mutex<Vec<String>>, Condvar)>);
+struct Lines(Arc<(Mutex<Heard>, Condvar)>);
+
+#[derive(Default)]
+struct Heard {
+    lines: Vec<String>,
+    /// Nothing comes any more: the process has closed it.
+    ended: bool,
+}
 
 impl Lines {
     fn collect(&self, from: impl Read + Send + 'static) {
         let lines = self.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
-                lines.0.0.lock().expect("no test panics under the lock").push(line);
-                lines.0.1.notify_all();
+                lines.note(|heard| heard.lines.push(line));
             }
+            lines.note(|heard| heard.ended = true);
         });
     }
 
+    fn note(&self, change: impl FnOnce(&mut Heard)) {
+        change(&mut self.0.0.lock().expect("no test panics under the lock"));
+        self.0.1.notify_all();
+    }
+
     fn wait(&self, what: &str, mut found: impl FnMut(&[String]) -> bool) -> Vec<String> {
-        let lines = self.0.0.lock().expect("no test panics under the lock");
-        let waited = self.0.1.wait_timeout_while(lines, DEADLINE, |lines| !found(lines));
-        let (lines, timeout) = waited.expect("no test panics under the lock");
-        assert!(!timeout.timed_out(), "{what} did not come; there was: {lines:#?}");
-        lines.clone()
+        self.wait_for(what, |heard| found(&heard.lines))
+    }
+
+    fn wait_for(&self, what: &str, mut found: impl FnMut(&Heard) -> bool) -> Vec<String> {
+        let heard = self.0.0.lock().expect("no test panics under the lock");
+        let waited = self.0.1.wait_timeout_while(heard, DEADLINE, |heard| !found(heard));
+        let (heard, timeout) = waited.expect("no test panics under the lock");
+        assert!(!timeout.timed_out(), "{what} did not come; there was: {:#?}", heard.lines);
+        heard.lines.clone()
     }
 }
 
@@ -72,7 +88,7 @@ impl Daemon {
 
     /// Everything it has said.
     pub(crate) fn said(&self) -> String {
-        self.err.0.0.lock().expect("no test panics under the lock").join("\n")
+        self.err.0.0.lock().expect("no test panics under the lock").lines.join("\n")
     }
 
     /// Where its pages are.
@@ -95,6 +111,7 @@ impl Daemon {
                 return body;
             }
             assert!(Instant::now() < end, "{path} says {status} {body}\n{}", self.said());
+            // pace: a page cannot call when it changes.
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -105,18 +122,12 @@ impl Daemon {
         kill_process(pid, signal).expect("the child is ours");
     }
 
-    /// Waits for its end.
+    /// Waits for its end: both its outputs are closed, and read to the last line.
     pub(crate) fn ends(mut self) -> (i32, String) {
-        let end = Instant::now() + DEADLINE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("the child is ours") {
-                // The reader may be a moment behind the process.
-                std::thread::sleep(Duration::from_millis(50));
-                return (status.code().unwrap_or(-1), self.said());
-            }
-            assert!(Instant::now() < end, "it does not end\n{}", self.said());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.out.wait_for("the end", |heard| heard.ended);
+        let said = self.err.wait_for("the end", |heard| heard.ended).join("\n");
+        let status = self.child.wait().expect("the child is ours");
+        (status.code().unwrap_or(-1), said)
     }
 
     /// SIGTERM and a clean end.

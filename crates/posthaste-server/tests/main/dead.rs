@@ -3,6 +3,7 @@
 use crate::binary::{Scratch, posthaste, run};
 use crate::daemon::Daemon;
 use crate::relay::Outbox;
+use std::time::{Duration, Instant};
 
 const NEEDS_KEY: &str = "[sinks.out]\ntype = \"stdout\"\nstart_at = \"earliest\"\n[[route]]\ntopic = \"*\"\nsink = \"out\"\nrequire_key = true\n";
 
@@ -73,11 +74,16 @@ async fn acts_mean_the_filter_and_the_dry_run_says_how_many() {
     daemon.stop();
     // With the cause still there a replay ends: at one letter a second the event dies again before the next
     // chunk is taken, and what died after the start is not part of it.
-    let _daemon = Daemon::start(&["--config", file.path()]);
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.page("/readyz", |status, _| status == 200);
     let args = ["dead", "replay", "--all", "--reason", "test", "--yes", "--rate", "1/s", "--json", "--url"];
     let replay = Daemon::spawn(posthaste(&[args.as_slice(), &[&outbox.url()]].concat()));
     let again = &replay.events(1)[0];
     assert_eq!((&again["matched"], &again["done"]), (&1.into(), &1.into()));
+    let end = Instant::now() + Duration::from_secs(60);
+    while count(&outbox) == 0 {
+        assert!(Instant::now() < end, "it does not die again: {}", daemon.said());
+    }
     let letters = outbox.cli(&["dead", "list", "--json"]).json();
-    assert_eq!(letters["dead"][0]["replays"], 1, "it died again meanwhile: {letters}");
+    assert_eq!(letters["dead"][0]["replays"], 1, "it died again, and was not replayed again: {letters}");
 }

@@ -166,9 +166,9 @@ async fn pause_holds_a_sink_and_resume_lets_it_go() {
     outbox.cli(&["resume", "--sink", "one"]);
     assert_eq!(daemon.events(10).iter().filter(|event| event["destination"] == "one").count(), 5);
     outbox.cli(&["rate", "1000", "--sink", "one"]);
-    assert_eq!((&one(&outbox)["paused"], &one(&outbox)["rate_limit"]), (&false.into(), &1000.0.into()));
+    assert_eq!((&one(&outbox)["paused"], &one(&outbox)["rate_limit_per_s"]), (&false.into(), &1000.0.into()));
     outbox.cli(&["rate", "off", "--sink", "one"]);
-    assert!(one(&outbox)["rate_limit"].is_null());
+    assert!(one(&outbox)["rate_limit_per_s"].is_null());
     let text = outbox.cli(&["status"]).out;
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let unknown = run(&["pause", "--route", "r3", "--reason", "test", "--config", file.path()]);

@@ -27,26 +27,66 @@ fn wrong_usage_ends_with_2() {
 
 #[test]
 fn help_teaches_with_examples() {
-    let commands: [&[&str]; 12] = [
-        &[],
-        &["run"],
-        &["migrate"],
-        &["append"],
-        &["status"],
-        &["dead"],
-        &["pause"],
-        &["resume"],
-        &["rate"],
-        &["lanes"],
-        &["doctor"],
-        &["config"],
+    let commands = [
+        "",
+        "run",
+        "migrate",
+        "migrate up",
+        "migrate status",
+        "migrate sql",
+        "append",
+        "status",
+        "dead",
+        "dead list",
+        "dead show",
+        "dead replay",
+        "dead discard",
+        "pause",
+        "resume",
+        "rate",
+        "lanes",
+        "lanes list",
+        "lanes set",
+        "lanes rewind",
+        "lanes repair",
+        "doctor",
+        "config",
+        "config check",
+        "config show",
+        "config example",
+        "completions",
     ];
     for command in commands {
-        let ended = run(&[command, &["--help"]].concat()).ok();
-        assert!(ended.out.contains("Examples:"), "{command:?}");
-        let longest = ended.out.lines().map(|line| line.chars().count()).max();
-        assert!(longest <= Some(120), "{command:?}: {longest:?}");
+        let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+        let ended = run(&words).ok();
+        assert!(ended.out.contains("Examples:\n  "), "{command}");
+        assert!(ended.out.contains(&format!("posthaste {command}")), "{command} shows itself: {}", ended.out);
+        for line in ended.out.lines() {
+            assert!(line.chars().count() <= 80, "{command}: {line}");
+        }
     }
+}
+
+#[test]
+fn every_shell_gets_a_script_that_knows_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completions", shell]).ok().out;
+        assert!(script.contains("rewind") && script.contains("allow-warnings"), "{shell}: {script}");
+    }
+    assert_eq!(run(&["completions", "cmd"]).code, 2);
+}
+
+/// The words are checked by every command, the files they name where somebody asks for it.
+#[test]
+fn a_file_that_a_sink_names_is_looked_at_by_config_check() {
+    let file = Scratch::new(
+        "[outbox]\nurl = \"postgres://h/d\"\n[sinks.nats]\ntype = \"nats\"\nurl = \"nats://h\"\n\
+         token_file = \"/nonexistent/token\"\n[[route]]\ntopic = \"*\"\nsink = \"nats\"\n",
+    );
+    let checked = run(&["config", "check", "--config", file.path()]);
+    assert_eq!(checked.code, 2);
+    assert!(checked.err.starts_with("error: sinks.nats.token_file /nonexistent/token: "), "{}", checked.err);
+    run(&["config", "show", "--config", file.path()]).ok();
 }
 
 #[test]

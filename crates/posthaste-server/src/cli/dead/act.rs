@@ -27,7 +27,7 @@ pub(crate) struct ActArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Why, for the audit
-    #[arg(long, required_unless_present = "dry_run")]
+    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     reason: Option<String>,
     /// Only count
     #[arg(long)]

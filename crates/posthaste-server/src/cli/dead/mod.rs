@@ -18,13 +18,40 @@ Examples:
   posthaste dead list --sink nats --since 2h
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
   posthaste dead replay --code nats.too_large --dry-run
-  posthaste dead replay --sink nats --topic 'orders.*' --reason 'limit was raised'
-  posthaste dead discard --id 0192f7a0-5c1e-7a3e-b1f2-000000000001 --reason 'test data'
+  posthaste dead replay --topic 'orders.*' --reason 'limit was raised'
+  posthaste dead discard --topic 'test.*' --reason 'test data'
   posthaste dead replay --all --rate 100/s --reason 'broker is back'
 
 A dead letter keeps the whole event. Replay makes it due again, in its place;
 discard removes it for good. Both mean everything that the filter matches, run
 in chunks, and are audited with --actor and --reason.";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  posthaste dead list --sink nats --since 2h
+  posthaste dead list --topic 'orders.*' --code nats.too_large --json";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
+  posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001 --raw > payload";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  posthaste dead replay --code nats.too_large --dry-run
+  posthaste dead replay --code nats.too_large --reason 'limit was raised'
+  posthaste dead replay --all --rate 100/s --reason 'broker is back' --yes
+
+A replayed event goes before later events of its key that still wait. What dies
+while this runs is not part of it. Ctrl-C stops between two chunks; the same
+command again does the rest.";
+
+const DISCARD_EXAMPLES: &str = "\
+Examples:
+  posthaste dead discard --topic 'test.*' --dry-run
+  posthaste dead discard --topic 'test.*' --reason 'test data'
+
+A discarded letter is gone: its event is never delivered to that sink.";
 
 /// List, show, replay or discard dead letters
 #[derive(Debug, Args)]
@@ -37,6 +64,7 @@ pub(crate) struct DeadArgs {
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
     /// List dead letters, oldest first
+    #[command(after_help = LIST_EXAMPLES)]
     List {
         #[command(flatten)]
         filter: FilterArgs,
@@ -48,6 +76,7 @@ enum DeadCommand {
         after: i64,
     },
     /// Show an event's dead letters with payload
+    #[command(after_help = SHOW_EXAMPLES)]
     Show {
         /// Event id
         id: Uuid,
@@ -56,8 +85,10 @@ enum DeadCommand {
         raw: bool,
     },
     /// Make dead letters due again, in their place
+    #[command(after_help = REPLAY_EXAMPLES)]
     Replay(act::ActArgs),
     /// Remove dead letters for good
+    #[command(after_help = DISCARD_EXAMPLES)]
     Discard(act::ActArgs),
 }
 
