@@ -67,7 +67,9 @@ impl LogLease {
         reading: &mut Reading,
         asked: Bounds,
     ) -> Result<(Vec<Found>, Position, bool), StoreError> {
-        let (mut session, fetched) = match self.arrived(reading).await? {
+        let ahead = self.arrived(reading).await?;
+        let early = ahead.is_some();
+        let (mut session, fetched) = match ahead {
             Some(ahead) => ahead,
             None => {
                 let mut session = self.session().await?;
@@ -95,7 +97,9 @@ impl LogLease {
             self.read_ahead(reading, &fetched, asked);
             fetched
         };
-        Ok(self.bound(&reading.position, looked, bounds))
+        let (found, after, more) = self.bound(&reading.position, looked, bounds);
+        // A page that was fetched ahead cannot say that there is nothing more by now.
+        Ok((found, after, more || early))
     }
 
     /// The page that was fetched ahead, if it begins where the cursor stands.
