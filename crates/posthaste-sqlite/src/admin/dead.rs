@@ -161,7 +161,14 @@ fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> 
     let sql = "select sink, topic, error_code from posthaste_dead_letters where letter = ?1";
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
     let (sink, topic, code): (String, String, String) = tx.query_row(sql, [letter], read).map_err(failed)?;
-    let sinks = if code == "route.none" { takers(tx, &topic).map_err(failed)? } else { vec![sink] };
+    let unrouted = code == "route.none";
+    if !unrouted && !is_served(tx, &sink).map_err(failed)? {
+        return Err(AdminError::Conflict(format!(
+            "no relay serves `{sink}` any more, so a replay would wait for ever; configure the sink again and start a relay \
+             with it, then replay. Or choose the letters of other sinks with --sink, or discard these. Nothing was done"
+        )));
+    }
+    let sinks = if unrouted { takers(tx, &topic).map_err(failed)? } else { vec![sink] };
     if sinks.is_empty() {
         return Err(AdminError::Conflict(format!(
             "no route takes the topic {topic:?} yet, so a replay would have nowhere to go; add the route, start the relay \
@@ -173,6 +180,11 @@ fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> 
         tx.execute(sql, params![letter, sink, now()]).map_err(failed)?;
     }
     Ok(sinks)
+}
+
+/// Whether a sink is in the configuration.
+fn is_served(tx: &Connection, sink: &str) -> rusqlite::Result<bool> {
+    tx.prepare_cached("select 1 from posthaste_lanes where sink = ?1 and retired_at is null")?.exists([sink])
 }
 
 /// Sinks in use whose routes take a topic.

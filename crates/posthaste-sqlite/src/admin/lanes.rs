@@ -19,6 +19,9 @@ use serde_json::json;
 /// Most lanes: each has a few slots, and a cursor that settles by itself.
 const LANES_MAX: u16 = 256;
 
+/// How far times of the log may go back while numbers go up: a clock that is set.
+const DISORDER_MICROS: i64 = 60_000_000;
+
 /// A lane and its cursor.
 struct Cursor {
     sink: String,
@@ -61,6 +64,15 @@ fn rebase(
     tx.prepare_cached(base)?.execute(params![sink, lane, epoch, kind, position, now()])?;
     let free = include_str!("../../sql/admin/free_lane.sql");
     tx.prepare_cached(free)?.execute(params![sink, lane, epoch])?;
+    Ok(())
+}
+
+/// A lane that goes back and has handled what its former routes took reads by its present ones alone. The former filter
+/// would bring events that no route of the sink takes any more, and that were delivered.
+fn forget_former(tx: &Transaction<'_>, lane: &Cursor) -> rusqlite::Result<()> {
+    let sql = "update posthaste_lanes set filter_before = null, filter_until = 0
+                where sink = ?1 and lane = ?2 and filter_until <= ?3";
+    tx.prepare_cached(sql)?.execute(params![lane.sink, lane.lane, lane.position])?;
     Ok(())
 }
 
@@ -118,6 +130,7 @@ pub(super) fn rewind(
     }
     let epoch = next_epoch(&all);
     for lane in lanes {
+        forget_former(tx, lane).map_err(failed)?;
         rebase(tx, "rewind", sink, lane.lane, lane.position.min(target), epoch).map_err(failed)?;
     }
     note_freed(tx).map_err(failed)?;
@@ -144,23 +157,26 @@ fn target(tx: &Connection, to: RewindTo) -> Result<i64, AdminError> {
     }
 }
 
-/// The first number at or after an instant, by halving: rows are appended one transaction after the other, so their
-/// times grow with their numbers, as far as the clock does. There is no index on time: it would make every append dearer.
+/// The first number at or after an instant. There is no index on time, which would make every append dearer; but rows
+/// are appended one transaction after the other, so times grow with numbers, as far as the clock does. A place a little
+/// before the instant is found by halving, and the rest walked through.
 fn first_since(tx: &Connection, instant: i64) -> rusqlite::Result<Option<i64>> {
     let at = |seq: i64| -> rusqlite::Result<Option<(i64, i64)>> {
         let sql = "select seq, appended_at from posthaste_outbox where seq >= ?1 order by seq limit 1";
         tx.prepare_cached(sql)?.query_row([seq], |row| Ok((row.get(0)?, row.get(1)?))).optional()
     };
-    let Some((mut low, _)) = at(0)? else { return Ok(None) };
-    let mut high = last_seq(tx)? + 1;
+    let (mut low, mut high) = (0, last_seq(tx)? + 1);
     while low < high {
         let middle = low + (high - low) / 2;
         match at(middle)? {
-            Some((seq, appended_at)) if appended_at < instant => low = seq + 1,
+            Some((seq, appended_at)) if appended_at < instant.saturating_sub(DISORDER_MICROS) => {
+                low = seq + 1
+            }
             _ => high = middle,
         }
     }
-    Ok(at(low)?.map(|(seq, _)| seq))
+    let sql = "select seq from posthaste_outbox where seq >= ?1 and appended_at >= ?2 order by seq limit 1";
+    tx.prepare_cached(sql)?.query_row([low, instant], |row| row.get(0)).optional()
 }
 
 /// Re-bases a sink's lanes after the log's numbers went back: somebody changed `sqlite_sequence`, or the log was copied
@@ -183,6 +199,7 @@ pub(super) fn repair(tx: &Transaction<'_>, sink: &str, actor: &Actor) -> Result<
     let epoch = next_epoch(&all);
     let behind: Vec<&Cursor> = all.iter().filter(|lane| lane.position > last || lane.sink == sink).collect();
     for lane in &behind {
+        forget_former(tx, lane).map_err(failed)?;
         rebase(tx, "repair", &lane.sink, lane.lane, 0, epoch).map_err(failed)?;
     }
     let moved =

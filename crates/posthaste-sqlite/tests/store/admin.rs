@@ -186,6 +186,50 @@ async fn an_unrouted_letter_is_replayed_to_whoever_takes_it() {
     assert_eq!((fixture.deferred("orders").await.len(), fixture.dead("unrouted").await.len()), (1, 0));
 }
 
+/// Letters of a sink that nobody serves any more would wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_a_sink_that_left_are_not_replayed() {
+    let fixture = SqliteFixture::make().await.expect("a fixture");
+    let store = join(&fixture, &plan("a", &[("old", Filter::Everything)])).await;
+    append_keyed(&fixture, 1);
+    let lease = take(&store, "old", 0).await;
+    let page = lease.read(WIDE).await.expect("read");
+    let dead = page.events.into_iter().map(|stored| (stored, death("a"))).collect();
+    let settlement = Settlement { through: Some(page.number), dead, ..Settlement::default() };
+    lease.settle(&settlement).await.expect("settled");
+    store.leave().await.expect("left");
+    let _store = join(&fixture, &plan("b", &[("new", Filter::Everything)])).await;
+    let (admin, all) = (fixture.admin().await, DeadFilter { all: true, ..DeadFilter::default() });
+    let refused = admin.dead_act(&all, DeadAct::Replay, &actor(), 10).await.expect_err("nobody serves it");
+    assert!(matches!(refused, AdminError::Conflict(_)), "{refused}");
+    assert_eq!(admin.dead_act(&all, DeadAct::Discard, &actor(), 10).await.expect("discarded"), 1);
+}
+
+/// A change of routes skips nothing that waited; a rewind after that reads by the routes in force.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_routes_skips_nothing_and_a_rewind_forgets_it() {
+    let fixture = SqliteFixture::make().await.expect("a fixture");
+    let (t, u) = (Filter::Any(vec![Pattern::new("t")]), Filter::Any(vec![Pattern::new("u")]));
+    let store = join(&fixture, &plan("a", &[("s", t.clone())])).await;
+    append_keyed(&fixture, 5);
+    store.leave().await.expect("left");
+    let store = join(&fixture, &plan("b", &[("s", u.clone())])).await;
+    let mut other = SqliteStore::connect(fixture.config()).await.expect("the store opens");
+    store.leave().await.expect("left");
+    let again = plan("c", &[("s", Filter::Any(vec![Pattern::new("v")]))]);
+    let refused = other.join(&again).await.expect_err("the last change is not worked off");
+    assert!(refused.to_string().contains("change again"), "{refused}");
+    other = join(&fixture, &plan("d", &[("s", u)])).await;
+    append_keyed(&fixture, 5);
+    let lease = take(&other, "s", 0).await;
+    let page = lease.read(WIDE).await.expect("read");
+    let seqs: Vec<i64> = page.events.iter().map(|stored| stored.seq).collect();
+    assert_eq!(seqs, [1, 2, 3, 4, 5], "what the former routes took, up to the change");
+    settle(&lease, page.number).await.expect("settled");
+    fixture.admin().await.rewind("s", RewindTo::Earliest, &actor()).await.expect("rewound");
+    assert!(read_all(&take(&other, "s", 0).await).await.is_empty(), "by the routes in force");
+}
+
 /// Another number of lanes: owners lose theirs, nothing is skipped, keys stay together.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_number_of_lanes_changes_and_nothing_is_skipped() {
