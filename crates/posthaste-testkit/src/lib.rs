@@ -1,5 +1,6 @@
 //! (being written)
 
+pub mod broker;
 pub mod conformance;
 pub mod faults;
 pub mod memory;

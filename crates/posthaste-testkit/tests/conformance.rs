@@ -1,9 +1,11 @@
 //! The conformance suites on the model and on the sinks without a broker.
 
 use posthaste::sink::Ordering;
+use posthaste_testkit::broker::Kind;
 use posthaste_testkit::conformance::MemoryFixture;
 use posthaste_testkit::conformance::sink::{NullFixture, RecordingFixture};
-use posthaste_testkit::{sink_suite, store_suite};
+use posthaste_testkit::conformance::source::MemorySourceFixture;
+use posthaste_testkit::{sink_suite, source_suite, store_suite};
 
 store_suite!(memory_store, MemoryFixture::make, tokio::test(start_paused = true));
 
@@ -21,12 +23,25 @@ async fn null() -> Option<NullFixture> {
 
 sink_suite!(null_sink, null);
 
+async fn source(kind: Kind) -> Option<MemorySourceFixture> {
+    Some(MemorySourceFixture::new(kind))
+}
+
+source_suite!(memory_log, || source(Kind::Log), tokio::test(start_paused = true));
+source_suite!(memory_queue, || source(Kind::Queue), tokio::test(start_paused = true));
+
 /// A case that is written and not listed would never run.
 #[test]
 fn every_case_is_listed() {
     let store = include_str!("../src/conformance/store/mod.rs");
     let sink = include_str!("../src/conformance/sink/mod.rs");
+    let source = include_str!("../src/conformance/source/mod.rs");
+    let inbox = include_str!("../src/conformance/inbox/mod.rs");
     let sources = [
+        (source, include_str!("../src/conformance/source/delivering.rs")),
+        (source, include_str!("../src/conformance/source/leasing.rs")),
+        (source, include_str!("../src/conformance/source/settling.rs")),
+        (inbox, include_str!("../src/conformance/inbox/cases.rs")),
         (store, include_str!("../src/conformance/store/care.rs")),
         (store, include_str!("../src/conformance/store/deferring.rs")),
         (store, include_str!("../src/conformance/store/leasing.rs")),
@@ -41,7 +56,7 @@ fn every_case_is_listed() {
             cases += 1;
         }
     }
-    assert!(cases > 70, "{cases}");
+    assert!(cases > 110, "{cases}");
 }
 
 /// A suite that cannot fail is worth nothing: three of its cases on a model that is broken on purpose.

@@ -20,6 +20,7 @@
 pub mod inbox;
 mod memory;
 pub mod sink;
+pub mod source;
 pub mod store;
 
 pub use memory::MemoryFixture;

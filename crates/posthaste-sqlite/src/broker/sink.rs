@@ -1,0 +1,279 @@
+//! The local broker as a sink.
+//!
+//! A message is `Delivered` when the transaction that holds it is committed with `synchronous = FULL`: it is on the
+//! disk. Calls are written one after the other by one task, which takes all that wait into one transaction: group
+//! commit, and the outcome of every call is known before the next one is begun, so order needs no more than
+//! [`Order`](super::order).
+//!
+//! | answer | verdict | code | scope |
+//! |---|---|---|---|
+//! | committed, or dropped as a duplicate | `Delivered` | | |
+//! | busy, disk full, failed read; rolled back | `Retry` | `local.unavailable` | sink |
+//! | the file is gone, or another one is in its place | `Retry` | `local.gone` | sink |
+//! | read-only, no rights, no broker's file, other version | `Retry` | `local.refused` | sink |
+//! | damaged | `Retry` | `local.damaged` | sink |
+//! | the commit failed, or the file went away under it | `Unknown` | `local.unknown` | sink |
+//! | payload too large | `Rejected` | `local.too_large` | event |
+//! | no topic: empty, too long, control characters | `Rejected` | `local.topic` | event |
+//!
+//! Whatever is wrong with the file is an outage, never an event's fault.
+
+use super::file::{Broker, Link, gone};
+use super::order::Order;
+use super::publish::{Outgoing, write};
+use crate::connect::Synchronous;
+use crate::writer::WriteError;
+use async_trait::async_trait;
+use bytes::Bytes;
+use posthaste::crash_point;
+use posthaste::sink::{Capabilities, Failure, Finding, Level, Message, Ordering, Sink, Verdict};
+use posthaste::store::StoreError;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+/// Messages of one transaction, so that the write lock is shared. Calls are not divided: the last one may exceed it.
+const GROUP_MESSAGES_MAX: usize = 5_000;
+
+/// Calls that may wait for the task. The relay has fewer in flight; beyond it callers wait.
+const CALLS_MAX: usize = 256;
+
+/// How often retention is looked after. Minutes matter to nobody who keeps messages for days.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+
+/// Longest topic, in bytes, as for events.
+const TOPIC_BYTES_MAX: usize = 255;
+
+/// The local broker as a sink. Needs a runtime to be made in.
+pub struct LocalSink {
+    broker: Arc<Broker>,
+    order: Arc<Order>,
+    calls: mpsc::Sender<Pending>,
+}
+
+/// A call that waits to be written.
+struct Pending {
+    number: u64,
+    messages: Vec<Outgoing>,
+    reply: oneshot::Sender<Result<(), Trouble>>,
+}
+
+/// Why a call was not written, or may not have been.
+#[derive(Debug, Clone)]
+enum Trouble {
+    Not(Failure),
+    Perhaps(Failure),
+}
+
+impl std::fmt::Debug for LocalSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalSink").field("broker", &self.broker).finish_non_exhaustive()
+    }
+}
+
+impl LocalSink {
+    /// A sink for this broker.
+    #[must_use]
+    pub fn new(broker: Arc<Broker>) -> Self {
+        let (calls, queue) = mpsc::channel(CALLS_MAX);
+        let order = Arc::<Order>::default();
+        tokio::spawn(write_on(Arc::clone(&broker), Arc::clone(&order), queue));
+        Self { broker, order, calls }
+    }
+
+    fn refuse(&self, message: &Message) -> Option<Failure> {
+        let (topic, max) = (&message.destination, self.broker.config.payload_bytes_max);
+        if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX || topic.chars().any(char::is_control) {
+            let why = format!("a topic has 1 to {TOPIC_BYTES_MAX} bytes and no control characters");
+            return Some(Failure::of_event("local.topic", why));
+        }
+        let bytes = message.payload.as_ref().map_or(0, Bytes::len);
+        (bytes > max).then(|| {
+            Failure::of_event("local.too_large", format!("payload has {bytes} bytes, the broker takes {max}"))
+        })
+    }
+}
+
+#[async_trait]
+impl Sink for LocalSink {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            ordering: Ordering::Overlap,
+            dedupes: true,
+            payload_bytes_max: Some(self.broker.config.payload_bytes_max),
+        }
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        let (reply, mut answer) = oneshot::channel();
+        let queue = |number: u64, verdicts: &[Option<Verdict>]| {
+            let to_write = messages.iter().zip(verdicts).filter(|(_, verdict)| verdict.is_none());
+            let messages = to_write.map(|(message, _)| outgoing(message)).collect();
+            // Full: more calls overlap than anybody should make. The call fails like one in an outage.
+            let _ = self.calls.try_send(Pending { number, messages, reply });
+        };
+        let (call, verdicts) = self.order.enter(messages, |message| self.refuse(message), queue);
+        let outcome = (&mut answer).await.unwrap_or_else(|_| {
+            let why = "more calls overlap than the sink takes, or it is closed. Nothing was written";
+            self.order.fail([call.number]);
+            Err(Trouble::Not(Failure::of_sink("local.unavailable", why)))
+        });
+        let judge = |verdict: Option<Verdict>| {
+            verdict.unwrap_or_else(|| match &outcome {
+                Ok(()) => Verdict::Delivered,
+                Err(Trouble::Not(failure)) => Verdict::Retry(failure.clone()),
+                Err(Trouble::Perhaps(failure)) => Verdict::Unknown(failure.clone()),
+            })
+        };
+        let verdicts = verdicts.into_iter().map(judge).collect();
+        // From here on the verdicts are handed out, and the next call may be written.
+        drop(call);
+        verdicts
+    }
+
+    async fn examine(&self, _destinations: &[String]) -> Vec<Finding> {
+        vec![self.examine_file(), self.examine_durability()]
+    }
+}
+
+impl LocalSink {
+    fn examine_file(&self) -> Finding {
+        let config = &self.broker.config;
+        let path = config.path.display();
+        let finding = |level, text| Finding { check: "local_file".to_owned(), level, text };
+        if !config.path.exists() && config.create {
+            return finding(Level::Ok, format!("{path} is not there yet; the first start makes it"));
+        }
+        match self.broker.link() {
+            Ok(_) => finding(Level::Ok, format!("{path} is a local broker and can be opened")),
+            Err(error) => finding(Level::Fail, error.to_string()),
+        }
+    }
+
+    fn examine_durability(&self) -> Finding {
+        let (level, text) = match self.broker.config.synchronous {
+            Synchronous::Full => {
+                (Level::Ok, "every acknowledged message is on the disk; it is not replicated")
+            }
+            Synchronous::Normal => (
+                Level::Warn,
+                "synchronous = normal: a power cut may undo the last acknowledged messages. Use full where events must \
+                 not be lost",
+            ),
+        };
+        Finding { check: "local_durability".to_owned(), level, text: text.to_owned() }
+    }
+}
+
+/// Encodes a message. Id and key have columns of their own.
+fn outgoing(message: &Message) -> Outgoing {
+    let mut headers = Vec::new();
+    message.each_header(|name, value| {
+        if name != "Message-ID" && name != "key" {
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+    });
+    Outgoing {
+        topic: message.destination.clone(),
+        id: Some(message.id()),
+        key: message.stored.event.key.as_ref().map(|key| Bytes::copy_from_slice(key.as_bytes())),
+        headers,
+        payload: message.payload.clone(),
+    }
+}
+
+/// The task: a group at a time, until the sink is gone.
+async fn write_on(broker: Arc<Broker>, order: Arc<Order>, mut queue: mpsc::Receiver<Pending>) {
+    let mut next_purge = Instant::now() + PURGE_EVERY;
+    loop {
+        let first = tokio::select! {
+            first = queue.recv() => first,
+            () = tokio::time::sleep_until(next_purge) => {
+                next_purge = Instant::now() + PURGE_EVERY;
+                if let Err(error) = broker.purge().await {
+                    tracing::warn!(%error, "retention of the local broker could not be looked after; it is tried again");
+                }
+                continue;
+            }
+        };
+        let Some(first) = first else { return };
+        let group = gather(&order, first, &mut queue);
+        if !group.is_empty() {
+            write_group(&broker, &order, group).await;
+        }
+    }
+}
+
+/// Takes what waits. A call that was overtaken by a failure is answered at once.
+fn gather(order: &Order, first: Pending, queue: &mut mpsc::Receiver<Pending>) -> Vec<Pending> {
+    let (mut group, mut messages) = (Vec::new(), 0);
+    let mut next = Some(first);
+    while let Some(call) = next.take() {
+        if order.may_write(call.number) {
+            messages += call.messages.len();
+            group.push(call);
+        } else {
+            order.fail([call.number]);
+            let why = "an earlier call failed, and order is kept. Nothing was written";
+            let _ = call.reply.send(Err(Trouble::Not(Failure::of_sink("local.unavailable", why))));
+        }
+        if messages < GROUP_MESSAGES_MAX {
+            next = queue.try_recv().ok();
+        }
+    }
+    group
+}
+
+async fn write_group(broker: &Arc<Broker>, order: &Order, group: Vec<Pending>) {
+    let (mut messages, mut replies) = (Vec::new(), Vec::new());
+    for mut call in group {
+        messages.append(&mut call.messages);
+        replies.push((call.number, call.reply));
+    }
+    let outcome = commit(broker, messages).await;
+    if outcome.is_err() {
+        order.fail(replies.iter().map(|(number, _)| *number));
+    }
+    for (_, reply) in replies {
+        // Nobody waits for it any more: then nobody was told.
+        let _ = reply.send(outcome.clone());
+    }
+}
+
+async fn commit(broker: &Arc<Broker>, messages: Vec<Outgoing>) -> Result<(), Trouble> {
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let is_there = broker.config.path.exists();
+    let link: Link = broker.link().map_err(|error| match trouble(&error) {
+        Trouble::Not(failure) if !is_there => Trouble::Not(Failure { code: "local.gone".into(), ..failure }),
+        trouble => trouble,
+    })?;
+    let shared = Arc::clone(broker);
+    let written: Result<usize, WriteError> =
+        link.writer.run(move |tx| Ok(write(tx, &shared.config, &messages)?)).await;
+    // CRASH(local.committed): the messages are at the broker and the relay does not know. They are sent again, and
+    // dropped as duplicates within the window; later, the inbox knows them (G2, G5).
+    crash_point!("local.committed");
+    written.map_err(|error| trouble(&StoreError::from(error)))?;
+    if !link.is_there() {
+        // Committed into a file that nobody will ever read, unless it is put back.
+        let error = gone(&broker.config.path);
+        return Err(Trouble::Perhaps(Failure::of_sink("local.gone", error.to_string())));
+    }
+    Ok(())
+}
+
+fn trouble(error: &StoreError) -> Trouble {
+    let of = |code: &'static str| Failure::of_sink(code, error.to_string());
+    match error {
+        StoreError::Transient { outcome_known: false, .. } => Trouble::Perhaps(of("local.unknown")),
+        StoreError::Broken(_) => Trouble::Not(of("local.damaged")),
+        StoreError::Fatal(_) => Trouble::Not(of("local.refused")),
+        _ => Trouble::Not(of("local.unavailable")),
+    }
+}

@@ -1,0 +1,461 @@
+//! The local broker as a source: a member of a consumer group.
+//!
+//! What is in hand lives in memory, one [`Hand`](posthaste::source::hand::Hand) a partition; what is durable is a
+//! partition's committed position, its owner and its epoch (`group.rs`). A task of its own renews the membership, takes
+//! and gives back partitions (`membership.rs`). `next` reads, `ack` writes; neither waits for the other.
+//!
+//! Delays of a nack are kept in memory too: the next owner of a partition does not know them.
+
+use super::assignment::{Owned, State};
+use super::file::Broker;
+use super::group::{self, Held};
+use super::look::{StoredMessage, message_at, messages};
+use super::membership::{beat_on, release_now};
+use super::watch::Watch;
+use crate::error::store_error;
+use crate::heart::Heart;
+use crate::writer::WriteError;
+use async_trait::async_trait;
+use posthaste::source::{
+    AckScope, Batch, Capabilities, Change, Drained, Limit, NackOrder, Partition, PartitionView, SeekTo,
+    Source, SourceError, Standing, StartFrom, Ticket,
+};
+use posthaste::store::StoreError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// A member of a group, as configured.
+#[derive(Debug, Clone)]
+pub struct SourceConfig {
+    /// The group. Its members share the partitions; each group gets every message.
+    pub group: String,
+    /// The topics. One that does not exist yet is waited for.
+    pub topics: Vec<String>,
+    /// This member's name, unique in the group; made up if not given.
+    pub member: Option<String>,
+    /// Where the group begins in a partition that it has never read.
+    pub start_from: StartFrom,
+    /// How long the membership lives without renewal; it is renewed three times as often. A process that dies is
+    /// noticed at once by its heart: this is for one that hangs as a whole.
+    pub lease_ttl: Duration,
+    /// How long `next` may not be called before the partitions go to others. Longer than any handler should take.
+    pub stall_limit: Duration,
+    /// Most deliveries in hand, with those that are acknowledged ahead of an open one.
+    pub in_hand_max: usize,
+    /// How long a partition that goes to another member waits for what is in hand.
+    pub handover_wait: Duration,
+}
+
+impl SourceConfig {
+    /// Defaults for a group and its topics.
+    #[must_use]
+    pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            group: group.into(),
+            topics: topics.into_iter().map(Into::into).collect(),
+            member: None,
+            start_from: StartFrom::Earliest,
+            lease_ttl: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(300),
+            in_hand_max: 10_000,
+            handover_wait: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The source. Dropping it without a drain is what a crash is: the others take over at once, and what was in hand comes
+/// again.
+pub struct LocalSource {
+    inner: Arc<Inner>,
+    beating: JoinHandle<()>,
+}
+
+pub(super) struct Inner {
+    pub(super) broker: Arc<Broker>,
+    pub(super) config: SourceConfig,
+    pub(super) group: Arc<str>,
+    pub(super) member: Arc<str>,
+    pub(super) topics: Vec<Arc<str>>,
+    pub(super) heart: Mutex<Option<Heart>>,
+    state: Mutex<State>,
+    /// Something happened that `next` or `drain` may wait for.
+    pub(super) stirred: Notify,
+    /// The membership should be looked after now.
+    pub(super) beat_now: Notify,
+    watch: Watch,
+}
+
+impl std::fmt::Debug for LocalSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Inner { group, member, .. } = &*self.inner;
+        f.debug_struct("LocalSource").field("group", group).field("member", member).finish_non_exhaustive()
+    }
+}
+
+impl Broker {
+    /// Joins a group. Needs a runtime to be called in.
+    pub fn source(self: &Arc<Self>, config: SourceConfig) -> Result<LocalSource, SourceError> {
+        let link = self.link().map_err(source_error)?;
+        let heart = Heart::start(&link.path).map_err(|error| {
+            SourceError::Fatal(format!(
+                "{}: no file can be made beside the local broker's ({error}). Give this process the right to write its \
+                 directory",
+                link.path.display()
+            ))
+        })?;
+        let made_up = || format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
+        let inner = Arc::new(Inner {
+            broker: Arc::clone(self),
+            group: config.group.as_str().into(),
+            member: config.member.clone().unwrap_or_else(made_up).into(),
+            topics: config.topics.iter().map(|topic| topic.as_str().into()).collect(),
+            heart: Mutex::new(heart),
+            state: Mutex::new(State::new()),
+            stirred: Notify::new(),
+            beat_now: Notify::new(),
+            watch: Watch::start(&link.path).map_err(source_error)?,
+            config,
+        });
+        let beating = tokio::spawn(beat_on(Arc::clone(&inner)));
+        Ok(LocalSource { inner, beating })
+    }
+}
+
+impl Drop for LocalSource {
+    fn drop(&mut self) {
+        self.beating.abort();
+        self.inner.stop_heart();
+    }
+}
+
+impl LocalSource {
+    /// Stops renewing, as a process does that is frozen or dead. What it holds goes to others; it does not know. For
+    /// tests.
+    #[doc(hidden)]
+    pub fn freeze(&self) {
+        self.beating.abort();
+        self.inner.stop_heart();
+    }
+
+    /// This member's name.
+    #[must_use]
+    pub fn member(&self) -> &str {
+        &self.inner.member
+    }
+}
+
+pub(super) fn source_error(error: StoreError) -> SourceError {
+    match error {
+        StoreError::Transient { message, .. } => SourceError::Transient(message),
+        other => SourceError::Fatal(other.to_string()),
+    }
+}
+
+/// What one look asks of one partition.
+struct Want {
+    partition: Partition,
+    row: i64,
+    epoch: i64,
+    /// Positions that go out again, or else new ones from `from` on.
+    again: Vec<i64>,
+    from: i64,
+    events: usize,
+}
+
+/// What it found: messages for each want, and how often groups have changed.
+struct Found {
+    messages: Vec<Vec<StoredMessage>>,
+    group_changes: i64,
+}
+
+impl Inner {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the state whole: no code of others runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop_heart(&self) {
+        self.heart.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// One look: changes, then messages that are there. `None`: nothing; ask again at the instant, or when stirred.
+    async fn look(&self, limit: Limit) -> Result<Option<Batch>, SourceError> {
+        let (changes, wants) = {
+            let mut state = self.state();
+            state.called(&self.beat_now)?;
+            (state.take_changes(), self.wants(&mut state, limit))
+        };
+        if !changes.is_empty() {
+            return Ok(Some(Batch { changes, deliveries: Vec::new() }));
+        }
+        if wants.is_empty() {
+            return self.state().take_fault().map_or(Ok(None), Err);
+        }
+        let (wants, found) = self.fetch(wants, limit.bytes).await?;
+        let mut state = self.state();
+        if found.group_changes != state.group_changes {
+            self.beat_now.notify_one();
+        }
+        let batch = hand_out(&mut state, &wants, found.messages);
+        if batch.is_empty() { state.take_fault().map_or(Ok(None), Err) } else { Ok(Some(batch)) }
+    }
+
+    /// What to read. Partitions take turns to be first, and none takes more than its part of the room.
+    fn wants(&self, state: &mut State, limit: Limit) -> Vec<Want> {
+        let now = Instant::now();
+        let open: usize = state.partitions.values().map(|owned| owned.hand.open()).sum();
+        let mut room = self.config.in_hand_max.saturating_sub(open).min(limit.events);
+        let mut again_room = limit.events;
+        let ready: Vec<(&Partition, &Owned)> =
+            state.partitions.iter().filter(|(_, owned)| owned.is_open()).collect();
+        let count = ready.len();
+        let mut wants = Vec::new();
+        for index in 0..count {
+            let (partition, owned) = ready[(state.turn + index) % count];
+            let again = owned.hand.due_again(now, again_room);
+            again_room -= again.len();
+            let part = room.div_ceil(count - index).min(again_room);
+            let events = if owned.hand.is_clear() { part } else { 0 };
+            room -= events;
+            again_room -= events;
+            if !again.is_empty() || events > 0 {
+                let (row, epoch, from) = (owned.row, owned.epoch, owned.hand.next());
+                wants.push(Want { partition: partition.clone(), row, epoch, again, from, events });
+            }
+        }
+        state.turn = state.turn.wrapping_add(1);
+        wants
+    }
+
+    async fn fetch(&self, wants: Vec<Want>, bytes: usize) -> Result<(Vec<Want>, Found), SourceError> {
+        let readers = self.broker.link().map_err(source_error)?.readers;
+        let read = readers.read(move |tx| {
+            let (mut left, mut found) = (bytes, Vec::with_capacity(wants.len()));
+            for want in &wants {
+                // One message may exceed the bytes, but only as the first of all.
+                let first = found.iter().all(Vec::is_empty);
+                let messages = read_want(tx, want, left, first).map_err(store_error)?;
+                left = left.saturating_sub(messages.iter().map(|message| message.message.bytes()).sum());
+                found.push(messages);
+            }
+            let group_changes = group::changes(tx).map_err(store_error)?;
+            Ok::<_, StoreError>((wants, Found { messages: found, group_changes }))
+        });
+        read.await.map_err(source_error)
+    }
+
+    /// Waits until another look may find something.
+    async fn wait(&self, until: Instant) {
+        let due = self.state().next_due().map_or(until, |due| due.min(until));
+        tokio::select! {
+            () = self.stirred.notified() => {}
+            () = self.watch.committed() => {}
+            () = tokio::time::sleep_until(due) => {}
+        }
+    }
+
+    /// Whether this member still holds a partition, by the file.
+    async fn holds(&self, row: i64, epoch: i64) -> Result<bool, SourceError> {
+        let (group, member) = (Arc::clone(&self.group), Arc::clone(&self.member));
+        let readers = self.broker.link().map_err(source_error)?.readers;
+        let look = move |tx: &rusqlite::Transaction<'_>| {
+            group::holds(tx, &group, &member, row, epoch).map_err(store_error)
+        };
+        readers.read(look).await.map_err(source_error)
+    }
+}
+
+fn read_want(
+    tx: &rusqlite::Transaction<'_>,
+    want: &Want,
+    bytes: usize,
+    first: bool,
+) -> rusqlite::Result<Vec<StoredMessage>> {
+    if want.again.is_empty() {
+        let found = messages(tx, want.row, want.from, want.events, bytes)?;
+        let fits = |message: &StoredMessage| first || message.message.bytes() <= bytes;
+        return Ok(if found.first().is_some_and(fits) { found } else { Vec::new() });
+    }
+    let mut found = Vec::new();
+    let mut left = bytes;
+    for position in &want.again {
+        let Some(message) = message_at(tx, want.row, *position)? else { continue };
+        let size = message.message.bytes();
+        if size > left && !(first && found.is_empty()) {
+            break;
+        }
+        left = left.saturating_sub(size);
+        found.push(message);
+    }
+    Ok(found)
+}
+
+/// Notes what goes out. A partition that was lost or moved since is left out.
+fn hand_out(state: &mut State, wants: &[Want], found: Vec<Vec<StoredMessage>>) -> Batch {
+    let mut batch = Batch::default();
+    for (want, messages) in wants.iter().zip(found) {
+        let Some(owned) = state.partitions.get_mut(&want.partition) else { continue };
+        let moved = want.again.is_empty() && owned.hand.next() != want.from;
+        if owned.epoch != want.epoch || !owned.is_open() || moved {
+            continue;
+        }
+        if want.again.is_empty() {
+            owned.deliver_new(&want.partition, messages, &mut batch);
+        } else {
+            owned.deliver_again(&want.partition, &want.again, messages, &mut batch);
+        }
+    }
+    batch
+}
+
+#[async_trait]
+impl Source for LocalSource {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            ack_scope: AckScope::Prefix,
+            nack_order: NackOrder::Kept,
+            orders_keys: true,
+            counts_redeliveries: true,
+            seeks: true,
+            stall_limit: self.inner.config.stall_limit,
+        }
+    }
+
+    async fn next(&self, limit: Limit, wait: Duration) -> Result<Batch, SourceError> {
+        let until = Instant::now() + wait;
+        loop {
+            if let Some(batch) = self.inner.look(limit).await? {
+                return Ok(batch);
+            }
+            if Instant::now() >= until {
+                return Ok(Batch::default());
+            }
+            self.inner.wait(until).await;
+        }
+    }
+
+    async fn ack(&self, tickets: &[Ticket]) -> Result<Vec<Standing>, SourceError> {
+        let (standings, held) = self.inner.state().ack(tickets);
+        if held.is_empty() {
+            return Ok(standings);
+        }
+        let (group, member) = (Arc::clone(&self.inner.group), Arc::clone(&self.inner.member));
+        let writer = self.inner.broker.link().map_err(source_error)?.writer;
+        let committed: Result<Vec<(Held, bool)>, WriteError> = writer
+            .run(move |tx| {
+                let commit = |held: Held| Ok((group::commit(tx, &group, &member, &held)?, held));
+                let done: rusqlite::Result<Vec<(bool, Held)>> = held.into_iter().map(commit).collect();
+                Ok(done?.into_iter().map(|(kept, held)| (held, kept)).collect())
+            })
+            .await;
+        let committed = committed.map_err(|error| source_error(error.into()))?;
+        let mut state = self.inner.state();
+        for (held, kept) in committed {
+            if !kept {
+                state.lose(held.row, held.epoch);
+            }
+        }
+        let standings = state.standings(tickets, standings);
+        if state.is_leaving() {
+            self.inner.beat_now.notify_one();
+        }
+        drop(state);
+        self.inner.stirred.notify_one();
+        Ok(standings)
+    }
+
+    async fn nack(&self, ticket: &Ticket, delay: Duration) -> Result<Standing, SourceError> {
+        let Some(row) = self.inner.state().row_of(ticket) else { return Ok(Standing::Revoked) };
+        if !self.inner.holds(row, ticket.epoch).await? {
+            self.inner.state().lose(row, ticket.epoch);
+            self.inner.stirred.notify_one();
+            return Ok(Standing::Revoked);
+        }
+        let mut state = self.inner.state();
+        let standing = state.nack(ticket, Instant::now() + delay);
+        if state.is_leaving() {
+            self.inner.beat_now.notify_one();
+        }
+        drop(state);
+        self.inner.stirred.notify_one();
+        Ok(standing)
+    }
+
+    async fn pause(&self, partition: &Partition) -> Result<(), SourceError> {
+        self.inner.state().owned(partition)?.paused = true;
+        Ok(())
+    }
+
+    async fn resume(&self, partition: &Partition) -> Result<(), SourceError> {
+        self.inner.state().owned(partition)?.paused = false;
+        self.inner.stirred.notify_one();
+        Ok(())
+    }
+
+    async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<(), SourceError> {
+        let (row, epoch) = {
+            let mut state = self.inner.state();
+            let owned = state.owned(partition)?;
+            (owned.row, owned.epoch)
+        };
+        let (group, member) = (Arc::clone(&self.inner.group), Arc::clone(&self.inner.member));
+        let writer = self.inner.broker.link().map_err(source_error)?.writer;
+        let sought: Result<Option<Held>, WriteError> =
+            writer.run(move |tx| Ok(group::seek(tx, &group, row, to, Some((&member, epoch)))?)).await;
+        let sought = sought.map_err(|error| source_error(error.into()))?;
+        let mut state = self.inner.state();
+        state.lose(row, epoch);
+        let Some(held) = sought else {
+            self.inner.stirred.notify_one();
+            return Err(SourceError::NotAssigned(partition.clone()));
+        };
+        state.changes.push(Change::Assigned { partition: partition.clone(), epoch: held.epoch });
+        state.partitions.insert(partition.clone(), Owned::new(held.row, held.epoch, held.committed));
+        drop(state);
+        self.inner.stirred.notify_one();
+        Ok(())
+    }
+
+    async fn view(&self) -> Result<Vec<PartitionView>, SourceError> {
+        let mut views = self.inner.state().views();
+        let topics = self.inner.broker.topics().await.map_err(source_error)?;
+        for view in &mut views {
+            let topic = topics.iter().find(|topic| topic.name == *view.partition.topic);
+            let number = usize::try_from(view.partition.number).ok();
+            let ends = topic.and_then(|topic| topic.partitions.get(number?));
+            view.end = ends.map(|(_, next)| *next);
+        }
+        Ok(views)
+    }
+
+    async fn drain(&self, wait: Duration) -> Result<Drained, SourceError> {
+        let deadline = Instant::now() + wait;
+        self.inner.state().close(deadline);
+        self.inner.beat_now.notify_one();
+        self.inner.stirred.notify_one();
+        // The membership task does it; if that is gone, this does.
+        if self.beating.is_finished() {
+            return release_now(&self.inner).await;
+        }
+        let drained = async {
+            loop {
+                if let Some(drained) = self.inner.state().drained() {
+                    return drained;
+                }
+                self.inner.stirred.notified().await;
+            }
+        };
+        // Beyond the deadline only the writing remains.
+        match tokio::time::timeout_at(deadline + DRAIN_GRACE, drained).await {
+            Ok(drained) => Ok(drained),
+            Err(_) => release_now(&self.inner).await,
+        }
+    }
+}
+
+/// For the last writes of a drain.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
