@@ -17,6 +17,7 @@ mod scale;
 mod cut;
 mod drain;
 mod fair;
+mod full;
 mod huge;
 mod many;
 mod outage;

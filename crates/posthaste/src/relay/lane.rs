@@ -52,7 +52,7 @@ pub(crate) struct LaneContext {
     /// The store's clock minus ours, in microseconds.
     pub(crate) offset: Arc<AtomicI64>,
     pub(crate) progress: Arc<Progress>,
-    /// Whoever goes one by one holds it while an event is in hand: one in the whole relay.
+    /// Whoever goes one by one holds it while an event is in hand: one in the whole process.
     pub(crate) one_hand: Arc<tokio::sync::Mutex<()>>,
 }
 

@@ -21,4 +21,4 @@ mod supervise;
 mod window;
 
 pub use settings::RelaySettings;
-pub use supervise::{DrainOutcome, Health, RelayHandle, RelayPlan, SinkEntry, start};
+pub use supervise::{DrainOutcome, Health, Process, RelayHandle, RelayPlan, SinkEntry, start, start_in};

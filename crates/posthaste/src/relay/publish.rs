@@ -92,7 +92,7 @@ impl Lane {
                 batch.into_iter().map(|p| ((p.origin, p.index, p.attempts, p.route), p.message)).unzip();
             let mut hand = None;
             if let Some(lease) = &careful {
-                // One event in hand in the whole relay: a death must not be charged to what another
+                // One event in hand in the whole process: a death must not be charged to what another
                 // lane had in hand at that moment.
                 hand = Some(one_hand.lock_owned().await);
                 if Instant::now() + timeout > *trust.borrow() {

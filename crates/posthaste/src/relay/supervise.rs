@@ -111,8 +111,30 @@ impl RelayHandle {
     }
 }
 
-/// Starts a relay.
+/// What all relays of one process share.
+///
+/// An event that kills its relay kills the process, whichever outbox it came from. Lanes that go one by one
+/// write down what they have in hand, and whatever was in hand is charged with the death (F21). So there is
+/// one hand in the whole process: while the killer is in it, no innocent event is, and none becomes a dead
+/// letter for another's deed. It costs only processes that keep dying, for as long as they do.
+#[derive(Debug, Clone, Default)]
+pub struct Process {
+    one_hand: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Starts a relay that has its process for itself.
 pub fn start(
+    plan: RelayPlan,
+    settings: watch::Receiver<RelaySettings>,
+    routes: watch::Receiver<RouteTable>,
+    clock: Arc<dyn Clock>,
+) -> RelayHandle {
+    start_in(&Process::default(), plan, settings, routes, clock)
+}
+
+/// Starts a relay beside others in one process.
+pub fn start_in(
+    process: &Process,
     plan: RelayPlan,
     settings: watch::Receiver<RelaySettings>,
     routes: watch::Receiver<RouteTable>,
@@ -122,7 +144,8 @@ pub fn start(
     let waiting = Health { ready: false, why: "connecting".to_owned(), lanes_owned: 0 };
     let (health_out, health) = watch::channel(waiting);
     let (failed_out, failed) = watch::channel(None);
-    let supervisor = Supervisor::new(plan, settings, routes, clock, health_out);
+    let mut supervisor = Supervisor::new(plan, settings, routes, clock, health_out);
+    supervisor.one_hand = Arc::clone(&process.one_hand);
     let task = spawn("relay", async move {
         match supervisor.run(stopped).await {
             Ok(outcome) => outcome,

@@ -1,0 +1,208 @@
+//! The production engine on the model, on a virtual clock: cases that a seed meets too rarely.
+
+use posthaste::Limits;
+use posthaste::clock::SystemClock;
+use posthaste::event::Event;
+use posthaste::lifecycle::ClassOverrides;
+use posthaste::relay::{DrainOutcome, Process, RelayHandle, RelayPlan, RelaySettings, SinkEntry, start_in};
+use posthaste::route::{Filter, Route, RouteTable};
+use posthaste::sink::{Capabilities, Failure, Message, Ordering, Sink, Verdict};
+use posthaste::store::{JoinPlan, LaneId, PageLimit, SinkPlan, StartAt, Store};
+use posthaste_testkit::conformance::eventually;
+use posthaste_testkit::faults::{Fault, Faults, FaultyStore, Op};
+use posthaste_testkit::memory::MemoryDatabase;
+use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const WAIT: Duration = Duration::from_secs(600);
+
+/// Notes what arrives, when, and how many calls are inside at once.
+#[derive(Default)]
+struct Counting {
+    inside: AtomicUsize,
+    most: AtomicUsize,
+    calls: AtomicUsize,
+    arrived: Mutex<Vec<(i64, Instant)>>,
+    /// Topics that answer as a destination out of reach does.
+    unreachable: Mutex<Option<&'static str>>,
+    /// Numbers that fail by themselves.
+    failing: Mutex<Vec<i64>>,
+}
+
+#[async_trait::async_trait]
+impl Sink for Counting {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { ordering: Ordering::Call, dedupes: false, payload_bytes_max: None }
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
+        let inside = self.inside.fetch_add(1, Atomic::SeqCst) + 1;
+        self.most.fetch_max(inside, Atomic::SeqCst);
+        self.calls.fetch_add(1, Atomic::SeqCst);
+        tokio::time::sleep(Duration::from_millis(20)).await; // pace: a call takes time
+        self.inside.fetch_sub(1, Atomic::SeqCst);
+        let dead = *self.unreachable.lock().expect("no panic");
+        let failing = self.failing.lock().expect("no panic").clone();
+        let judge = |message: &Message| {
+            let seq = message.stored.seq;
+            if dead == Some(&*message.stored.event.topic) {
+                return Verdict::Retry(Failure::of_destination("test.away", "nobody there"));
+            }
+            if failing.contains(&seq) {
+                return Verdict::Retry(Failure::of_event("test.no", "not this one"));
+            }
+            self.arrived.lock().expect("no panic").push((seq, Instant::now()));
+            Verdict::Delivered
+        };
+        messages.iter().map(judge).collect()
+    }
+}
+
+impl Counting {
+    fn seqs(&self) -> Vec<i64> {
+        self.arrived.lock().expect("no panic").iter().map(|(seq, _)| *seq).collect()
+    }
+}
+
+fn launch(process: &Process, store: Arc<dyn Store>, sink: &Arc<Counting>) -> RelayHandle {
+    let settings = RelaySettings { drain_timeout_ms: 5_000, ..RelaySettings::default() };
+    let routes = RouteTable::new(vec![Route::everything_to("s")]);
+    let sink: Arc<dyn Sink> = Arc::clone(sink) as _;
+    let entry =
+        SinkEntry { name: "s".into(), sink, start_at: StartAt::Earliest, classes: ClassOverrides::new() };
+    let plan = RelayPlan {
+        outbox: "test".into(),
+        service: "test".into(),
+        relay: "relay".into(),
+        store,
+        sinks: vec![entry],
+        routes: routes.clone(),
+        limits: Limits::default(),
+        lanes: Some(1),
+    };
+    start_in(process, plan, watch::channel(settings).1, watch::channel(routes).1, Arc::new(SystemClock))
+}
+
+/// An outbox whose owners died at its first event, so often that the next one goes one by one.
+async fn deadly(events: usize) -> MemoryDatabase {
+    let database = MemoryDatabase::new();
+    for n in 0..events {
+        database.append_now(Event::new("t", "x").with_key(format!("k{n}")));
+    }
+    let names = vec!["s".to_owned()];
+    for n in 0..10 {
+        let store = database.store();
+        let relay = format!("former-{n}");
+        let plan = JoinPlan {
+            relay: relay.as_str().into(),
+            sinks: vec![SinkPlan {
+                name: "s".into(),
+                filter: Filter::Everything,
+                start_at: StartAt::Earliest,
+            }],
+            routes: RouteTable::new(vec![Route::everything_to("s")]).fingerprint(&names),
+            lanes: Some(1),
+            lease_ttl: Duration::from_secs(20),
+        };
+        store.join(&plan).await.expect("join");
+        let lease =
+            store.take(&LaneId { sink: "s".into(), lane: 0 }).await.expect("an answer").expect("free");
+        lease.read(PageLimit { events: 10, bytes: 1 << 20 }).await.expect("a read");
+        database.kill(&relay);
+    }
+    database
+}
+
+/// How many events two careful outboxes have in hand at once.
+async fn most_in_hand(one: &Process, two: &Process) -> usize {
+    let sink = Arc::new(Counting::default());
+    let (a, b) = (deadly(30).await, deadly(30).await);
+    let relays = [launch(one, a.store(), &sink), launch(two, b.store(), &sink)];
+    eventually("everything arrives", WAIT, || async { (sink.seqs().len() >= 60).then_some(()) }).await;
+    for relay in relays {
+        assert_eq!(relay.drain().await, DrainOutcome::Clean);
+    }
+    sink.most.load(Atomic::SeqCst)
+}
+
+/// F21: several outboxes of one process must not charge each other's events with a death. Two processes are
+/// two hands: that shows the case bites.
+#[tokio::test(start_paused = true)]
+async fn f21_one_event_in_hand_in_the_whole_process() {
+    let process = Process::default();
+    assert_eq!(most_in_hand(&process, &process).await, 1);
+    assert_eq!(most_in_hand(&Process::default(), &Process::default()).await, 2);
+}
+
+/// G7, G8: a store that does not answer does not hold up the end beyond the deadline.
+#[tokio::test(start_paused = true)]
+async fn g7_a_store_that_hangs_does_not_hold_up_a_drain() {
+    let (database, sink, faults) = (MemoryDatabase::new(), Arc::new(Counting::default()), Faults::none());
+    database.append_now(Event::new("t", "x"));
+    let store = Arc::new(FaultyStore::new(database.store(), faults.clone()));
+    let relay = launch(&Process::default(), store, &sink);
+    eventually("it delivers", WAIT, || async { (sink.seqs().len() == 1).then_some(()) }).await;
+    for op in [Op::Settle, Op::Roll, Op::Release, Op::Leave] {
+        faults.always(op, Fault::Hold);
+    }
+    database.append_now(Event::new("t", "x"));
+    eventually("one more is in hand", WAIT, || async { (sink.seqs().len() == 2).then_some(()) }).await;
+    let started = Instant::now();
+    assert_eq!(relay.drain().await, DrainOutcome::Hurried);
+    assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
+}
+
+/// An event that was appended for later is not sent when the event before it leaves.
+#[tokio::test(start_paused = true)]
+async fn an_event_for_later_waits_for_its_time_and_not_for_its_key() {
+    let (database, sink, faults) = (MemoryDatabase::new(), Arc::new(Counting::default()), Faults::none());
+    let first = database.append_now(Event::new("t", "1").with_key("k"));
+    *sink.failing.lock().expect("no panic") = vec![first];
+    // It failed, and the settlement that says so is on its way: its key is held in the relay's memory alone.
+    faults.once(Op::Settle, Fault::Slow(Duration::from_secs(2)));
+    let store = Arc::new(FaultyStore::new(database.store(), faults.clone()));
+    let relay = launch(&Process::default(), store, &sink);
+    eventually("the first failed", WAIT, || async { (faults.injected() == 1).then_some(()) }).await;
+    let (now, at) = (Instant::now(), database.now().plus_micros(120_000_000));
+    let later = database.append_now(Event::new("t", "2").with_key("k").deliver_at(at));
+    eventually("both wait", WAIT, || async { (database.deferred("s").len() == 2).then_some(()) }).await;
+    sink.failing.lock().expect("no panic").clear();
+    eventually("both arrive", WAIT, || async { (sink.seqs().len() == 2).then_some(()) }).await;
+    assert_eq!(sink.seqs(), [first, later]);
+    let arrived = sink.arrived.lock().expect("no panic")[1].1;
+    assert!(arrived.duration_since(now) >= Duration::from_secs(119), "{:?}", arrived.duration_since(now));
+    assert_eq!(relay.drain().await, DrainOutcome::Clean);
+}
+
+/// G7: a destination that stays away is asked now and then, also when the store stumbles in between, and not
+/// again and again.
+#[tokio::test(start_paused = true)]
+async fn g7_probes_of_a_destination_end() {
+    let (database, sink, faults) = (MemoryDatabase::new(), Arc::new(Counting::default()), Faults::none());
+    *sink.unreachable.lock().expect("no panic") = Some("away");
+    for n in 0..50 {
+        database.append_now(Event::new("away", "x").with_key(format!("k{n}")));
+    }
+    let store = Arc::new(FaultyStore::new(database.store(), faults.clone()));
+    let relay = launch(&Process::default(), store, &sink);
+    eventually("they wait", WAIT, || async { (database.deferred("s").len() == 50).then_some(()) }).await;
+    let before = sink.calls.load(Atomic::SeqCst);
+    for _ in 0..5_000 {
+        faults.once(Op::Due, Fault::Refuse);
+    }
+    tokio::time::sleep(Duration::from_secs(30)).await; // pace: virtual time
+    let stumbled = faults.injected();
+    assert!((5..=500).contains(&stumbled), "half a minute of a store that stumbles: asked {stumbled} times");
+    faults.heal();
+    tokio::time::sleep(Duration::from_secs(120)).await; // pace: virtual time
+    let calls = sink.calls.load(Atomic::SeqCst) - before;
+    assert!((10..=400).contains(&calls), "two minutes of an outage: {calls} calls");
+    *sink.unreachable.lock().expect("no panic") = None;
+    eventually("it is back", Duration::from_secs(30), || async { (sink.seqs().len() == 50).then_some(()) })
+        .await;
+    assert!(database.dead("s").is_empty(), "F50");
+    assert_eq!(relay.drain().await, DrainOutcome::Clean);
+}
