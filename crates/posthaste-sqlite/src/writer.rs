@@ -69,6 +69,15 @@ impl From<rusqlite::Error> for WriteError {
     }
 }
 
+impl From<crate::AppendError> for WriteError {
+    fn from(error: crate::AppendError) -> Self {
+        match error {
+            crate::AppendError::Database(error) => error.into(),
+            refused => Self::Store(StoreError::Fatal(refused.to_string())),
+        }
+    }
+}
+
 impl From<WriteError> for StoreError {
     fn from(error: WriteError) -> Self {
         match error {

@@ -130,11 +130,15 @@ fn check_text(connection: &Connection, migration: &Migration) -> Result<bool, St
     }
 }
 
-/// What is applied, and what is missing. The file must be there.
+/// What is applied, and what is missing. Makes no file where there is none.
 pub fn status(config: &SqliteConfig) -> Result<Status, StoreError> {
-    let connection = open_reader(&config.path)?;
-    let applied =
-        if is_set_up(&connection)? { applied(&connection).map_err(store_error)? } else { Vec::new() };
+    let mut applied = Vec::new();
+    if config.path.exists() {
+        let connection = open_reader(&config.path)?;
+        if is_set_up(&connection)? {
+            applied = self::applied(&connection).map_err(store_error)?;
+        }
+    }
     let pending = |migration: &&Migration| !applied.iter().any(|one| one.version == migration.version);
     let pending = MIGRATIONS.iter().filter(pending);
     let pending = pending.map(|migration| (migration.version, migration.name.to_owned())).collect();
