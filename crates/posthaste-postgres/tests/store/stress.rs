@@ -194,6 +194,20 @@ async fn nothing_is_lost_with_four_lanes_on_postgresql_14() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_with_two_lanes_on_postgresql_16() {
+    let server = require_service!(Postgres::start(Version::V16, &PostgresOptions::default()).await);
+    let database = TestDatabase::create_on(&server).await.expect("a database");
+    stress(PostgresFixture::on(database).await, 2, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_with_three_lanes_on_postgresql_17() {
+    let server = require_service!(Postgres::start(Version::V17, &PostgresOptions::default()).await);
+    let database = TestDatabase::create_on(&server).await.expect("a database");
+    stress(PostgresFixture::on(database).await, 3, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_with_two_lanes_on_postgresql_18() {
     let server = require_service!(Postgres::start(Version::V18, &PostgresOptions::default()).await);
     let database = TestDatabase::create_on(&server).await.expect("a database");

@@ -43,7 +43,7 @@ where
             return answer;
         }
         assert!(tokio::time::Instant::now() < end, "not within {deadline:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await; // pace
     }
 }
 

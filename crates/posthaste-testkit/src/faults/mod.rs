@@ -235,6 +235,6 @@ impl Faults {
 
 async fn pause(duration: Duration) {
     if !duration.is_zero() {
-        tokio::time::sleep(duration).await;
+        tokio::time::sleep(duration).await; // pace: virtual time
     }
 }

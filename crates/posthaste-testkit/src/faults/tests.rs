@@ -63,13 +63,13 @@ async fn held_and_frozen_calls_go_on_when_they_are_let() {
         tokio::spawn(async move { sink.publish(&message()).await })
     };
     let held = publish(&sink);
-    tokio::time::sleep(MOMENT).await;
+    tokio::time::sleep(MOMENT).await; // pace: virtual time
     assert!(broker.deliveries().is_empty() && !held.is_finished());
     faults.heal();
     assert_eq!(held.await.expect("it ends"), [Verdict::Delivered]);
     faults.freeze();
     let frozen = publish(&sink);
-    tokio::time::sleep(MOMENT).await;
+    tokio::time::sleep(MOMENT).await; // pace: virtual time
     assert!(broker.deliveries().len() == 1 && !frozen.is_finished());
     faults.thaw();
     assert_eq!(frozen.await.expect("it ends"), [Verdict::Delivered]);

@@ -97,7 +97,7 @@ fn any_place(world: &World, dice: &mut Dice) -> Arc<Place> {
 /// Ends something later, whatever happens in between.
 fn later(length: Duration, end: impl FnOnce() + Send + 'static) {
     tokio::spawn(async move {
-        tokio::time::sleep(length).await;
+        tokio::time::sleep(length).await; // pace: virtual time
         end();
     });
 }

@@ -177,7 +177,7 @@ impl Fleet {
         let (store, sink) = (running.store_faults.clone(), running.sink_faults.clone());
         let (world, name) = (Arc::clone(&self.world), Arc::clone(&running.name));
         tokio::spawn(async move {
-            tokio::time::sleep(length).await;
+            tokio::time::sleep(length).await; // pace: virtual time
             world.note(format_args!("{name} thaws"));
             store.thaw();
             sink.thaw();

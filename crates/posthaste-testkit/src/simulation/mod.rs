@@ -111,7 +111,7 @@ async fn write(world: Arc<World>, mut dice: Dice, over: watch::Sender<bool>) {
         done.expect("writers do not fail");
     }
     world.note("the writers are done");
-    tokio::time::sleep(dice.up_to(Duration::from_secs(4))).await;
+    tokio::time::sleep(dice.up_to(Duration::from_secs(4))).await; // pace: virtual time
     over.send_replace(true);
 }
 
@@ -145,7 +145,7 @@ async fn heal(world: &Arc<World>, fleet: &mut Fleet) -> Duration {
     let healed_in = healed.elapsed();
     // Some heartbeats more, so that every relay has heard that all is well and has its share.
     fleet.start_due();
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await; // pace: virtual time
     healed_in
 }
 

@@ -38,7 +38,7 @@ impl Writers {
     pub(super) async fn write(self: Arc<Self>, mut dice: Dice) {
         while self.left.load(Ordering::Relaxed) > 0 {
             self.transaction(&mut dice).await;
-            tokio::time::sleep(dice.up_to(Duration::from_millis(150))).await;
+            tokio::time::sleep(dice.up_to(Duration::from_millis(150))).await; // pace: virtual time
         }
     }
 
@@ -49,13 +49,13 @@ impl Writers {
         }
         if dice.happens(0.3) {
             tx.touch();
-            tokio::time::sleep(dice.up_to(Duration::from_millis(400))).await;
+            tokio::time::sleep(dice.up_to(Duration::from_millis(400))).await; // pace: virtual time
         }
         let locks = self.lock_keys(dice).await;
         let mut ids = Vec::new();
         for _ in 0..self.claim(size(dice)) {
             if dice.happens(0.1) {
-                tokio::time::sleep(dice.up_to(Duration::from_millis(100))).await;
+                tokio::time::sleep(dice.up_to(Duration::from_millis(100))).await; // pace: virtual time
             }
             let (event, appended) = self.event(dice, &locks);
             ids.push(event.id);
@@ -64,7 +64,7 @@ impl Writers {
         }
         if dice.happens(0.12) {
             // A straggler: it keeps its keys and its numbers while everybody else passes.
-            tokio::time::sleep(dice.up_to(Duration::from_secs(4))).await;
+            tokio::time::sleep(dice.up_to(Duration::from_secs(4))).await; // pace: virtual time
         }
         let rolls_back = dice.happens(0.2);
         let committed = if rolls_back {
@@ -125,7 +125,7 @@ impl Writers {
 
     /// One event that kills whoever publishes it.
     pub(super) async fn poison(self: Arc<Self>, mut dice: Dice) {
-        tokio::time::sleep(dice.up_to(Duration::from_secs(3))).await;
+        tokio::time::sleep(dice.up_to(Duration::from_secs(3))).await; // pace: virtual time
         let locks = self.lock_keys(&mut dice).await;
         let (event, appended) = self.event(&mut dice, &locks);
         let appended = Appended { fate: Fate::Poison, ..appended };
