@@ -9,6 +9,7 @@
 mod cli;
 mod config;
 mod daemon;
+mod database;
 mod http;
 mod logging;
 mod output;

@@ -2,12 +2,15 @@
 
 use super::{Context, explain, time};
 use crate::config::Outbox;
+use crate::database::Database;
 use crate::output::Usage;
 use clap::Args;
 use posthaste::event::TYPE_HEADER;
 use posthaste::store::StoreError;
 use posthaste::{Event, Timestamp};
-use posthaste_postgres::AppendError;
+use posthaste_postgres::{AppendError, PostgresConfig};
+#[cfg(feature = "sqlite")]
+use posthaste_sqlite::SqliteConfig;
 use serde_json::json;
 use std::io::Read;
 use std::process::ExitCode;
@@ -78,8 +81,8 @@ pub(crate) async fn run(context: &Context, args: AppendArgs) -> anyhow::Result<E
     let outbox = context.outbox(&config)?;
     let event = event(args)?;
     outbox
-        .postgres
-        .limits
+        .database
+        .limits()
         .check(&event)
         .map_err(|error| Usage(format!("the event was not appended: {error}")))?;
     let id = append(outbox, &event).await?;
@@ -120,9 +123,16 @@ fn read_payload(text: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 async fn append(outbox: &Outbox, event: &Event) -> anyhow::Result<Uuid> {
-    let mut client =
-        posthaste_postgres::connect(&outbox.postgres).await.map_err(|error| explain(outbox, error))?;
-    let log = posthaste_postgres::Outbox::new(&outbox.postgres.schema).with_limits(outbox.postgres.limits);
+    match &outbox.database {
+        Database::Postgres { config, .. } => to_postgres(outbox, config, event).await,
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite(config) => to_sqlite(outbox, config, event).await,
+    }
+}
+
+async fn to_postgres(outbox: &Outbox, config: &PostgresConfig, event: &Event) -> anyhow::Result<Uuid> {
+    let mut client = posthaste_postgres::connect(config).await.map_err(|error| explain(outbox, error))?;
+    let log = posthaste_postgres::Outbox::new(&config.schema).with_limits(config.limits);
     let failed = |error| explain(outbox, refused(&error, true));
     let mut tx = client.transaction().await.map_err(failed)?;
     let id = match log.append(&mut tx, event).await {
@@ -132,6 +142,20 @@ async fn append(outbox: &Outbox, event: &Event) -> anyhow::Result<Uuid> {
     };
     tx.commit().await.map_err(|error| explain(outbox, refused(&error, false)))?;
     Ok(id)
+}
+
+#[cfg(feature = "sqlite")]
+async fn to_sqlite(outbox: &Outbox, config: &SqliteConfig, event: &Event) -> anyhow::Result<Uuid> {
+    use posthaste_sqlite::writer::{WriteError, Writer};
+    let (path, synchronous) = (config.path.clone(), config.synchronous);
+    let (log, event) = (posthaste_sqlite::Outbox::with_limits(config.limits), event.clone());
+    let appended = async {
+        let writer = Writer::open(&path, synchronous)?;
+        let id = writer.run(move |tx| log.append(tx, &event).map_err(WriteError::from)).await?;
+        writer.close().await;
+        Ok(id)
+    };
+    appended.await.map_err(|error: WriteError| explain(outbox, error.into()))
 }
 
 /// What the database said of an append. A connection that is lost at commit leaves the outcome open.

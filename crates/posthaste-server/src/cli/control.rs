@@ -4,7 +4,7 @@
 use super::{Context, admin, explain_act};
 use crate::output::Usage;
 use clap::Args;
-use posthaste::admin::{Admin, Control, ControlTarget};
+use posthaste::admin::{Control, ControlTarget};
 use serde_json::json;
 use std::process::ExitCode;
 

@@ -5,11 +5,10 @@ use crate::config::{Outbox, scrub};
 use crate::daemon::Sinks;
 use crate::output::table;
 use clap::Args;
-use posthaste::admin::{Admin, OutboxStatus};
+use posthaste::admin::{AdminError, OutboxStatus};
 use posthaste::route::{Pattern, Route};
 use posthaste::sink::{Finding, Level, Sink};
-use posthaste_postgres::PostgresAdmin;
-use posthaste_postgres::doctor::{self, Bounds};
+use posthaste_postgres::doctor::Bounds;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -97,7 +96,7 @@ struct Listed {
 }
 
 fn list(context: &Context) -> anyhow::Result<ExitCode> {
-    let stores = [("outbox", doctor::CHECKS)];
+    let stores = crate::database::checks();
     let all = OWN_CHECKS.into_iter().chain(stores).chain(posthaste_brokers::checks());
     let listed: Vec<Listed> =
         all.flat_map(|(of, checks)| checks.iter().map(move |check| Listed { of, check })).collect();
@@ -113,9 +112,7 @@ fn remark(of: String, check: &str, level: Level, text: String) -> Remark {
 
 async fn examine_outbox(outbox: &Outbox, bounds: &Bounds) -> Vec<Remark> {
     let of = format!("outbox {}", outbox.name);
-    // Not `connect`: that refuses the very databases that have something to be found.
-    let admin = PostgresAdmin::new(outbox.postgres.clone());
-    let findings = match admin.doctor_with(bounds).await {
+    let findings = match outbox.database.examine(bounds).await {
         Ok(findings) => findings,
         Err(error) => {
             let text = format!("{error}. What was appended stays in the database and is delivered later");
@@ -126,13 +123,17 @@ async fn examine_outbox(outbox: &Outbox, bounds: &Bounds) -> Vec<Remark> {
     let mut remarks: Vec<Remark> =
         findings.into_iter().map(|finding| Remark { of: of.clone(), finding }).collect();
     if let Some(configured) = outbox.lanes.filter(|_| usable) {
-        let (level, text) = match admin.status().await {
+        let (level, text) = match look(outbox).await {
             Ok(status) => judge_lanes(configured, &status),
             Err(error) => (Level::Fail, format!("could not be checked: {error}")),
         };
         remarks.push(remark(of, "lanes", level, text));
     }
     remarks
+}
+
+async fn look(outbox: &Outbox) -> Result<OutboxStatus, AdminError> {
+    outbox.database.admin().await?.status().await
 }
 
 /// The number in the file counts for a new outbox only; one that says another later misleads its reader.

@@ -5,7 +5,6 @@ use crate::config::Outbox;
 use crate::output::Usage;
 use clap::{Args, Subcommand};
 use posthaste::admin::{Admin, RewindTo};
-use posthaste_postgres::PostgresAdmin;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -116,11 +115,11 @@ fn place(text: &str) -> Result<RewindTo, String> {
 pub(crate) async fn run(context: &Context, args: LanesArgs) -> anyhow::Result<ExitCode> {
     let config = context.config()?;
     let outbox = context.outbox(&config)?;
-    let admin = admin(outbox).await?;
-    let Some(act) = args.act else { return list(context, outbox, &admin).await };
+    let admin = &*admin(outbox).await?;
+    let Some(act) = args.act else { return list(context, outbox, admin).await };
     let failed = |error| explain_act(outbox, error);
     let said = match act {
-        LanesAct::List => return list(context, outbox, &admin).await,
+        LanesAct::List => return list(context, outbox, admin).await,
         LanesAct::Set { lanes, reason } => {
             admin.set_lanes(lanes, &context.actor(&reason)).await.map_err(failed)?;
             format!("outbox {} has {lanes} lanes now; relays share them anew within seconds", outbox.name)
@@ -147,7 +146,7 @@ fn check_sink(outbox: &Outbox, sink: &str) -> anyhow::Result<()> {
     Err(Usage(format!("outbox {} has no sink `{sink}`", outbox.name)).into())
 }
 
-async fn list(context: &Context, outbox: &Outbox, admin: &PostgresAdmin) -> anyhow::Result<ExitCode> {
+async fn list(context: &Context, outbox: &Outbox, admin: &dyn Admin) -> anyhow::Result<ExitCode> {
     let status = admin.status().await.map_err(|error| explain_act(outbox, error))?;
     let sinks: Vec<_> = status.sinks.iter().map(|s| json!({ "sink": s.sink, "lanes": s.lanes })).collect();
     context.out().data(&json!({ "outbox": &*outbox.name, "sinks": sinks }), || {

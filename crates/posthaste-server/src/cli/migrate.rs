@@ -4,7 +4,7 @@ use super::{Context, explain};
 use crate::config::{Config, Outbox};
 use crate::output::time;
 use clap::{Args, Subcommand};
-use posthaste_postgres::migrate::{self, Outcome, Status};
+use posthaste_postgres::migrate::{Outcome, Status};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -15,9 +15,10 @@ Examples:
   posthaste migrate sql > posthaste.sql     for a DBA who applies it with psql
 
 `up` may be run again at any time, and by several at once: it does what is
-missing. It makes the schema `posthaste`, and three roles where that is
-permitted: one for the application (append only), one for the relay, one for
-administration. Their names are in [outbox.roles].";
+missing. On PostgreSQL it makes the schema `posthaste`, and three roles where
+that is permitted: one for the application (append only), one for the relay,
+one for administration. Their names are in [outbox.roles]. In a SQLite file it
+makes tables whose names begin with `posthaste_`, and the file if need be.";
 
 const UP_EXAMPLES: &str = "\
 Examples:
@@ -74,8 +75,7 @@ pub(crate) async fn run(context: &Context, args: MigrateArgs) -> anyhow::Result<
 async fn up(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
     let mut outcomes = Vec::new();
     for outbox in context.outboxes(config)? {
-        let outcome =
-            migrate::up(&outbox.postgres, &outbox.roles).await.map_err(|error| explain(outbox, error))?;
+        let outcome = outbox.database.migrate().await.map_err(|error| explain(outbox, error))?;
         outcomes.push((outbox, outcome));
     }
     let json: Vec<_> = outcomes
@@ -90,7 +90,7 @@ async fn up(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
 
 /// Statements that are left over are no failure: they are for somebody who may run them.
 fn draw_outcome(outbox: &Outbox, outcome: &Outcome) -> String {
-    let place = format!("outbox {}, schema {}", outbox.name, outbox.postgres.schema);
+    let place = format!("outbox {}, {}", outbox.name, outbox.database.place());
     let mut text = match outcome.applied.as_slice() {
         [] => format!("{place}: nothing to apply"),
         applied => format!("{place}: applied {}", versions(applied)),
@@ -110,7 +110,7 @@ fn versions(versions: &[(i32, String)]) -> String {
 async fn status(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
     let mut answers = Vec::new();
     for outbox in context.outboxes(config)? {
-        let status = migrate::status(&outbox.postgres).await.map_err(|error| explain(outbox, error))?;
+        let status = outbox.database.migrations().await.map_err(|error| explain(outbox, error))?;
         answers.push((outbox, status));
     }
     let json: Vec<_> =
@@ -123,19 +123,15 @@ async fn status(context: &Context, config: &Config) -> anyhow::Result<ExitCode> 
 }
 
 fn draw_status(outbox: &Outbox, status: &Status) -> String {
-    let place = format!("outbox {}, schema {}", outbox.name, outbox.postgres.schema);
+    let place = format!("outbox {}, {}", outbox.name, outbox.database.place());
     let version = match status.current {
         None => "not set up yet".to_owned(),
         Some(version) => format!("version {version}, this binary knows {}", status.latest),
     };
     let applied = status.applied.iter().map(|applied| {
-        format!(
-            "\n  applied {} ({}) at {} by {}",
-            applied.version,
-            applied.name,
-            time(applied.applied_at),
-            applied.applied_by
-        )
+        let by =
+            if applied.applied_by.is_empty() { String::new() } else { format!(" by {}", applied.applied_by) };
+        format!("\n  applied {} ({}) at {}{by}", applied.version, applied.name, time(applied.applied_at))
     });
     let missing = match status.pending.as_slice() {
         [] => String::new(),
@@ -146,7 +142,7 @@ fn draw_status(outbox: &Outbox, status: &Status) -> String {
 
 fn sql(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
     for outbox in context.outboxes(config)? {
-        let script = migrate::sql(&outbox.postgres.schema, &outbox.roles, &outbox.postgres.limits);
+        let script = outbox.database.script();
         context.out().text(&script.map_err(|error| explain(outbox, error))?)?;
     }
     Ok(ExitCode::SUCCESS)

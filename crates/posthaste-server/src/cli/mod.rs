@@ -16,13 +16,12 @@ mod run;
 mod status;
 mod time;
 
-use crate::config::{Config, Flags, LogFormat, Outbox, scrub};
+use crate::config::{Config, Flags, LogFormat, Outbox};
 use crate::logging;
 use crate::output::{Out, Usage, remark};
 use clap::{Args, Parser, Subcommand};
-use posthaste::admin::{Actor, AdminError};
+use posthaste::admin::{Actor, Admin, AdminError};
 use posthaste::store::StoreError;
-use posthaste_postgres::PostgresAdmin;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -203,8 +202,8 @@ pub(crate) fn host() -> String {
 }
 
 /// Connects for looking and acting.
-pub(crate) async fn admin(outbox: &Outbox) -> anyhow::Result<PostgresAdmin> {
-    PostgresAdmin::connect(outbox.postgres.clone()).await.map_err(|error| explain(outbox, error))
+pub(crate) async fn admin(outbox: &Outbox) -> anyhow::Result<Box<dyn Admin>> {
+    outbox.database.admin().await.map_err(|error| explain(outbox, error))
 }
 
 /// A store's error in an operator's words: what happened, what it means for the events, what to do.
@@ -213,7 +212,7 @@ pub(crate) fn explain(outbox: &Outbox, error: StoreError) -> anyhow::Error {
     let advice = match &error {
         StoreError::Transient { outcome_known, .. } => {
             let outcome = if *outcome_known { "Nothing was changed." } else { "It is not known whether the change was made: look before you repeat it." };
-            let url = scrub(&outbox.postgres.url);
+            let url = outbox.database.address();
             format!("{outcome} Appended events stay in the database and are delivered when it can be reached. Check that the server is up and that {url} is right, then try again.")
         }
         StoreError::Fatal(_) => "No event is lost: what was appended stays in the database. `posthaste doctor` shows what is missing.".to_owned(),

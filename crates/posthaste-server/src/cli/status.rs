@@ -5,7 +5,6 @@ use crate::config::{Config, Outbox};
 use crate::output::{bytes, count, plural, seconds, table, time};
 use clap::Args;
 use posthaste::admin::{Admin, LaneStatus, OutboxStatus, SinkStatus};
-use posthaste_postgres::PostgresAdmin;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,7 +67,7 @@ pub(crate) async fn run(context: &Context, args: StatusArgs) -> anyhow::Result<E
     }
 }
 
-async fn take(admins: &[(&Outbox, PostgresAdmin)]) -> anyhow::Result<Picture> {
+async fn take(admins: &[(&Outbox, Box<dyn Admin>)]) -> anyhow::Result<Picture> {
     let mut outboxes = Vec::new();
     for (outbox, admin) in admins {
         let status = admin.status().await.map_err(|error| explain_act(outbox, error))?;

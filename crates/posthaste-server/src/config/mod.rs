@@ -24,13 +24,12 @@ pub(crate) use problem::ConfigError;
 pub(crate) use secret::{scrub, shown_value};
 pub(crate) use section::LogFormat;
 
+use crate::database::Database;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
 use posthaste::route::RouteTable;
 use posthaste::store::StartAt;
 use posthaste_brokers::SinkConfig;
-use posthaste_postgres::PostgresConfig;
-use posthaste_postgres::migrate::Roles;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -65,8 +64,7 @@ pub(crate) struct Flags {
 pub(crate) struct Outbox {
     pub(crate) name: Arc<str>,
     pub(crate) service: Arc<str>,
-    pub(crate) postgres: PostgresConfig,
-    pub(crate) roles: Roles,
+    pub(crate) database: Database,
     pub(crate) lanes: Option<u16>,
     pub(crate) routes: RouteTable,
 }

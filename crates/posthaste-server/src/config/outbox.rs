@@ -4,10 +4,13 @@ use super::Outbox;
 use super::resolve::{Review, check_name};
 use super::section::{File, OutboxSection, RetentionSection, Tls};
 use super::tree::member;
+use crate::database::Database;
 use posthaste::Limits;
 use posthaste::route::{Route, RouteTable};
 use posthaste_postgres::migrate::Roles;
 use posthaste_postgres::{PostgresConfig, Retention, TlsMode};
+#[cfg(feature = "sqlite")]
+use posthaste_sqlite::SqliteConfig;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -37,13 +40,7 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
         outboxes.push(Outbox {
             name: section.name.as_str().into(),
             service: service.as_str().into(),
-            postgres: postgres(review, &path, section),
-            roles: Roles {
-                app: section.roles.app.clone(),
-                relay: section.roles.relay.clone(),
-                admin: section.roles.admin.clone(),
-                create: section.roles.create,
-            },
+            database: database(review, &path, section),
             lanes: section.lanes,
             routes: RouteTable::new(own.collect()),
         });
@@ -51,8 +48,65 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
     outboxes
 }
 
-fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> PostgresConfig {
+/// Which database, by its address.
+fn database(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> Database {
     let url = url(review, path, section);
+    if section.lanes == Some(0) {
+        review.problem(&member(path, "lanes"), "lanes must be at least 1");
+    }
+    if url.starts_with("sqlite:") {
+        #[cfg(feature = "sqlite")]
+        return Database::Sqlite(sqlite(review, path, section, &url));
+        #[cfg(not(feature = "sqlite"))]
+        review.problem(&member(path, "url"), "this binary was built without SQLite (the feature `sqlite`)");
+    }
+    let roles = Roles {
+        app: section.roles.app.clone(),
+        relay: section.roles.relay.clone(),
+        admin: section.roles.admin.clone(),
+        create: section.roles.create,
+    };
+    Database::Postgres { config: Box::new(postgres(review, path, section, url)), roles }
+}
+
+/// A file. What belongs to a server is refused: whoever wrote it expects something that does not happen.
+#[cfg(feature = "sqlite")]
+fn sqlite(review: &mut Review<'_>, path: &str, section: &OutboxSection, url: &str) -> SqliteConfig {
+    let place = member(path, if section.url.is_some() { "url" } else { "url_file" });
+    let mut config = SqliteConfig::from_url(url).unwrap_or_else(|error| {
+        review.problem(&place, error.to_string());
+        SqliteConfig::new("")
+    });
+    let files = [
+        ("password_file", section.password_file.is_some()),
+        ("ca_file", section.ca_file.is_some()),
+        ("cert_file", section.cert_file.is_some()),
+        ("key_file", section.key_file.is_some()),
+        ("tls", section.tls == Tls::VerifyFull),
+        ("pooled", section.pooled),
+        ("flush_before_publish", section.flush_before_publish),
+    ];
+    for (key, _) in files.iter().filter(|(_, set)| *set) {
+        review.problem(&member(path, key), format!("`{key}` has no effect on a SQLite file"));
+    }
+    config.limits = limits(section);
+    let retention = retention(review, &member(path, "retention"), &section.retention);
+    config.retention.events = retention.events;
+    config.retention.idempotency_keys = retention.idempotency_keys;
+    config.retention.dead_letters = retention.dead_letters;
+    config
+}
+
+fn limits(section: &OutboxSection) -> Limits {
+    Limits {
+        topic_bytes_max: section.limits.topic_bytes_max,
+        key_bytes_max: section.limits.key_bytes_max,
+        payload_bytes_max: section.limits.payload_bytes_max,
+        header_bytes_max: section.limits.header_bytes_max,
+    }
+}
+
+fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection, url: String) -> PostgresConfig {
     check_url(review, &member(path, if section.url.is_some() { "url" } else { "url_file" }), &url);
     let mut config = PostgresConfig::new(url);
     check_connection(review, path, section);
@@ -67,12 +121,7 @@ fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> Pos
     config.connections_max = section.connections_max;
     config.connect_timeout = Duration::from_millis(section.connect_timeout_ms);
     config.flush_before_publish = section.flush_before_publish;
-    config.limits = Limits {
-        topic_bytes_max: section.limits.topic_bytes_max,
-        key_bytes_max: section.limits.key_bytes_max,
-        payload_bytes_max: section.limits.payload_bytes_max,
-        header_bytes_max: section.limits.header_bytes_max,
-    };
+    config.limits = limits(section);
     config.retention = retention(review, &member(path, "retention"), &section.retention);
     config
 }
@@ -104,8 +153,9 @@ fn check_url(review: &mut Review<'_>, path: &str, url: &str) {
         None | Some("postgres" | "postgresql") => {}
         // Not a key-value string whose password holds `://`.
         Some(scheme) if scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')) => {
-            let text =
-                format!("`{shown}` begins with {scheme}://, an outbox lives in PostgreSQL: write {LIKE}");
+            let text = format!(
+                "`{shown}` begins with {scheme}://, an outbox lives in PostgreSQL or in a SQLite file: write {LIKE} or sqlite:path/to/file.db"
+            );
             return review.problem(path, text);
         }
         Some(_) => {}
@@ -138,9 +188,6 @@ fn check_connection(review: &mut Review<'_>, path: &str, section: &OutboxSection
     }
     if section.connections_max == 0 {
         review.problem(&member(path, "connections_max"), "connections_max must be at least 1");
-    }
-    if section.lanes == Some(0) {
-        review.problem(&member(path, "lanes"), "lanes must be at least 1");
     }
     if section.schema.is_empty() {
         review.problem(&member(path, "schema"), "schema must not be empty");

@@ -107,17 +107,17 @@ fn a_full_file_becomes_what_the_engine_takes() {
     let [orders, users] = config.outboxes.as_slice() else { panic!("two outboxes") };
     assert_eq!((&*orders.name, &*orders.service, &*users.service), ("orders", "shop", "people"));
     assert_eq!(
-        (orders.lanes, orders.postgres.pooled, orders.postgres.schema.as_str()),
+        (orders.lanes, orders.postgres().pooled, orders.postgres().schema.as_str()),
         (Some(4), true, "ph")
     );
-    assert_eq!(orders.postgres.retention.events.as_secs(), 8 * 3600);
-    assert_eq!(orders.postgres.retention.turn_after.as_secs(), 2 * 3600);
-    assert_eq!(orders.postgres.retention.dead_letters.map(|d| d.as_secs()), Some(30 * 86_400));
+    assert_eq!(orders.postgres().retention.events.as_secs(), 8 * 3600);
+    assert_eq!(orders.postgres().retention.turn_after.as_secs(), 2 * 3600);
+    assert_eq!(orders.postgres().retention.dead_letters.map(|d| d.as_secs()), Some(30 * 86_400));
     assert_eq!(
-        (users.postgres.retention.dead_letters, orders.postgres.limits.payload_bytes_max),
+        (users.postgres().retention.dead_letters, orders.postgres().limits.payload_bytes_max),
         (None, 100)
     );
-    assert_eq!((orders.roles.app.as_str(), orders.roles.relay.as_str()), ("orders_app", "posthaste_relay"));
+    assert_eq!((orders.roles().app.as_str(), orders.roles().relay.as_str()), ("orders_app", "posthaste_relay"));
     assert_eq!((orders.routes.routes().len(), users.routes.routes().len()), (2, 1));
     let route = &orders.routes.routes()[0];
     assert_eq!((&*route.name, route.retry.max_attempts, route.retry.initial_ms), ("orders.*,carts.*", 5, 50));
@@ -255,8 +255,8 @@ fn variables_go_over_the_file() {
     ]);
     let config = config.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.relay.poll_min_ms, 11);
-    assert_eq!(config.outboxes[1].postgres.url, "postgres://elsewhere/users");
-    assert!(config.outboxes[1].postgres.pooled);
+    assert_eq!(config.outboxes[1].postgres().url, "postgres://elsewhere/users");
+    assert!(config.outboxes[1].postgres().pooled);
     assert_eq!(&*config.outboxes[0].service, "2024");
     assert_eq!(config.sinks[1].start_at, StartAt::Now);
     assert_eq!(config.outboxes[0].routes.routes()[1].topics.len(), 3, "topic and topics add up");
@@ -274,7 +274,7 @@ fn a_single_outbox_needs_no_number_and_no_file() {
     ]);
     let config = config.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(
-        (config.outboxes[0].postgres.url.as_str(), config.outboxes[0].postgres.schema.as_str()),
+        (config.outboxes[0].postgres().url.as_str(), config.outboxes[0].postgres().schema.as_str()),
         ("postgres://h/d", "s")
     );
     assert_eq!(config.sinks[0].rate_limit_per_s, Some(5.0));
@@ -323,8 +323,8 @@ fn flags_alone_are_enough_to_start() {
     config.check_runnable().expect("it can run");
     let names: Vec<&str> = config.sinks.iter().map(|sink| &*sink.name).collect();
     assert_eq!(names, ["nats", "nats2", "stdout"]);
-    assert_eq!(config.outboxes[0].postgres.url, "postgres://u:hunter2@h/d");
-    assert_eq!(config.outboxes[0].postgres.schema, "s");
+    assert_eq!(config.outboxes[0].postgres().url, "postgres://u:hunter2@h/d");
+    assert_eq!(config.outboxes[0].postgres().schema, "s");
     assert!(config.outboxes[0].routes.is_total());
     let error = load(&quick(&["kafak"]), &[]).map(|_| ()).expect_err("no such sink");
     assert!(error.starts_with("flag --sink: "), "{error}");
@@ -379,5 +379,35 @@ fn the_example_holds_every_key_with_its_default() {
     }
     for key in section::SINK_OWN {
         assert!(EXAMPLE.contains(key), "{key}");
+    }
+}
+
+impl super::Outbox {
+    fn postgres(&self) -> &posthaste_postgres::PostgresConfig {
+        self.database.postgres().expect("a server").0
+    }
+
+    fn roles(&self) -> &posthaste_postgres::migrate::Roles {
+        self.database.postgres().expect("a server").1
+    }
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn an_outbox_may_be_a_sqlite_file() {
+    let text = "[outbox]\nurl = \"sqlite:orders.db?synchronous=normal\"\nretention.events_hours = 2\nlimits.payload_bytes_max = 99";
+    let config = ok(text);
+    let crate::database::Database::Sqlite(sqlite) = &config.outboxes[0].database else { panic!("no file") };
+    assert_eq!(sqlite.path, std::path::Path::new("orders.db"));
+    assert_eq!(sqlite.synchronous, posthaste_sqlite::Synchronous::Normal);
+    assert_eq!((sqlite.retention.events.as_secs(), sqlite.limits.payload_bytes_max), (7_200, 99));
+    assert_eq!(config.outboxes[0].database.address(), "sqlite:orders.db");
+    for (text, words) in [
+        ("outbox.url = \"sqlite:\"", "names no file"),
+        ("outbox.url = \"sqlite:a.db?cache=shared\"", "synchronous=full"),
+        ("[outbox]\nurl = \"sqlite:a.db\"\npooled = true", "`pooled` has no effect on a SQLite file"),
+    ] {
+        let problem = wrong(text);
+        assert!(problem.contains(words), "{problem}");
     }
 }

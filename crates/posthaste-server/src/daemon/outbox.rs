@@ -12,8 +12,7 @@ use posthaste::clock::SystemClock;
 use posthaste::relay::{self, DrainOutcome, Health, RelayHandle, RelayPlan, RelaySettings, SinkEntry};
 use posthaste::route::RouteTable;
 use posthaste::sink::Sink;
-use posthaste::store::{StartAt, StoreError};
-use posthaste_postgres::PostgresStore;
+use posthaste::store::{StartAt, Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -87,10 +86,10 @@ impl OutboxLife {
     }
 
     /// Connects, however long that takes. `None`: told to stop first.
-    async fn connect(&mut self) -> Option<Result<PostgresStore, StoreError>> {
+    async fn connect(&mut self) -> Option<Result<Arc<dyn Store>, StoreError>> {
         let (mut pause, longest) = CONNECT_PAUSE;
         loop {
-            let attempt = PostgresStore::connect(self.outbox.postgres.clone());
+            let attempt = self.outbox.database.store();
             let connected = tokio::select! {
                 connected = attempt => connected,
                 _ = self.stop.wait_for(|stop| *stop) => return None,
@@ -111,7 +110,7 @@ impl OutboxLife {
         }
     }
 
-    fn start(&self, store: PostgresStore) -> RelayHandle {
+    fn start(&self, store: Arc<dyn Store>) -> RelayHandle {
         let entry = |part: &SinkPart| SinkEntry {
             name: Arc::clone(&part.name),
             sink: Arc::clone(&part.sink),
@@ -122,10 +121,10 @@ impl OutboxLife {
             outbox: Arc::clone(&self.outbox.name),
             service: Arc::clone(&self.outbox.service),
             relay: Arc::clone(&self.relay),
-            store: Arc::new(RatedStore::new(Arc::new(store), self.rates.clone())),
+            store: Arc::new(RatedStore::new(store, self.rates.clone())),
             sinks: self.sinks.iter().map(entry).collect(),
             routes: self.routes.borrow().clone(),
-            limits: self.outbox.postgres.limits,
+            limits: self.outbox.database.limits(),
             lanes: self.outbox.lanes,
         };
         let (settings, routes) = (self.settings.clone(), self.routes.clone());

@@ -5,7 +5,6 @@ use crate::config::Outbox;
 use posthaste::admin::{Admin, OutboxStatus, SinkStatus};
 use posthaste::task::{Task, spawn};
 use posthaste::telemetry;
-use posthaste_postgres::PostgresAdmin;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -56,12 +55,10 @@ pub(crate) fn watch(outbox: Outbox) -> Task<()> {
     })
 }
 
-async fn look(outbox: &Outbox, admin: &mut Option<PostgresAdmin>) -> Result<OutboxStatus, String> {
+async fn look(outbox: &Outbox, admin: &mut Option<Box<dyn Admin>>) -> Result<OutboxStatus, String> {
     let admin = match admin {
         Some(admin) => admin,
-        None => {
-            admin.insert(PostgresAdmin::connect(outbox.postgres.clone()).await.map_err(|e| e.to_string())?)
-        }
+        None => admin.insert(outbox.database.admin().await.map_err(|error| error.to_string())?),
     };
     admin.status().await.map_err(|error| error.to_string())
 }

@@ -159,7 +159,10 @@ pub(crate) async fn run(context: &Context, args: BenchArgs) -> anyhow::Result<Ex
     let setup = Setup { sink: "check", target: &common.sink, order: common.order.into() };
     let (_, config) = setup.write(common, &scratch)?;
     let Some(outbox) = config.outboxes.first() else { bail!("the configuration has no outbox") };
-    let ground = Ground::make(outbox.postgres.clone(), &outbox.roles).await?;
+    let Some((postgres, roles)) = outbox.database.postgres() else {
+        bail!("bench measures an outbox in PostgreSQL; give it a scratch database with --store")
+    };
+    let ground = Ground::make(postgres.clone(), roles).await?;
     let load = Arc::new(Load::new(common.payload_bytes, common.keys, common.spread));
     let bench = Bench { common, ground: &ground, load, scratch };
     // The ground is left in every case: dropping the measurement ends its relay first.

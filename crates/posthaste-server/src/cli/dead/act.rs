@@ -15,7 +15,6 @@ use crate::output::{Usage, is_interactive, plural, remark, thousands};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste::admin::{Actor, Admin, DeadAct, DeadFilter};
-use posthaste_postgres::PostgresAdmin;
 use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
@@ -83,7 +82,7 @@ struct Done {
 pub(super) async fn run(
     context: &Context,
     outbox: &Outbox,
-    admin: &PostgresAdmin,
+    admin: &dyn Admin,
     act: DeadAct,
     args: ActArgs,
 ) -> anyhow::Result<ExitCode> {
@@ -154,7 +153,7 @@ struct Pace {
 }
 
 async fn chunks(
-    admin: &PostgresAdmin,
+    admin: &dyn Admin,
     filter: &DeadFilter,
     act: DeadAct,
     actor: &Actor,

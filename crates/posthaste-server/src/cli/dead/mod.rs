@@ -8,7 +8,6 @@ use crate::output::{bytes, time as shown_time};
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
 use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter};
-use posthaste_postgres::PostgresAdmin;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use uuid::Uuid;
@@ -141,21 +140,21 @@ pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<Exi
     }
     let config = context.config()?;
     let outbox = context.outbox(&config)?;
-    let admin = admin(outbox).await?;
+    let admin = &*admin(outbox).await?;
     match args.act {
         DeadCommand::List { filter, limit, after } => {
-            list(context, outbox, &admin, filter.filter(), after, limit).await
+            list(context, outbox, admin, filter.filter(), after, limit).await
         }
-        DeadCommand::Show { id, raw } => show(context, outbox, &admin, id, raw).await,
-        DeadCommand::Replay(args) => act::run(context, outbox, &admin, DeadAct::Replay, args).await,
-        DeadCommand::Discard(args) => act::run(context, outbox, &admin, DeadAct::Discard, args).await,
+        DeadCommand::Show { id, raw } => show(context, outbox, admin, id, raw).await,
+        DeadCommand::Replay(args) => act::run(context, outbox, admin, DeadAct::Replay, args).await,
+        DeadCommand::Discard(args) => act::run(context, outbox, admin, DeadAct::Discard, args).await,
     }
 }
 
 async fn list(
     context: &Context,
     outbox: &Outbox,
-    admin: &PostgresAdmin,
+    admin: &dyn Admin,
     filter: DeadFilter,
     after: i64,
     limit: i64,
@@ -193,7 +192,7 @@ fn draw(letter: &DeadLetter) -> String {
 async fn show(
     context: &Context,
     outbox: &Outbox,
-    admin: &PostgresAdmin,
+    admin: &dyn Admin,
     id: Uuid,
     raw: bool,
 ) -> anyhow::Result<ExitCode> {

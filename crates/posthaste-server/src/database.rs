@@ -1,0 +1,150 @@
+//! The database of an outbox: which one it is, and what is asked of it.
+//!
+//! Everything else in this program knows the seams only. A further kind of store is a variant here.
+
+use crate::config::scrub;
+use posthaste::Limits;
+use posthaste::admin::{Admin, AdminError};
+use posthaste::sink::Finding;
+use posthaste::store::{Store, StoreError};
+use posthaste_postgres::doctor::Bounds;
+use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
+use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
+#[cfg(feature = "sqlite")]
+use posthaste_sqlite::{SqliteAdmin, SqliteConfig, SqliteStore};
+use std::sync::Arc;
+
+/// One database, as configured. It has no `Debug`: it may hold a password.
+#[derive(Clone)]
+pub(crate) enum Database {
+    /// A schema on a server.
+    Postgres {
+        /// How to reach it.
+        config: Box<PostgresConfig>,
+        /// Who may do what in it.
+        roles: Roles,
+    },
+    /// A file.
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteConfig),
+}
+
+impl Database {
+    /// Opens it for a relay.
+    pub(crate) async fn store(&self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Self::Postgres { config, .. } => Arc::new(PostgresStore::connect((**config).clone()).await?),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => Arc::new(SqliteStore::connect(config.clone()).await?),
+        })
+    }
+
+    /// Opens it for looking and acting.
+    pub(crate) async fn admin(&self) -> Result<Box<dyn Admin>, StoreError> {
+        Ok(match self {
+            Self::Postgres { config, .. } => Box::new(PostgresAdmin::connect((**config).clone()).await?),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => Box::new(SqliteAdmin::connect(config.clone()).await?),
+        })
+    }
+
+    /// Checks every assumption. Also of a database that [`admin`](Self::admin) refuses: that one has something to be
+    /// found.
+    pub(crate) async fn examine(&self, bounds: &Bounds) -> Result<Vec<Finding>, AdminError> {
+        match self {
+            Self::Postgres { config, .. } => PostgresAdmin::new((**config).clone()).doctor_with(bounds).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => SqliteAdmin::new(config.clone()).doctor().await,
+        }
+    }
+
+    /// Sets the outbox up, or brings it up to date.
+    pub(crate) async fn migrate(&self) -> Result<Outcome, StoreError> {
+        match self {
+            Self::Postgres { config, roles } => migrate::up(config, roles).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => {
+                let applied = posthaste_sqlite::migrate::up(config)?.applied;
+                Ok(Outcome { applied, to_run_by_hand: Vec::new() })
+            }
+        }
+    }
+
+    /// What is set up and what is missing.
+    pub(crate) async fn migrations(&self) -> Result<Status, StoreError> {
+        match self {
+            Self::Postgres { config, .. } => migrate::status(config).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => {
+                let status = posthaste_sqlite::migrate::status(config)?;
+                let applied = status.applied.into_iter().map(|one| migrate::Applied {
+                    version: one.version,
+                    name: one.name,
+                    applied_at: one.applied_at,
+                    // A file knows no users.
+                    applied_by: String::new(),
+                });
+                Ok(Status {
+                    current: status.current,
+                    latest: status.latest,
+                    applied: applied.collect(),
+                    pending: status.pending,
+                })
+            }
+        }
+    }
+
+    /// All of it as SQL, without a database.
+    pub(crate) fn script(&self) -> Result<String, StoreError> {
+        match self {
+            Self::Postgres { config, roles } => migrate::sql(&config.schema, roles, &config.limits),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => Ok(posthaste_sqlite::migrate::sql()),
+        }
+    }
+
+    /// What an append accepts.
+    pub(crate) fn limits(&self) -> Limits {
+        match self {
+            Self::Postgres { config, .. } => config.limits,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => config.limits,
+        }
+    }
+
+    /// Its address, without secrets.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Postgres { config, .. } => scrub(&config.url),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => format!("sqlite:{}", config.path.display()),
+        }
+    }
+
+    /// Where in it the outbox is, for people.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::Postgres { config, .. } => format!("schema {}", config.schema),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => format!("file {}", config.path.display()),
+        }
+    }
+
+    /// The server and its roles, where it is one.
+    pub(crate) fn postgres(&self) -> Option<(&PostgresConfig, &Roles)> {
+        match self {
+            Self::Postgres { config, roles } => Some((config, roles)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => None,
+        }
+    }
+}
+
+/// Names of the checks that [`Database::examine`] makes, by kind.
+pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
+    vec![
+        ("outbox", posthaste_postgres::doctor::CHECKS),
+        #[cfg(feature = "sqlite")]
+        ("outbox (SQLite)", posthaste_sqlite::CHECKS),
+    ]
+}
