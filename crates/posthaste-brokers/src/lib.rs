@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 /// A sink as configuration describes it: `type` names the broker, the rest are its options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum SinkConfig {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// How the base delay grows with the attempt number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Curve {
     /// `min(initial · 2^(n-1), max)`
@@ -18,6 +19,7 @@ pub enum Curve {
 
 /// The retry policy of a route.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
     /// Attempts before an event is dead. 15 with the other defaults last about 13 minutes: longer than

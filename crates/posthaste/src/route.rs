@@ -167,6 +167,7 @@ impl Template {
 
 /// What is put around the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Envelope {
     /// The bytes as they are; metadata travels in headers.
@@ -178,6 +179,7 @@ pub enum Envelope {
 
 /// A check of the payload before it is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Validate {
     /// None.
@@ -189,6 +191,7 @@ pub enum Validate {
 
 /// Order of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// First deliveries of a key keep append order; a failing event holds back its own key only.
@@ -200,6 +203,7 @@ pub enum Order {
 
 /// What the death of an event means for its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnDead {
     /// Later events of the key go on.

@@ -186,6 +186,7 @@ pub enum Detained {
 
 /// Class of an error, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorClass {
     /// May pass.

@@ -89,9 +89,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Options of a NATS sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NatsConfig {
     /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
     pub url: Urls,
     /// How long a message may take from the call to the acknowledgement.
     #[serde(default = "delivery_timeout_ms")]
@@ -104,12 +106,14 @@ pub struct NatsConfig {
     pub user: Option<String>,
     /// The user's password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<Secret>,
     /// A file with the user's password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     /// A token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub token: Option<Secret>,
     /// A file with a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]

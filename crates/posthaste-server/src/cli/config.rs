@@ -2,7 +2,7 @@
 //! to start from.
 
 use super::{Context, show_warnings};
-use crate::config::{Config, ConfigError, EXAMPLE};
+use crate::config::{Config, ConfigError, EXAMPLE, schema};
 use crate::output::plural;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ Examples:
   posthaste config check      exit code 2, and why, if it cannot be used
   posthaste config show       every key as it is in force; secrets masked
   posthaste config example    a file to start from, every key explained
+  posthaste config schema     JSON schema of the file, for editors
 
 A small posthaste.toml:
 
@@ -45,6 +46,13 @@ Examples:
   posthaste config show
   POSTHASTE_RELAY__POLL_MAX_MS=500 posthaste config show --json | jq .relay";
 
+const SCHEMA_EXAMPLES: &str = "\
+Examples:
+  posthaste config schema > posthaste.schema.json
+
+With `#:schema ./posthaste.schema.json` as the first line of posthaste.toml,
+editors that know TOML schemas complete and check its keys.";
+
 const EXAMPLE_EXAMPLES: &str = "\
 Examples:
   posthaste config example > posthaste.toml";
@@ -68,12 +76,16 @@ enum ConfigAct {
     /// Print a file with every key, its default and what it does
     #[command(after_help = EXAMPLE_EXAMPLES)]
     Example,
+    /// Print the file's JSON schema, for editors
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema,
 }
 
 pub(crate) fn run(context: &Context, args: ConfigArgs) -> anyhow::Result<ExitCode> {
     match args.act {
         ConfigAct::Check => check(context, &context.config()?)?,
         ConfigAct::Example => context.out().text(EXAMPLE)?,
+        ConfigAct::Schema => context.out().text(&serde_json::to_string_pretty(&schema())?)?,
         ConfigAct::Show => {
             let shown = without_null(context.config()?.shown());
             let toml = toml::to_string_pretty(&shown)?;

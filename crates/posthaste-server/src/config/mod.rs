@@ -13,7 +13,10 @@
 mod env;
 mod outbox;
 mod problem;
+#[cfg(test)]
+mod reference;
 mod resolve;
+mod schema;
 mod secret;
 mod section;
 #[cfg(test)]
@@ -21,6 +24,7 @@ mod tests;
 mod tree;
 
 pub(crate) use problem::ConfigError;
+pub(crate) use schema::schema;
 pub(crate) use secret::{scrub, shown_value};
 pub(crate) use section::LogFormat;
 

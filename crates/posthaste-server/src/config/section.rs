@@ -8,26 +8,34 @@ use posthaste::relay::RelaySettings;
 use posthaste::retry::RetryPolicy;
 use posthaste::route::{Envelope, OnDead, Order, Validate};
 use posthaste::store::StartAt;
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The whole file.
-#[derive(Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct File {
+    /// Label `service` of the metrics and `source` header of every message; the outbox's name by default.
     pub(crate) service: Option<String>,
+    /// The engine, shared by all outboxes.
     pub(crate) relay: RelaySettings,
+    /// Metrics and health.
     pub(crate) http: Http,
+    /// Log lines.
     pub(crate) log: Log,
+    /// One for each database.
     pub(crate) outbox: Vec<OutboxSection>,
+    /// Where events go, by name.
     pub(crate) sinks: BTreeMap<String, serde_json::Value>,
+    /// Which topics go to which sinks. Of the routes to a sink, the first that matches applies.
     pub(crate) route: Vec<RouteSection>,
 }
 
 /// `[http]`: metrics and health.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Http {
     /// Address, or `off`. Loopback by default: the metrics tell names of topics and hosts.
@@ -41,9 +49,10 @@ impl Default for Http {
 }
 
 /// `[log]`.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Log {
+    /// For people, or one JSON object a line.
     pub(crate) format: LogFormat,
     /// A level, or directives as `RUST_LOG` takes them.
     pub(crate) level: String,
@@ -56,7 +65,7 @@ impl Default for Log {
 }
 
 /// How log lines look: for people, or one JSON object a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
     Human,
@@ -64,27 +73,46 @@ pub(crate) enum LogFormat {
 }
 
 /// `[[outbox]]`.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OutboxSection {
+    /// Unique among the outboxes; `--outbox NAME` chooses one.
     pub(crate) name: String,
+    /// Overrides the one at the top.
     pub(crate) service: Option<String>,
+    /// `postgres://user@host:port/database`, or `host=… dbname=…`.
     pub(crate) url: Option<String>,
+    /// A file that holds the URL, instead of `url`.
     pub(crate) url_file: Option<PathBuf>,
+    /// A file that holds the password, read again at each connect.
     pub(crate) password_file: Option<PathBuf>,
+    /// `verify-full` checks certificate and host name; there is no weaker mode.
     pub(crate) tls: Tls,
+    /// Authority of the server's certificate (PEM).
     pub(crate) ca_file: Option<PathBuf>,
+    /// Client certificate (PEM).
     pub(crate) cert_file: Option<PathBuf>,
+    /// Its key (PEM).
     pub(crate) key_file: Option<PathBuf>,
+    /// The database schema where everything of ours lives.
     pub(crate) schema: String,
+    /// Behind a pooler in transaction mode.
     pub(crate) pooled: bool,
+    /// Off for applications that use PREPARE TRANSACTION.
     pub(crate) wakeups: bool,
+    /// Connections for reading and settling.
     pub(crate) connections_max: usize,
+    /// Give up a connection attempt after this long.
     pub(crate) connect_timeout_ms: u64,
+    /// How many to create if there are none yet; afterwards the database's number counts.
     pub(crate) lanes: Option<u16>,
+    /// For applications that commit with `synchronous_commit = off`.
     pub(crate) flush_before_publish: bool,
+    /// How long things are kept.
     pub(crate) retention: RetentionSection,
+    /// What an append accepts.
     pub(crate) limits: LimitsSection,
+    /// Database roles that `migrate` grants to.
     pub(crate) roles: RolesSection,
 }
 
@@ -115,7 +143,7 @@ impl Default for OutboxSection {
 }
 
 /// TLS towards the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Tls {
     Disable,
@@ -123,12 +151,16 @@ pub(crate) enum Tls {
 }
 
 /// How long things are kept. Hours and days may be fractions.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RetentionSection {
+    /// Events are kept at least this long.
     pub(crate) events_hours: f64,
+    /// The current segment is closed when it is this old; a quarter of `events_hours` by default.
     pub(crate) turn_after_hours: Option<f64>,
+    /// Or this large.
     pub(crate) turn_mib: u64,
+    /// Idempotency keys are remembered at least this long.
     pub(crate) idempotency_hours: f64,
     /// 0 keeps dead letters for ever.
     pub(crate) dead_letter_days: f64,
@@ -147,12 +179,16 @@ impl Default for RetentionSection {
 }
 
 /// What an append accepts.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsSection {
+    /// Longest topic.
     pub(crate) topic_bytes_max: usize,
+    /// Longest key.
     pub(crate) key_bytes_max: usize,
+    /// Largest payload.
     pub(crate) payload_bytes_max: usize,
+    /// All header names and values together.
     pub(crate) header_bytes_max: usize,
 }
 
@@ -169,11 +205,14 @@ impl Default for LimitsSection {
 }
 
 /// Names of the database roles that `migrate` grants to.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RolesSection {
+    /// May append.
     pub(crate) app: String,
+    /// May relay.
     pub(crate) relay: String,
+    /// May look and act.
     pub(crate) admin: String,
     /// Create them where that is permitted.
     pub(crate) create: bool,
@@ -191,11 +230,14 @@ impl Default for RolesSection {
 }
 
 /// Our own keys in a sink's table; the rest belongs to the sink.
-#[derive(Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SinkOwn {
+    /// Where a new sink begins: `auto`, `now`, `earliest`, or behind a number of the log.
     #[serde(with = "start_at")]
+    #[schemars(schema_with = "start_at::schema")]
     pub(crate) start_at: StartAt,
+    /// Classes of error codes, against the sink's own judgement.
     pub(crate) classes: ClassOverrides,
     /// Events a second over all relays. An operator's `posthaste rate` goes before it.
     pub(crate) rate_limit_per_s: Option<f64>,
@@ -205,20 +247,32 @@ pub(crate) struct SinkOwn {
 pub(crate) const SINK_OWN: [&str; 3] = ["start_at", "classes", "rate_limit_per_s"];
 
 /// `[[route]]`.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RouteSection {
+    /// For `pause --route` and messages; its topics by default.
     pub(crate) name: Option<String>,
+    /// One pattern.
     pub(crate) topic: Option<String>,
+    /// Patterns; `*` stands for any run of characters.
     pub(crate) topics: Vec<String>,
+    /// One sink.
     pub(crate) sink: Option<String>,
+    /// Names of sinks.
     pub(crate) sinks: Vec<String>,
+    /// Address at the broker: text with `{topic}`, `{key}`, `{type}`, `{header:NAME}`.
     pub(crate) destination: String,
+    /// What is put around the payload.
     pub(crate) envelope: Envelope,
+    /// What is checked of the payload.
     pub(crate) validate: Validate,
+    /// An event without a key is a dead letter.
     pub(crate) require_key: bool,
+    /// Whether events of a key wait for each other.
     pub(crate) order: Order,
+    /// What the death of an event means for its key.
     pub(crate) on_dead: OnDead,
+    /// When to try again.
     pub(crate) retry: RetryPolicy,
     /// Outboxes it applies to; none named: all of them.
     pub(crate) outboxes: Vec<String>,
@@ -247,6 +301,15 @@ impl Default for RouteSection {
 /// `"auto"`, `"now"`, `"earliest"` or a number of the log.
 mod start_at {
     use super::*;
+
+    pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "anyOf": [
+                { "type": "string", "enum": ["auto", "now", "earliest"] },
+                { "type": "integer", "minimum": 0 },
+            ]
+        })
+    }
 
     pub(super) fn serialize<S: Serializer>(start: &StartAt, out: S) -> Result<S::Ok, S::Error> {
         match start {

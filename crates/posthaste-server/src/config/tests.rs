@@ -32,7 +32,7 @@ fn load(flags: &Flags, variables: &[(&str, &str)]) -> Result<Config, String> {
     Config::load_with(flags, variables).map_err(|error| error.to_string())
 }
 
-fn ok(text: &str) -> Config {
+pub(super) fn ok(text: &str) -> Config {
     File::new(text).load(&[]).unwrap_or_else(|error| panic!("{error}"))
 }
 

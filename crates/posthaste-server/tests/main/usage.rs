@@ -54,6 +54,7 @@ fn help_teaches_with_examples() {
         "config check",
         "config show",
         "config example",
+        "config schema",
         "completions",
     ];
     for command in commands {

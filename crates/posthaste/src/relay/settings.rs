@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Settings of the engine, shared by all outboxes of a process.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RelaySettings {
     /// Most events in one page. 2,048 is where a bare SELECT loop stops getting faster.

@@ -1,0 +1,37 @@
+//! The JSON schema of posthaste.toml, for editors. It comes from the very types that the file is read into,
+//! so that it cannot know other keys than they do.
+//!
+//! Three places are not what their types say, because the file is read in two steps: a single outbox may be
+//! a table instead of a list of one, and a sink's table belongs half to us and half to its broker.
+
+use super::section::{File, SINK_OWN, SinkOwn};
+use posthaste_brokers::SinkConfig;
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+/// The schema of the whole file.
+pub(crate) fn schema() -> Value {
+    // Inline: a sink's variants get keys of ours, and one definition may not be shared with anything else.
+    let settings = || SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let of = |schema: schemars::Schema| schema.to_value();
+    let mut file = of(settings().into_generator().into_root_schema_for::<File>());
+    let own = of(settings().into_generator().into_root_schema_for::<SinkOwn>());
+    let sink = of(settings().into_generator().into_root_schema_for::<SinkConfig>());
+    file["title"] = json!("posthaste.toml");
+    let outbox = file["properties"]["outbox"]["items"].take();
+    let list = json!({ "type": "array", "items": outbox });
+    file["properties"]["outbox"] = json!({ "anyOf": [outbox, list] });
+    file["properties"]["sinks"] = json!({ "type": "object", "additionalProperties": with_own(sink, &own) });
+    file
+}
+
+/// Each kind of sink also takes the keys that all sinks have.
+fn with_own(mut sink: Value, own: &Value) -> Value {
+    for kind in sink["oneOf"].as_array_mut().into_iter().flatten() {
+        kind["properties"]["type"]["description"] = json!("What kind of sink it is.");
+        for key in SINK_OWN {
+            kind["properties"][key] = own["properties"][key].clone();
+        }
+    }
+    sink["oneOf"].take().as_array().map_or(Value::Null, |kinds| json!({ "oneOf": kinds }))
+}
