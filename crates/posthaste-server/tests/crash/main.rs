@@ -8,6 +8,8 @@
 
 mod points;
 mod rig;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Postgres, PostgresOptions, Version};
