@@ -64,10 +64,6 @@ impl Scratch {
         Self(path)
     }
 
-    pub(crate) fn write(&self, text: &str) {
-        std::fs::write(&self.0, text).expect("the temporary directory can be written to");
-    }
-
     pub(crate) fn path(&self) -> &str {
         self.0.to_str().expect("temporary paths are UTF-8")
     }

@@ -189,14 +189,15 @@ async fn hangup_applies_what_can_change_and_names_the_rest() {
     let changed = base
         .replace("max_attempts = 3", "max_attempts = 4")
         .replace("type = \"stdout\"", "type = \"null\"\nrate_limit_per_s = 9");
-    file.write(&format!("{changed}[relay]\npoll_max_ms = 777\nlease_ttl_ms = 30000\n"));
+    let write = |text: &str| std::fs::write(&file.0, text).expect("it is ours");
+    write(&format!("{changed}[relay]\npoll_max_ms = 777\nlease_ttl_ms = 30000\n"));
     daemon.signal(Signal::HUP);
     daemon.says("SIGHUP: relay.poll_max_ms: 5000 → 777");
     daemon.says("SIGHUP: route.*.retry.max_attempts: 3 → 4");
     daemon.says("SIGHUP: sinks.out.rate_limit_per_s: not set → 9");
     daemon.says("SIGHUP: takes effect at the next start: sinks.out.type: \"stdout\" → \"null\"");
     daemon.says("SIGHUP: takes effect at the next start: relay.lease_ttl_ms: 20000 → 30000");
-    file.write("[relay]\npoll_maxms = 1\n");
+    write("[relay]\npoll_maxms = 1\n");
     daemon.signal(Signal::HUP);
     daemon.says("cannot be used, nothing was changed");
     daemon.stop();
