@@ -18,6 +18,11 @@ pub(super) struct Owned {
     pub(super) paused: bool,
     /// Given up: nothing more goes out, and at this time it goes whatever is in hand.
     pub(super) leaving: Option<Instant>,
+    /// The committed position as far as the file has it. Whatever is given back is given back from here: an
+    /// acknowledgement that is still being written is then revoked, and was not written either.
+    durable: i64,
+    /// Acknowledgements that are being written.
+    settling: usize,
     /// How often a former owner died here, and up to which position it may have read.
     crashes: u32,
     suspect_until: i64,
@@ -25,8 +30,22 @@ pub(super) struct Owned {
 
 impl Owned {
     pub(super) fn new(row: i64, epoch: i64, from: i64) -> Self {
-        let hand = Hand::new(from);
-        Self { row, epoch, hand, paused: false, leaving: None, crashes: 0, suspect_until: 0 }
+        Self {
+            row,
+            epoch,
+            hand: Hand::new(from),
+            paused: false,
+            leaving: None,
+            durable: from,
+            settling: 0,
+            crashes: 0,
+            suspect_until: 0,
+        }
+    }
+
+    /// Whether nothing of it is in hand, nor being settled.
+    pub(super) fn is_idle(&self) -> bool {
+        self.hand.out() == 0 && self.settling == 0
     }
 
     /// Whether messages go out.
@@ -35,7 +54,7 @@ impl Owned {
     }
 
     pub(super) fn held(&self) -> Held {
-        Held { row: self.row, epoch: self.epoch, committed: self.hand.committed() }
+        Held { row: self.row, epoch: self.epoch, committed: self.durable }
     }
 
     fn delivery(&self, partition: &Partition, stored: StoredMessage, nacks: u32) -> Delivery {
@@ -169,7 +188,7 @@ impl State {
     }
 
     /// Notes acknowledgements. Answers what they are worth so far, and what to commit.
-    pub(super) fn ack(&mut self, tickets: &[Ticket]) -> (Vec<Standing>, Vec<Held>) {
+    pub(super) fn ack(&mut self, tickets: &[Ticket]) -> (Vec<Standing>, Vec<(Partition, Held)>) {
         let mut standings = Vec::with_capacity(tickets.len());
         let mut touched: Vec<&Partition> = Vec::new();
         for ticket in tickets {
@@ -179,17 +198,29 @@ impl State {
                 touched.push(&ticket.partition);
             }
         }
-        let held = touched.iter().filter_map(|partition| self.partitions.get(*partition)).map(Owned::held);
-        (standings, held.collect())
+        let mut held = Vec::with_capacity(touched.len());
+        for partition in touched {
+            if let Some(owned) = self.partitions.get_mut(partition) {
+                owned.settling += 1;
+                let (row, epoch, committed) = (owned.row, owned.epoch, owned.hand.committed());
+                held.push((partition.clone(), Held { row, epoch, committed }));
+            }
+        }
+        (standings, held)
     }
 
-    /// The same answers after the commit: a partition may have turned out to be lost.
-    pub(super) fn standings(&mut self, tickets: &[Ticket], before: Vec<Standing>) -> Vec<Standing> {
-        let again = |(ticket, standing): (&Ticket, Standing)| match standing {
-            Standing::Settled if self.of_ticket(ticket).is_some() => Standing::Settled,
-            _ => Standing::Revoked,
-        };
-        tickets.iter().zip(before).map(again).collect()
+    /// The end of writing acknowledgements: `None` if it failed, else whether the partition was still ours.
+    pub(super) fn acked(&mut self, held: &Held, kept: Option<bool>) {
+        let mut all = self.partitions.values_mut();
+        if let Some(owned) = all.find(|owned| owned.row == held.row && owned.epoch == held.epoch) {
+            owned.settling = owned.settling.saturating_sub(1);
+            if kept == Some(true) {
+                owned.durable = owned.durable.max(held.committed);
+            }
+        }
+        if kept == Some(false) {
+            self.lose(held.row, held.epoch);
+        }
     }
 
     pub(super) fn nack(&mut self, ticket: &Ticket, due: Instant) -> Standing {
@@ -199,10 +230,16 @@ impl State {
         }
     }
 
+    /// Which partition it is, if it is still ours.
+    pub(super) fn partition_of(&self, held: &Held) -> Option<Partition> {
+        let mut all = self.partitions.iter();
+        let of = all.find(|(_, owned)| owned.row == held.row && owned.epoch == held.epoch);
+        of.map(|(partition, _)| partition.clone())
+    }
+
     /// Forgets a partition that is no longer ours.
     pub(super) fn lose(&mut self, row: i64, epoch: i64) {
-        let lost = self.partitions.iter().find(|(_, owned)| owned.row == row && owned.epoch == epoch);
-        let Some(partition) = lost.map(|(partition, _)| partition.clone()) else { return };
+        let Some(partition) = self.partition_of(&Held { row, epoch, committed: 0 }) else { return };
         self.partitions.remove(&partition);
         self.changes.push(Change::Revoked { partition, epoch });
     }

@@ -13,6 +13,7 @@ use crate::heart;
 use crate::writer::WriteError;
 use posthaste::source::{Drained, SourceError};
 use posthaste::store::StoreError;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -78,9 +79,18 @@ async fn beat(inner: &Arc<Inner>) -> Result<(), StoreError> {
         return leave(inner).await;
     }
     let held = beat.held.clone();
-    let path = Arc::clone(&link.path);
-    let beaten: Result<Beaten, WriteError> =
-        link.writer.run(move |tx| Ok(group::beat(tx, &path, &beat)?)).await;
+    let (path, frozen) = (Arc::clone(&link.path), Arc::clone(&inner.frozen));
+    let beaten: Result<Beaten, WriteError> = link
+        .writer
+        .run(move |tx| {
+            // The dead take nothing, although their last word is still in the queue.
+            if frozen.load(Ordering::SeqCst) {
+                Err(WriteError::Closed)
+            } else {
+                Ok(group::beat(tx, &path, &beat)?)
+            }
+        })
+        .await;
     apply(inner, &held, beaten?);
     give_back(inner).await
 }
@@ -140,7 +150,7 @@ async fn give_back(inner: &Arc<Inner>) -> Result<(), StoreError> {
         let state = inner.state();
         let leaving = state.partitions.values().filter(|owned| owned.leaving.is_some());
         let over = |owned: &&super::assignment::Owned| {
-            owned.hand.out() == 0 || owned.leaving.is_some_and(|deadline| deadline <= now)
+            owned.is_idle() || owned.leaving.is_some_and(|deadline| deadline <= now)
         };
         leaving.filter(over).map(|owned| (owned.held(), owned.hand.out() > 0)).collect()
     };

@@ -18,6 +18,7 @@
 //! Read next: `publish.rs` (writing), `group.rs` (leases and positions), `source.rs` (consuming), `sink.rs`.
 
 mod assignment;
+mod config;
 mod file;
 mod group;
 mod hash;
@@ -31,9 +32,10 @@ mod sink;
 mod source;
 mod watch;
 
+pub use config::{LocalConfig, Misfit, SynchronousWord};
 pub use file::{Broker, BrokerConfig};
 pub use hash::partition_of;
 pub use look::{GroupView, StoredMessage, TopicView};
 pub use publish::Outgoing;
-pub use sink::LocalSink;
+pub use sink::{CHECKS, LocalSink};
 pub use source::{LocalSource, SourceConfig};

@@ -33,6 +33,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+/// Names of the checks that the sink makes of its broker.
+pub const CHECKS: &[&str] = &["local_file", "local_durability"];
+
 /// Messages of one transaction, so that the write lock is shared. Calls are not divided: the last one may exceed it.
 const GROUP_MESSAGES_MAX: usize = 5_000;
 

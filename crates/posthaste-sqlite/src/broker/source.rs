@@ -21,6 +21,7 @@ use posthaste::source::{
     Source, SourceError, Standing, StartFrom, Ticket,
 };
 use posthaste::store::StoreError;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -87,6 +88,8 @@ pub(super) struct Inner {
     /// The membership should be looked after now.
     pub(super) beat_now: Notify,
     watch: Watch,
+    /// Set once: no more heartbeats, not even one that is under way.
+    pub(super) frozen: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for LocalSource {
@@ -118,6 +121,7 @@ impl Broker {
             stirred: Notify::new(),
             beat_now: Notify::new(),
             watch: Watch::start(&link.path).map_err(source_error)?,
+            frozen: Arc::default(),
             config,
         });
         let beating = tokio::spawn(beat_on(Arc::clone(&inner)));
@@ -127,8 +131,7 @@ impl Broker {
 
 impl Drop for LocalSource {
     fn drop(&mut self) {
-        self.beating.abort();
-        self.inner.stop_heart();
+        self.freeze();
     }
 }
 
@@ -137,6 +140,7 @@ impl LocalSource {
     /// tests.
     #[doc(hidden)]
     pub fn freeze(&self) {
+        self.inner.frozen.store(true, Ordering::SeqCst);
         self.beating.abort();
         self.inner.stop_heart();
     }
@@ -192,9 +196,7 @@ impl Inner {
         if !changes.is_empty() {
             return Ok(Some(Batch { changes, deliveries: Vec::new() }));
         }
-        if wants.is_empty() {
-            return self.state().take_fault().map_or(Ok(None), Err);
-        }
+        // Also when there is nothing to ask for: a member without partitions hears here that some became free.
         let (wants, found) = self.fetch(wants, limit.bytes).await?;
         let mut state = self.state();
         if found.group_changes != state.group_changes {
@@ -339,32 +341,26 @@ impl Source for LocalSource {
     }
 
     async fn ack(&self, tickets: &[Ticket]) -> Result<Vec<Standing>, SourceError> {
-        let (standings, held) = self.inner.state().ack(tickets);
+        let (mut standings, held) = self.inner.state().ack(tickets);
         if held.is_empty() {
             return Ok(standings);
         }
+        let settling = Settling { inner: &self.inner, held: held.clone() };
         let (group, member) = (Arc::clone(&self.inner.group), Arc::clone(&self.inner.member));
         let writer = self.inner.broker.link().map_err(source_error)?.writer;
-        let committed: Result<Vec<(Held, bool)>, WriteError> = writer
+        let kept: Result<Vec<bool>, WriteError> = writer
             .run(move |tx| {
-                let commit = |held: Held| Ok((group::commit(tx, &group, &member, &held)?, held));
-                let done: rusqlite::Result<Vec<(bool, Held)>> = held.into_iter().map(commit).collect();
-                Ok(done?.into_iter().map(|(kept, held)| (held, kept)).collect())
+                let kept = held.iter().map(|(_, held)| group::commit(tx, &group, &member, held));
+                Ok(kept.collect::<rusqlite::Result<_>>()?)
             })
             .await;
-        let committed = committed.map_err(|error| source_error(error.into()))?;
-        let mut state = self.inner.state();
-        for (held, kept) in committed {
-            if !kept {
-                state.lose(held.row, held.epoch);
+        let kept = kept.map_err(|error| source_error(error.into()))?;
+        let revoked = settling.done(&kept);
+        for (ticket, standing) in tickets.iter().zip(&mut standings) {
+            if revoked.contains(&(ticket.partition.clone(), ticket.epoch)) {
+                *standing = Standing::Revoked;
             }
         }
-        let standings = state.standings(tickets, standings);
-        if state.is_leaving() {
-            self.inner.beat_now.notify_one();
-        }
-        drop(state);
-        self.inner.stirred.notify_one();
         Ok(standings)
     }
 
@@ -454,6 +450,42 @@ impl Source for LocalSource {
             Ok(drained) => Ok(drained),
             Err(_) => release_now(&self.inner).await,
         }
+    }
+}
+
+/// Acknowledgements that are being written. Dropped before its end, the writing failed or nobody waits for it.
+struct Settling<'a> {
+    inner: &'a Inner,
+    held: Vec<(Partition, Held)>,
+}
+
+impl Settling<'_> {
+    /// Notes what became of each partition. Answers which were no longer ours.
+    fn done(mut self, kept: &[bool]) -> Vec<(Partition, i64)> {
+        let mut state = self.inner.state();
+        let mut revoked = Vec::new();
+        for ((partition, held), kept) in self.held.drain(..).zip(kept) {
+            state.acked(&held, Some(*kept));
+            if !kept {
+                revoked.push((partition, held.epoch));
+            }
+        }
+        drop(state);
+        revoked
+    }
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        let mut state = self.inner.state();
+        for (_, held) in self.held.drain(..) {
+            state.acked(&held, None);
+        }
+        if state.is_leaving() {
+            self.inner.beat_now.notify_one();
+        }
+        drop(state);
+        self.inner.stirred.notify_one();
     }
 }
 
