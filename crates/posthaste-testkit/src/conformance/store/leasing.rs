@@ -56,7 +56,7 @@ pub async fn a_renewed_lane_stays(fixture: &impl StoreFixture) {
         let roll = a.store.roll(&held).await.expect("the store answers");
         assert!(roll.lanes[0].owner.as_deref() == Some("a") && !roll.lanes[0].is_free);
         assert!(b.store.take(&lane(SINK, 0)).await.expect("the store answers").is_none());
-        tokio::time::sleep(SHORT / 4).await;
+        tokio::time::sleep(SHORT / 4).await; // pace: less than the lease
     }
     let seqs = append_many(fixture, 1).await;
     let page = read(&lease, WIDE).await;
