@@ -97,7 +97,8 @@ struct Listed {
 
 fn list(context: &Context) -> anyhow::Result<ExitCode> {
     let stores = crate::database::checks();
-    let all = OWN_CHECKS.into_iter().chain(stores).chain(posthaste_brokers::checks());
+    let sinks = crate::config::sink_checks();
+    let all = OWN_CHECKS.into_iter().chain(stores).chain(sinks);
     let listed: Vec<Listed> =
         all.flat_map(|(of, checks)| checks.iter().map(move |check| Listed { of, check })).collect();
     context.out().data(&listed, || {

@@ -19,6 +19,7 @@ mod resolve;
 mod schema;
 mod secret;
 mod section;
+mod sink;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -27,13 +28,13 @@ pub(crate) use problem::ConfigError;
 pub(crate) use schema::schema;
 pub(crate) use secret::{scrub, shown_value};
 pub(crate) use section::LogFormat;
+pub(crate) use sink::{SinkConfig, sink_checks};
 
 use crate::database::Database;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
 use posthaste::route::RouteTable;
 use posthaste::store::StartAt;
-use posthaste_brokers::SinkConfig;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

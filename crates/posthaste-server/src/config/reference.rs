@@ -84,6 +84,11 @@ fn the_reference_is_up_to_date() {
         .as_array()
         .and_then(|kinds| kinds.iter().find(|kind| kind["properties"]["type"]["const"] == "nats"))
         .expect("nats is built in");
+    #[cfg(feature = "sqlite")]
+    let local = top["sinks"]["additionalProperties"]["oneOf"]
+        .as_array()
+        .and_then(|kinds| kinds.iter().find(|kind| kind["properties"]["type"]["const"] == "local"))
+        .expect("local is built in");
     let sections = [
         ("## `[relay]`", &top["relay"]["properties"]),
         ("## `[http]`", &top["http"]["properties"]),
@@ -93,6 +98,8 @@ fn the_reference_is_up_to_date() {
         ("### `limits`", &outbox["limits"]["properties"]),
         ("### `roles`", &outbox["roles"]["properties"]),
         ("### `type = \"nats\"`", &nats["properties"]),
+        #[cfg(feature = "sqlite")]
+        ("### `type = \"local\"`", &local["properties"]),
         ("## `[[route]]`", route),
         ("### `retry`", &route["retry"]["properties"]),
     ];

@@ -8,7 +8,7 @@ use super::section::{File, RouteSection, SINK_OWN, SinkOwn};
 use super::tree::{Tree, member};
 use super::{Config, SinkSetting};
 use posthaste::route::{Pattern, Route, Template, UNROUTED};
-use posthaste_brokers::SinkConfig;
+use super::sink::SinkConfig;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ fn sinks(review: &mut Review<'_>, file: &File) -> Result<Vec<SinkSetting>, Confi
                 "rate_limit_per_s must be above 0; pause a sink to stop it",
             );
         }
-        let config: SinkConfig = problem::read(review.tree, &path, theirs, &SINK_OWN)?;
+        let config = SinkConfig::read(review.tree, &path, theirs)?;
         if let Err(error) = config.check() {
             review.problem(&member(&path, error.option_name()), format!("{path}.{error}"));
         }

@@ -6,6 +6,8 @@
 
 use super::section::{File, SINK_OWN, SinkOwn};
 use posthaste_brokers::SinkConfig;
+#[cfg(feature = "sqlite")]
+use posthaste_sqlite::broker::LocalConfig;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
@@ -17,12 +19,25 @@ pub(crate) fn schema() -> Value {
     let mut file = of(settings().into_generator().into_root_schema_for::<File>());
     let own = of(settings().into_generator().into_root_schema_for::<SinkOwn>());
     let sink = of(settings().into_generator().into_root_schema_for::<SinkConfig>());
+    #[cfg(feature = "sqlite")]
+    let sink = with_local(sink, of(settings().into_generator().into_root_schema_for::<LocalConfig>()));
     file["title"] = json!("posthaste.toml");
     let outbox = file["properties"]["outbox"]["items"].take();
     let list = json!({ "type": "array", "items": outbox });
     file["properties"]["outbox"] = json!({ "anyOf": [outbox, list] });
     file["properties"]["sinks"] = json!({ "type": "object", "additionalProperties": with_own(sink, &own) });
     file
+}
+
+/// The local broker is one more kind.
+#[cfg(feature = "sqlite")]
+fn with_local(mut sink: Value, mut local: Value) -> Value {
+    local["properties"]["type"] = json!({ "type": "string", "const": super::sink::LOCAL });
+    local["required"] = json!(["type"]);
+    if let Some(kinds) = sink["oneOf"].as_array_mut() {
+        kinds.push(local);
+    }
+    sink
 }
 
 /// Each kind of sink also takes the keys that all sinks have.

@@ -1,0 +1,86 @@
+//! A sink as the file describes it: one of the brokers', or the local broker in a file.
+//!
+//! The brokers' crate knows its own kinds and does not know SQLite; the local broker lives with the SQLite store. This is
+//! the one place that knows both.
+
+use super::problem::{self, ConfigError};
+use super::section::SINK_OWN;
+use super::tree::Tree;
+use posthaste::sink::Sink;
+use posthaste_brokers::{BuildError, SinkConfig as BrokerSink};
+#[cfg(feature = "sqlite")]
+use posthaste_sqlite::broker::{Broker, LocalConfig, LocalSink};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The word of the local broker.
+#[cfg(feature = "sqlite")]
+pub(super) const LOCAL: &str = "local";
+
+/// What kind of sink, with its options.
+#[derive(Clone)]
+pub(crate) enum SinkConfig {
+    /// One of the brokers'.
+    Broker(BrokerSink),
+    /// The local broker.
+    #[cfg(feature = "sqlite")]
+    Local(LocalConfig),
+}
+
+/// Names of the checks that `doctor` makes of sinks, by their type.
+pub(crate) fn sink_checks() -> Vec<(&'static str, &'static [&'static str])> {
+    #[allow(unused_mut)]
+    let mut checks = posthaste_brokers::checks();
+    #[cfg(feature = "sqlite")]
+    checks.push((LOCAL, posthaste_sqlite::broker::CHECKS));
+    checks
+}
+
+impl SinkConfig {
+    /// Reads a sink's table, without the keys that all sinks have.
+    pub(super) fn read(tree: &Tree, path: &str, value: Value) -> Result<Self, ConfigError> {
+        #[cfg(feature = "sqlite")]
+        if value.get("type").and_then(Value::as_str) == Some(LOCAL) {
+            let mut value = value;
+            if let Value::Object(table) = &mut value {
+                table.remove("type");
+            }
+            let siblings: Vec<&str> = SINK_OWN.iter().copied().chain(["type"]).collect();
+            return problem::read(tree, path, value, &siblings).map(Self::Local);
+        }
+        problem::read(tree, path, value, &SINK_OWN).map(Self::Broker)
+    }
+
+    /// Checks the words alone: no broker, no file that they name.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        match self {
+            Self::Broker(config) => config.check(),
+            #[cfg(feature = "sqlite")]
+            Self::Local(config) => local(config).map(drop),
+        }
+    }
+
+    /// The same, and the files that the words name.
+    pub(crate) fn check_files(&self) -> Result<(), BuildError> {
+        match self {
+            Self::Broker(config) => config.check_files(),
+            // Its file may be made later: what is wrong with it is an outage, and `doctor` says so.
+            #[cfg(feature = "sqlite")]
+            Self::Local(config) => local(config).map(drop),
+        }
+    }
+
+    /// Makes the sink.
+    pub(crate) async fn build(&self, name: &str) -> Result<Arc<dyn Sink>, BuildError> {
+        match self {
+            Self::Broker(config) => config.build(name).await,
+            #[cfg(feature = "sqlite")]
+            Self::Local(config) => Ok(Arc::new(LocalSink::new(Broker::lazy(local(config)?)))),
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn local(config: &LocalConfig) -> Result<posthaste_sqlite::broker::BrokerConfig, BuildError> {
+    config.broker().map_err(|(option, why)| BuildError::Option { option, why })
+}
