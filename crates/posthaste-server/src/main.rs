@@ -11,6 +11,7 @@ mod config;
 mod daemon;
 mod database;
 mod http;
+mod lifeline;
 mod logging;
 mod output;
 

@@ -9,6 +9,8 @@ mod completions;
 mod config;
 mod control;
 mod dead;
+#[cfg(feature = "sqlite")]
+mod demo;
 mod doctor;
 mod lanes;
 mod migrate;
@@ -97,6 +99,8 @@ enum Command {
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
     Bench(bench::BenchArgs),
+    #[cfg(feature = "sqlite")]
+    Demo(demo::DemoArgs),
 }
 
 /// Runs the command.
@@ -107,6 +111,8 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(args) => config::run(&context, args),
         Command::Completions(args) => completions::run(&context, &args),
         Command::Bench(args) => Box::pin(bench::run(&context, args)).await,
+        #[cfg(feature = "sqlite")]
+        Command::Demo(args) => Box::pin(demo::run(&context, args)).await,
         Command::Migrate(args) => Box::pin(migrate::run(&context, args)).await,
         Command::Append(args) => Box::pin(append::run(&context, args)).await,
         Command::Status(args) => Box::pin(status::run(&context, args)).await,

@@ -40,6 +40,9 @@ pub(crate) struct RunArgs {
     /// Address of metrics and health, or `off` [default: http.listen, 127.0.0.1:7678]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Drain and end when standard input closes, too: with whoever started this
+    #[arg(long)]
+    lifeline: bool,
 }
 
 pub(crate) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> {
@@ -54,5 +57,5 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<Exit
     config.check_runnable()?;
     context.start_logging(&config, &config.log_level)?;
     let format = context.log_format(&config);
-    daemon::run(config, flags, format).await
+    daemon::run(config, flags, format, args.lifeline).await
 }

@@ -21,8 +21,8 @@ pub(crate) use board::Board;
 pub(crate) use sinks::Sinks;
 
 use crate::config::{Config, Flags, LogFormat};
-use crate::http;
 use crate::output::remark;
+use crate::{http, lifeline};
 use anyhow::Context as _;
 use outbox::{OutboxLife, SinkPart};
 use posthaste::relay::DrainOutcome;
@@ -34,9 +34,14 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Runs until a signal.
-pub(crate) async fn run(config: Config, flags: Flags, format: LogFormat) -> anyhow::Result<ExitCode> {
-    let mut signals = Signals::listen()?;
+/// Runs until a signal, or until standard input closes if that is the lifeline.
+pub(crate) async fn run(
+    config: Config,
+    flags: Flags,
+    format: LogFormat,
+    lifeline: bool,
+) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::listen(lifeline)?;
     let metrics = http::install_metrics()?;
     let listener = match config.listen {
         Some(address) => Some(http::bind(address).await?),
@@ -170,15 +175,18 @@ struct Signals {
     term: Signal,
     int: Signal,
     hup: Signal,
+    /// Ends with standard input, once.
+    lifeline: Option<Task<()>>,
 }
 
 impl Signals {
-    fn listen() -> anyhow::Result<Self> {
+    fn listen(lifeline: bool) -> anyhow::Result<Self> {
         let on = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
             term: on(SignalKind::terminate())?,
             int: on(SignalKind::interrupt())?,
             hup: on(SignalKind::hangup())?,
+            lifeline: lifeline.then(|| spawn("lifeline", lifeline::closed())),
         })
     }
 
@@ -187,6 +195,7 @@ impl Signals {
             _ = self.term.recv() => Heard::Stop("SIGTERM"),
             _ = self.int.recv() => Heard::Stop("SIGINT"),
             _ = self.hup.recv() => Heard::Reload,
+            () = cut(&mut self.lifeline) => Heard::Stop("lifeline cut"),
         }
     }
 
@@ -198,6 +207,14 @@ impl Signals {
             }
         }
     }
+}
+
+/// Waits until the lifeline is cut; for ever if there is none, or none any more.
+async fn cut(lifeline: &mut Option<Task<()>>) {
+    let Some(task) = lifeline else { return std::future::pending().await };
+    // A reader that failed is an end of standard input, too.
+    let _ = task.await;
+    *lifeline = None;
 }
 
 enum Heard {

@@ -1,0 +1,81 @@
+//! How far things are, read from the files while others write them. For the view and for the script's cues; the ledger
+//! counts by itself.
+
+use super::stage::{Stage, connect};
+use rusqlite::Connection;
+
+/// What the files say right now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Events in the outbox. Numbers are dense in SQLite, rollbacks included, so the last one is their count.
+    pub(super) committed: u64,
+    pub(super) rolled_back: u64,
+    /// Events up to here are settled by the relay.
+    pub(super) settled: u64,
+    pub(super) dead: u64,
+    /// Events that wait for a retry, and the attempts that were counted for them.
+    pub(super) deferred: u64,
+    pub(super) attempts: u64,
+    /// Epoch of the relay's lease, where a relay holds one.
+    pub(super) epoch: Option<u64>,
+    /// Messages at the broker.
+    pub(super) delivered: u64,
+    /// Effects in billing.
+    pub(super) applied: u64,
+    pub(super) refused: u64,
+}
+
+const ORDERS: &str = "
+select (select coalesce(max(seq), 0) from posthaste_outbox),
+       (select coalesce(max(n), 0) from rolled_back),
+       (select coalesce((select position from posthaste_receipts where sink = 'local' order by n desc limit 1), 0)),
+       (select count(*) from posthaste_dead_letters),
+       (select count(*) from posthaste_deferred),
+       (select coalesce(sum(attempts), 0) from posthaste_deferred),
+       (select max(epoch) from posthaste_lanes where sink = 'local' and owner is not null)";
+
+const BROKER: &str = "select coalesce(sum(next), 0) from partitions";
+
+const BILLING: &str = "
+select (select coalesce(max(n), 0) from bookings), (select coalesce(max(n), 0) from refused)";
+
+pub(super) struct Gauge {
+    orders: Connection,
+    broker: Connection,
+    billing: Connection,
+}
+
+impl Gauge {
+    pub(super) fn open(stage: &Stage) -> anyhow::Result<Self> {
+        Ok(Self {
+            orders: connect(&stage.orders())?,
+            broker: connect(&stage.broker())?,
+            billing: connect(&stage.billing())?,
+        })
+    }
+
+    /// The first dead letter: its key and why it was given up.
+    pub(super) fn letter(&self) -> anyhow::Result<(String, String)> {
+        let sql = "select coalesce(key, ''), error_code from posthaste_dead_letters order by letter limit 1";
+        Ok(self.orders.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+    }
+
+    pub(super) fn read(&self) -> anyhow::Result<Reading> {
+        let mut reading = self.orders.prepare_cached(ORDERS)?.query_row([], |row| {
+            Ok(Reading {
+                committed: row.get(0)?,
+                rolled_back: row.get(1)?,
+                settled: row.get(2)?,
+                dead: row.get(3)?,
+                deferred: row.get(4)?,
+                attempts: row.get(5)?,
+                epoch: row.get(6)?,
+                ..Reading::default()
+            })
+        })?;
+        reading.delivered = self.broker.prepare_cached(BROKER)?.query_row([], |row| row.get(0))?;
+        (reading.applied, reading.refused) =
+            self.billing.prepare_cached(BILLING)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(reading)
+    }
+}

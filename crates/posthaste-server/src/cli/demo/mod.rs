@@ -1,0 +1,157 @@
+//! `posthaste demo`: everything at work on a bare machine, with things going wrong on purpose.
+//!
+//! ```text
+//! order service ─▶ orders.db ─▶ posthaste run ─▶ broker.db ─▶ consumer ─▶ billing.db
+//!  (this process)   (outbox)     (a process)                  (a process)   (inbox)
+//! ```
+//!
+//! Nothing in it is made for show. The service appends in its own transaction, the relay is this binary's `run` with
+//! a configuration file, the consumer uses the source seam and the inbox as any other would. Faults are real: a
+//! directory is moved away, processes are killed. And the ledger at the end is counted from the files, by queries that
+//! know nothing of what the demo believes to have done.
+//!
+//! One file a concern: `stage` is the directory, `service` commits orders, `consumer` applies them, `child` is a
+//! process that cannot outlive us, `gauge` reads how far things are, `view` shows it, `script` is the course of
+//! events, `ledger` is the reckoning.
+
+mod chance;
+mod child;
+mod consumer;
+mod gauge;
+mod ledger;
+mod script;
+mod service;
+mod stage;
+mod view;
+
+use super::Context;
+use crate::output::{Out, Usage};
+use anyhow::Context as _;
+use clap::Args;
+use ledger::Ledger;
+use script::Script;
+use stage::Stage;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+use view::View;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste demo
+      A shop, a relay, a broker and a consumer on this machine; the broker goes
+      away, an event is poison, processes are killed. Then the ledger.
+  posthaste demo --events 50000 --seed 7
+  posthaste demo --keep /tmp/shop
+      Keep the files, and see how to look around in them.
+  posthaste demo --audit /tmp/shop
+      Count them again.
+
+It needs no server and no configuration, and removes what it made.
+
+Exit codes: 0 the ledger balances, 1 it does not, 130 interrupted.";
+
+/// See it work: a shop, faults on purpose, and a ledger
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DemoArgs {
+    /// Events to commit
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    events: u64,
+    /// Which orders: the same seed makes the same ones
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Keep the files here; the directory must be new or empty
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Count the files of an earlier run again
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["events", "seed", "keep"])]
+    audit: Option<PathBuf>,
+    /// Be the consumer of the demo in this directory. How the demo starts its own.
+    #[arg(long, value_name = "DIR", hide = true)]
+    consumer: Option<PathBuf>,
+    /// Die after so many messages, between commit and acknowledgement
+    #[arg(long, value_name = "N", hide = true, requires = "consumer")]
+    die_after: Option<u64>,
+}
+
+pub(crate) async fn run(context: &Context, args: DemoArgs) -> anyhow::Result<ExitCode> {
+    if let Some(dir) = &args.consumer {
+        return consumer::run(&Stage::at(dir), args.die_after).await;
+    }
+    if let Some(dir) = &args.audit {
+        return audit(context.out(), dir);
+    }
+    Box::pin(play(context.out(), &args)).await
+}
+
+/// The whole demo, and what is to be cleaned up whatever happens.
+async fn play(out: Out, args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    // Before anything is made: an interrupt comes when it likes.
+    let interrupted = interrupt()?;
+    let stage = match &args.keep {
+        Some(dir) => Stage::keep(dir)?,
+        None => Stage::temporary()?,
+    };
+    let view = View::new(out, args.events);
+    let mut script = Script::new(&stage, &view, args);
+    let played = tokio::select! {
+        played = script.play() => Ok(played),
+        signal = interrupted => Err(signal),
+    };
+    view.clear();
+    // Whatever still runs ends here, before its files do.
+    script.end().await;
+    match played {
+        Ok(played) => {
+            let ledger = played?;
+            view.ledger(&ledger)?;
+            if args.keep.is_some() {
+                view.look_around(&stage)?;
+            }
+            Ok(verdict(&ledger))
+        }
+        Err(signal) => {
+            let files = if args.keep.is_some() { "kept" } else { "removed" };
+            view.say_goodbye(signal.name, files);
+            Ok(ExitCode::from(signal.code))
+        }
+    }
+}
+
+fn audit(out: Out, dir: &Path) -> anyhow::Result<ExitCode> {
+    let stage = Stage::at(dir);
+    if !stage.is_complete() {
+        return Err(
+            Usage(format!("{} holds no files of a demo; make some with --keep", dir.display())).into()
+        );
+    }
+    let ledger = Ledger::count(&stage).with_context(|| format!("cannot count {}", dir.display()))?;
+    View::new(out, 0).ledger(&ledger)?;
+    Ok(verdict(&ledger))
+}
+
+fn verdict(ledger: &Ledger) -> ExitCode {
+    if ledger.balances() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A signal to stop, and the exit code that shells expect after it.
+struct Interrupt {
+    name: &'static str,
+    code: u8,
+}
+
+/// Waits for the first of them. Listening begins with the call, not with the first poll.
+fn interrupt() -> anyhow::Result<impl Future<Output = Interrupt>> {
+    let listen = |kind| signal(kind).context("cannot listen for signals");
+    let mut int = listen(SignalKind::interrupt())?;
+    let mut term = listen(SignalKind::terminate())?;
+    let mut hup = listen(SignalKind::hangup())?;
+    Ok(async move {
+        tokio::select! {
+            _ = int.recv() => Interrupt { name: "interrupted", code: 130 },
+            _ = term.recv() => Interrupt { name: "terminated", code: 143 },
+            _ = hup.recv() => Interrupt { name: "hung up", code: 129 },
+        }
+    })
+}

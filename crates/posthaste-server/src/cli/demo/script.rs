@@ -1,0 +1,284 @@
+//! The script: what happens, in which order, and the cues it waits for.
+//!
+//! Nothing is said that was not seen. Each act does something, waits until the files or a process show what must follow,
+//! and tells it. What does not follow within the deadline is an error, not a pause.
+
+use super::DemoArgs;
+use super::child::Child;
+use super::gauge::{Gauge, Reading};
+use super::ledger::Ledger;
+use super::service::{Plan, Service};
+use super::stage::Stage;
+use super::view::View;
+use crate::output::thousands as n;
+use anyhow::{Context as _, bail, ensure};
+use std::time::{Duration, Instant};
+
+/// Between two looks at the files. Others write them and cannot signal us.
+const LOOK: Duration = Duration::from_millis(40);
+
+/// How long the broker stays away: some probes of the relay's breaker.
+const OUTAGE: Duration = Duration::from_millis(1_200);
+
+/// How long nothing of the script may take, whatever the machine does besides; and the same for each event.
+const DEADLINE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_millis(4));
+
+pub(super) struct Script<'a> {
+    stage: &'a Stage,
+    view: &'a View,
+    plan: Plan,
+    deadline: Instant,
+    cast: Cast,
+}
+
+/// Whoever runs. All of them end with [`Script::end`], whatever happens.
+#[derive(Default)]
+struct Cast {
+    gauge: Option<Gauge>,
+    service: Option<Service>,
+    relay: Option<Child>,
+    consumer: Option<Child>,
+}
+
+impl Cast {
+    fn relay(&mut self) -> anyhow::Result<&mut Child> {
+        self.relay.as_mut().context("no relay runs")
+    }
+
+    fn consumer(&mut self) -> anyhow::Result<&mut Child> {
+        self.consumer.as_mut().context("no consumer runs")
+    }
+
+    fn gauge(&self) -> anyhow::Result<&Gauge> {
+        self.gauge.as_ref().context("the files are not open")
+    }
+
+    /// An error if somebody fell out of his part.
+    async fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(relay) = &mut self.relay {
+            relay.check()?;
+        }
+        if let Some(consumer) = &mut self.consumer {
+            // It has to die once; any other end is an error.
+            consumer.was_killed()?;
+        }
+        match self.service.take_if(|service| service.has_ended()) {
+            Some(service) => service.join().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl<'a> Script<'a> {
+    pub(super) fn new(stage: &'a Stage, view: &'a View, args: &DemoArgs) -> Self {
+        let plan = Plan { events: args.events, seed: args.seed };
+        let patience = DEADLINE.0 + DEADLINE.1 * u32::try_from(args.events).unwrap_or(u32::MAX);
+        Self { stage, view, plan, deadline: Instant::now() + patience, cast: Cast::default() }
+    }
+
+    /// All acts, and the reckoning.
+    pub(super) async fn play(&mut self) -> anyhow::Result<Ledger> {
+        self.raise_the_curtain().await?;
+        self.a_poisonous_event().await?;
+        self.the_broker_goes_away().await?;
+        self.the_relay_is_killed().await?;
+        self.the_consumer_dies().await?;
+        self.let_it_run_dry().await?;
+        self.everybody_goes_home().await?;
+        Ledger::count(self.stage)
+    }
+
+    /// Ends whatever runs.
+    pub(super) async fn end(&mut self) {
+        // They cannot be told more than to die, and none of this may keep the others alive.
+        if let Some(service) = self.cast.service.take() {
+            let _ = service.stop().await;
+        }
+        for child in [self.cast.relay.take(), self.cast.consumer.take()].into_iter().flatten() {
+            let mut child = child;
+            let _ = child.kill().await;
+        }
+    }
+
+    async fn raise_the_curtain(&mut self) -> anyhow::Result<()> {
+        let Plan { events, seed } = self.plan;
+        let dir = self.stage.dir().display();
+        self.view.say("", &format!("{} events, seed {seed}; files in {dir}", n(events)))?;
+        let config = self.stage.set_up().context("cannot set the stage")?;
+        self.view.quote(&config)?;
+        self.cast.gauge = Some(Gauge::open(self.stage)?);
+        // It dies when it has seen most of the events: after the relay did.
+        let consumer = Child::consumer(self.stage, Some(self.part(70)))?;
+        let relay = Child::relay(self.stage)?;
+        self.view.say("", &format!("relay: {}; consumer: {}", relay.title(), consumer.title()))?;
+        (self.cast.consumer, self.cast.relay) = (Some(consumer), Some(relay));
+        self.until("the relay to take its lane", |seen, _| Ok(seen.epoch.is_some())).await?;
+        self.cast.service = Some(Service::start(self.stage, self.plan.clone()));
+        self.allow(30);
+        let what = "the first event to be applied";
+        self.until(what, |seen, _| Ok(seen.applied > 0 && seen.rolled_back > 0)).await?;
+        self.view.say(
+            "G1",
+            "Orders commit with their events. One transaction in ten is rolled back, and its events never were.",
+        )
+    }
+
+    async fn a_poisonous_event(&mut self) -> anyhow::Result<()> {
+        self.until("the poisonous event to be given up", |seen, _| Ok(seen.dead > 0)).await?;
+        let (key, code) = self.cast.gauge()?.letter()?;
+        self.view.say(
+            "G2 G6",
+            &format!(
+                "An event of {key} is poison: half of its payload is missing. It is a dead letter now ({code}) and \
+                 stays one until somebody acts; what comes after it flows."
+            ),
+        )
+    }
+
+    async fn the_broker_goes_away(&mut self) -> anyhow::Result<()> {
+        let mark = self.part(25);
+        self.until("a quarter of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
+        self.stage.take_broker_away()?;
+        let gone = Instant::now();
+        self.allow(60);
+        self.view.say("", "The broker goes away: its directory is moved.")?;
+        let open = |_: &Reading, cast: &mut Cast| Ok(cast.relay()?.has_said("breaker open"));
+        self.until("the relay to notice that the broker is away", open).await?;
+        let seen = self.until("the outage to pass", |_, _| Ok(gone.elapsed() >= OUTAGE)).await?;
+        ensure!(seen.attempts == 0 && seen.dead == 1, "an outage was taken for an event's fault: {seen:?}");
+        self.view.say(
+            "G2 G7",
+            &format!(
+                "The relay's breaker is open. Orders commit as before, {} events wait; attempts counted: {}, new dead \
+                 letters: {}.",
+                n(seen.committed.saturating_sub(seen.delivered + seen.dead)),
+                n(seen.attempts),
+                n(seen.dead - 1)
+            ),
+        )?;
+        self.stage.bring_broker_back()?;
+        let back = Instant::now();
+        let before = seen.delivered;
+        let closed = |seen: &Reading, cast: &mut Cast| {
+            Ok(seen.delivered > before && cast.relay()?.has_said("breaker closed"))
+        };
+        self.until("the relay to notice that the broker is back", closed).await?;
+        self.view.say("", &format!("The broker is back. Events flow again after {}.", secs(back.elapsed())))
+    }
+
+    async fn the_relay_is_killed(&mut self) -> anyhow::Result<()> {
+        let mark = self.part(50);
+        self.until("half of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
+        let mut relay = self.cast.relay.take().context("no relay runs")?;
+        let title = relay.title();
+        relay.kill().await?;
+        ensure!(relay.was_killed()?, "the relay ended before it was killed");
+        self.allow(100);
+        let seen = self.cast.gauge()?.read()?;
+        let unsettled = n(seen.committed.saturating_sub(seen.settled));
+        self.view.say(
+            "",
+            &format!("The relay ({title}) is killed with SIGKILL; {unsettled} events are not settled."),
+        )?;
+        let (start, before) = (Instant::now(), seen.epoch.unwrap_or(0));
+        self.cast.relay = Some(Child::relay(self.stage)?);
+        let what = "a new relay to take over";
+        let settled = seen.settled;
+        let taken = |seen: &Reading, _: &mut Cast| {
+            Ok(seen.epoch.is_some_and(|epoch| epoch > before) && seen.settled > settled)
+        };
+        let seen = self.until(what, taken).await?;
+        let title = self.cast.relay()?.title();
+        self.view.say(
+            "G2 G4",
+            &format!(
+                "A new relay ({title}) has the lane after {}, under epoch {}. What the old one had not settled is read \
+                 again; the old one could settle nothing any more.",
+                secs(start.elapsed()),
+                seen.epoch.unwrap_or(0)
+            ),
+        )
+    }
+
+    async fn the_consumer_dies(&mut self) -> anyhow::Result<()> {
+        self.until("the consumer to die", |_, cast| cast.consumer()?.was_killed()).await?;
+        let title = self.cast.consumer()?.title();
+        let applied = n(self.cast.gauge()?.read()?.applied);
+        self.view.say(
+            "",
+            &format!("The consumer is killed between its commit and its acknowledgement; applied so far: {applied}. ({title})"),
+        )?;
+        self.cast.consumer = Some(Child::consumer(self.stage, None)?);
+        let seen = self.until("the broker to deliver again", |seen, _| Ok(seen.refused > 0)).await?;
+        self.view.say(
+            "G5",
+            &format!(
+                "A new consumer gets them again. The inbox knows them: {} refused, none applied twice.",
+                n(seen.refused)
+            ),
+        )
+    }
+
+    async fn let_it_run_dry(&mut self) -> anyhow::Result<()> {
+        let events = self.plan.events;
+        self.until("all orders", |seen, _| Ok(seen.committed >= events)).await?;
+        let what = "the last event to be applied and settled";
+        let dry = |seen: &Reading, _: &mut Cast| {
+            Ok(seen.applied + seen.dead >= seen.committed && seen.settled >= seen.committed)
+        };
+        let seen = self.until(what, dry).await?;
+        self.view.say(
+            "G2 G3",
+            &format!(
+                "All {} events are committed, delivered in the order of their keys, and applied.",
+                n(seen.committed)
+            ),
+        )
+    }
+
+    async fn everybody_goes_home(&mut self) -> anyhow::Result<()> {
+        if let Some(service) = self.cast.service.take() {
+            service.join().await?;
+        }
+        self.cast.relay()?.terminate().await?;
+        self.cast.consumer()?.let_go().await?;
+        (self.cast.relay, self.cast.consumer) = (None, None);
+        self.view.say("G8", "Relay and consumer drained and ended; no lease is left behind.")
+    }
+
+    /// This many percent of the events.
+    fn part(&self, percent: u64) -> u64 {
+        self.plan.events * percent / 100
+    }
+
+    /// Lets the service commit up to this many percent.
+    fn allow(&self, percent: u64) {
+        if let Some(service) = &self.cast.service {
+            service.allow(self.part(percent));
+        }
+    }
+
+    /// Waits for a cue, keeps the view up to date, and answers with what was seen.
+    async fn until(
+        &mut self,
+        what: &str,
+        mut cue: impl FnMut(&Reading, &mut Cast) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<Reading> {
+        loop {
+            let seen = self.cast.gauge()?.read()?;
+            self.view.show(&seen)?;
+            self.cast.check().await?;
+            if cue(&seen, &mut self.cast)? {
+                return Ok(seen);
+            }
+            if Instant::now() > self.deadline {
+                bail!("waited too long for {what}; last seen: {seen:?}");
+            }
+            tokio::time::sleep(LOOK).await; // pace
+        }
+    }
+}
+
+fn secs(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}

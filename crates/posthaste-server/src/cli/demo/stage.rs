@@ -1,0 +1,173 @@
+//! The stage: one directory with three databases, a configuration and two logs.
+//!
+//! The broker has a directory of its own, so that it can go away as a whole: a database that is moved without its WAL
+//! would be a damaged one, and that is another story.
+
+use crate::output::Usage;
+use anyhow::Context as _;
+use posthaste_sqlite::broker::{Broker, BrokerConfig};
+use posthaste_sqlite::{SqliteConfig, inbox, migrate};
+use rusqlite::{Connection, OpenFlags};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longer than any transaction of the demo, on any disk.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The service's tables. `rolled_back` is its diary: written after the rollback, in a transaction of its own, so that the
+/// ledger can look for what must not be anywhere.
+const SHOP: &str = "
+create table orders (id text primary key, customer text not null, steps integer not null) strict;
+create table rolled_back (n integer primary key, tx integer not null, event_id text not null) strict;
+";
+
+/// The consumer's tables. `bookings` has no unique index on the event, on purpose: if the inbox let an event through
+/// twice, the ledger must see it.
+const BILLING: &str = "
+create table bookings (n integer primary key, event_id text not null, order_id text not null, cents integer not null) strict;
+create table accounts (customer text primary key, cents integer not null) strict;
+create table refused (n integer primary key, event_id text not null) strict;
+";
+
+pub(super) struct Stage {
+    dir: PathBuf,
+    /// Removed at the end.
+    temporary: bool,
+}
+
+impl Stage {
+    /// A directory that is there already.
+    pub(super) fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), temporary: false }
+    }
+
+    /// A new one, which goes when this is dropped.
+    pub(super) fn temporary() -> anyhow::Result<Self> {
+        // Short, so that lines with a path fit into a terminal. If it is there already, making it fails.
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let dir = std::env::temp_dir().join(format!("posthaste-demo-{:08x}", random >> 32));
+        make_dir(&dir)?;
+        Ok(Self { dir: dir.canonicalize()?, temporary: true })
+    }
+
+    /// One that stays. Somebody's files must not be mixed with ours.
+    pub(super) fn keep(dir: &Path) -> anyhow::Result<Self> {
+        let is_empty = match std::fs::read_dir(dir) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                make_dir(dir)?;
+                true
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot use {}", dir.display())),
+        };
+        if !is_empty {
+            return Err(Usage(format!("--keep {}: the directory is not empty", dir.display())).into());
+        }
+        Ok(Self { dir: dir.canonicalize()?, temporary: false })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn orders(&self) -> PathBuf {
+        self.dir.join("orders.db")
+    }
+
+    pub(super) fn broker(&self) -> PathBuf {
+        self.broker_dir().join("broker.db")
+    }
+
+    pub(super) fn billing(&self) -> PathBuf {
+        self.dir.join("billing.db")
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.dir.join("posthaste.toml")
+    }
+
+    /// What a process of this name has to say.
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.log"))
+    }
+
+    fn broker_dir(&self) -> PathBuf {
+        self.dir.join("broker")
+    }
+
+    fn away_dir(&self) -> PathBuf {
+        self.dir.join("broker.away")
+    }
+
+    /// Whether the files are there.
+    pub(super) fn is_complete(&self) -> bool {
+        [self.orders(), self.broker(), self.billing()].iter().all(|path| path.is_file())
+    }
+
+    /// The broker goes away: from one moment to the next nobody reaches its file by its name.
+    pub(super) fn take_broker_away(&self) -> anyhow::Result<()> {
+        std::fs::rename(self.broker_dir(), self.away_dir()).context("cannot move the broker away")
+    }
+
+    pub(super) fn bring_broker_back(&self) -> anyhow::Result<()> {
+        std::fs::rename(self.away_dir(), self.broker_dir()).context("cannot move the broker back")
+    }
+
+    /// Makes the three databases and the configuration, and answers with the latter's text.
+    pub(super) fn set_up(&self) -> anyhow::Result<String> {
+        migrate::up(&SqliteConfig::new(self.orders()))?;
+        connect(&self.orders())?.execute_batch(SHOP)?;
+        make_dir(&self.broker_dir())?;
+        drop(Broker::open(BrokerConfig::new(self.broker()))?);
+        let billing = Connection::open(self.billing())?;
+        billing.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
+        billing.execute_batch(BILLING)?;
+        inbox::set_up(&billing)?;
+        let text = self.config_text();
+        std::fs::write(self.config(), &text)?;
+        Ok(text)
+    }
+
+    fn config_text(&self) -> String {
+        let quoted = |text: String| toml::Value::String(text).to_string();
+        let url = quoted(format!("sqlite://{}", self.orders().display()));
+        let path = quoted(self.broker().display().to_string());
+        format!(
+            "service = \"shop\"\n\n\
+             [outbox]\nurl = {url}\n\n\
+             [sinks.local]\ntype = \"local\"\npath = {path}\n\n\
+             [[route]]\ntopics = [\"orders.*\"]\nsinks = [\"local\"]\n\
+             destination = \"orders\"   # the broker's topic\n\
+             validate = \"json\"        # anything else is a dead letter\n\n\
+             [http]\nlisten = \"off\"\n"
+        )
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if self.temporary {
+            // Nobody can be told if this fails, and nothing depends on it.
+            let _ = std::fs::remove_dir_all(&self.dir);
+        } else if self.away_dir().exists() {
+            let _ = self.bring_broker_back();
+        }
+    }
+}
+
+fn make_dir(dir: &Path) -> anyhow::Result<()> {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(dir);
+    made.with_context(|| format!("cannot make {}", dir.display()))
+}
+
+/// A connection as a service has one. The file must be there.
+pub(super) fn connect(path: &Path) -> anyhow::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // A commit is on the disk: an order that was confirmed is not lost with the power.
+    connection.pragma_update(None, "synchronous", "full")?;
+    Ok(connection)
+}
