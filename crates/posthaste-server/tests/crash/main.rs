@@ -6,6 +6,8 @@
 //!
 //! The list below is complete by force: [`every_crash_note_has_a_point_and_a_test`] reads the sources.
 
+#[cfg(feature = "sqlite")]
+mod local;
 mod points;
 mod rig;
 #[cfg(feature = "sqlite")]
