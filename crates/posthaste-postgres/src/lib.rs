@@ -3,10 +3,13 @@
 //! Two users, two halves. A service links this crate with `default-features = false, features =
 //! ["tokio-postgres"]` and calls [`append`] inside its transaction, and [`admit`] in the
 //! transaction of a handler. The relay links the feature `store`.
+//!
+//! Services with another library's transaction take its feature and its module: `sqlx`, `diesel`,
+//! `diesel-async`, `sea-orm`. None of them needs the store.
 
 #[cfg(feature = "store")]
 mod admin;
-#[cfg(feature = "tokio-postgres")]
+#[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
 mod append;
 #[cfg(feature = "store")]
 mod config;
@@ -53,8 +56,18 @@ mod take;
 
 #[cfg(feature = "store")]
 pub use admin::PostgresAdmin;
+#[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
+pub use append::Outbox;
+#[cfg(feature = "diesel")]
+pub use append::diesel;
+#[cfg(feature = "diesel-async")]
+pub use append::diesel_async;
+#[cfg(feature = "sea-orm")]
+pub use append::sea_orm;
+#[cfg(feature = "sqlx")]
+pub use append::sqlx;
 #[cfg(feature = "tokio-postgres")]
-pub use append::{AppendError, Outbox, append, append_all};
+pub use append::tokio_postgres::{AppendError, append, append_all};
 #[cfg(feature = "store")]
 pub use config::{PostgresConfig, Retention, TlsMode};
 #[cfg(feature = "store")]

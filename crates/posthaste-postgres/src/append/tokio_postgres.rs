@@ -1,10 +1,8 @@
-//! Append: an event into the outbox, inside the transaction the caller already has.
-//!
-//! These functions take a [`tokio_postgres::Transaction`] and nothing else: a pool or a bare connection
-//! is no transaction, and passing one does not compile. They never begin, commit or spawn.
+//! Append with tokio-postgres. The statements' types are declared, so that nothing is prepared first: one round
+//! trip, and a pooler that hands out connections by transaction is no trouble.
 
-use posthaste::{Event, EventError, Limits};
-use std::sync::Arc;
+use super::{Columns, DEFAULT, Outbox, micros, pieces};
+use posthaste::{Event, EventError};
 use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
@@ -22,62 +20,14 @@ pub enum AppendError {
     Database(#[from] tokio_postgres::Error),
 }
 
-/// The outbox of a service: which schema, which limits. Make one at start and keep it.
-#[derive(Debug, Clone)]
-pub struct Outbox {
-    insert: Arc<str>,
-    insert_many: Arc<str>,
-    idempotent: Arc<str>,
-    limits: Limits,
-}
-
-impl Default for Outbox {
-    fn default() -> Self {
-        Self::new("posthaste")
-    }
-}
-
 impl Outbox {
-    /// The outbox in this schema, with default limits.
-    #[must_use]
-    pub fn new(schema: &str) -> Self {
-        let schema = format!("\"{}\"", schema.replace('"', "\"\""));
-        Self {
-            insert: format!(
-                "insert into {schema}.outbox (id, topic, key, headers, content_type, payload, deliver_at)
-                 values ($1, $2, $3, $4::text::jsonb, $5, $6, to_timestamp($7::float8 / 1e6))"
-            )
-            .into(),
-            insert_many: format!(
-                "insert into {schema}.outbox (id, topic, key, headers, content_type, payload, deliver_at)
-                 select id, topic, key, headers::jsonb, content_type, payload, to_timestamp(deliver_at::float8 / 1e6)
-                   from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bigint[])
-                        with ordinality as e (id, topic, key, headers, content_type, payload, deliver_at, place)
-                  order by place"
-            )
-            .into(),
-            idempotent: format!(
-                "select {schema}.append($2, $6::bytea, $3, $4::text::jsonb, $1, $8, to_timestamp($7::float8 / 1e6), $5)"
-            )
-            .into(),
-            limits: Limits::default(),
-        }
-    }
-
-    /// Other limits than the default ones. The relay checks its own again.
-    #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
     /// Appends an event in the caller's transaction. It exists if and only if that transaction commits
     /// (G1). Answers with its id: with an idempotency key that was used before, the first event's.
     pub async fn append(&self, tx: &mut Transaction<'_>, event: &Event) -> Result<Uuid, AppendError> {
         self.limits.check(event)?;
         let headers = event.headers.to_json();
         let payload = event.payload.as_deref();
-        let deliver_at = event.deliver_at.map(|at| at.0 as f64);
+        let deliver_at = micros(event);
         let params: [(&(dyn ToSql + Sync), Type); 7] = [
             (&event.id, Type::UUID),
             (&event.topic, Type::TEXT),
@@ -103,48 +53,32 @@ impl Outbox {
         tx: &mut Transaction<'_>,
         events: &[Event],
     ) -> Result<Vec<Uuid>, AppendError> {
-        for event in events {
-            self.limits.check(event)?;
-        }
+        self.check_all(events)?;
         let mut ids = Vec::with_capacity(events.len());
-        for run in events.chunk_by(|a, b| a.idempotency_key.is_none() == b.idempotency_key.is_none()) {
-            if run[0].idempotency_key.is_some() {
-                for event in run {
-                    ids.push(self.append(tx, event).await?);
+        for piece in pieces(events) {
+            match piece {
+                [event] => ids.push(self.append(tx, event).await?),
+                many => {
+                    let columns = Columns::of(many);
+                    self.insert_many(tx, &columns).await?;
+                    ids.extend(columns.ids);
                 }
-                continue;
-            }
-            // A statement holds at most this many: its parameters are built in memory.
-            for chunk in run.chunks(1_000) {
-                self.insert_many(tx, chunk).await?;
-                ids.extend(chunk.iter().map(|event| event.id));
             }
         }
         Ok(ids)
     }
 
-    async fn insert_many(
-        &self,
-        tx: &mut Transaction<'_>,
-        events: &[Event],
-    ) -> Result<(), tokio_postgres::Error> {
-        let headers: Vec<Option<String>> = events.iter().map(|event| event.headers.to_json()).collect();
-        let ids: Vec<Uuid> = events.iter().map(|event| event.id).collect();
-        let topics: Vec<&str> = events.iter().map(|event| event.topic.as_str()).collect();
-        let keys: Vec<Option<&str>> = events.iter().map(|event| event.key.as_deref()).collect();
-        let types: Vec<Option<&str>> = events.iter().map(|event| event.content_type.as_deref()).collect();
-        let payloads: Vec<Option<&[u8]>> = events.iter().map(|event| event.payload.as_deref()).collect();
-        let times: Vec<Option<i64>> = events.iter().map(|event| event.deliver_at.map(|at| at.0)).collect();
+    async fn insert_many(&self, tx: &mut Transaction<'_>, columns: &Columns<'_>) -> Result<(), AppendError> {
         tx.query_typed(
             &self.insert_many,
             &[
-                (&ids, Type::UUID_ARRAY),
-                (&topics, Type::TEXT_ARRAY),
-                (&keys, Type::TEXT_ARRAY),
-                (&headers, Type::TEXT_ARRAY),
-                (&types, Type::TEXT_ARRAY),
-                (&payloads, Type::BYTEA_ARRAY),
-                (&times, Type::INT8_ARRAY),
+                (&columns.ids, Type::UUID_ARRAY),
+                (&columns.topics, Type::TEXT_ARRAY),
+                (&columns.keys, Type::TEXT_ARRAY),
+                (&columns.headers, Type::TEXT_ARRAY),
+                (&columns.content_types, Type::TEXT_ARRAY),
+                (&columns.payloads, Type::BYTEA_ARRAY),
+                (&columns.times, Type::INT8_ARRAY),
             ],
         )
         .await?;
@@ -179,5 +113,3 @@ pub async fn append(tx: &mut Transaction<'_>, event: &Event) -> Result<Uuid, App
 pub async fn append_all(tx: &mut Transaction<'_>, events: &[Event]) -> Result<Vec<Uuid>, AppendError> {
     DEFAULT.append_all(tx, events).await
 }
-
-static DEFAULT: std::sync::LazyLock<Outbox> = std::sync::LazyLock::new(Outbox::default);
