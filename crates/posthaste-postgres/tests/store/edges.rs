@@ -141,9 +141,12 @@ async fn g7_repeated_settlements_do_not_starve_the_pool() {
     }
     let append = "insert into posthaste.outbox (topic, key, payload) select 't', 'k' || g, 'x' from generate_series(1, 400) g";
     client.batch_execute(append).await.expect("an append");
-    let mut settling = Vec::new();
+    let mut read_by = Vec::new();
     for lease in leases {
-        let page = read(&lease).await;
+        read_by.push((read(&lease).await, lease));
+    }
+    let mut settling = Vec::new();
+    for (page, lease) in read_by {
         // As if an earlier try had been committed without an answer.
         let written = "insert into posthaste.receipts (sink, lane, n, epoch, kind, mark, position, snapshot) \
                        select sink, lane, n + 1, epoch, 'settle', mark, position, snapshot from posthaste.receipts \
