@@ -24,7 +24,6 @@ pub const CHECKS: &[&str] = &[
     "clock",
     "log_went_back",
     "append_only",
-    "auto_vacuum",
     "lanes_owned",
     "retired_sinks",
 ];
@@ -89,7 +88,6 @@ pub(super) fn examine(path: &Path) -> Vec<Finding> {
     exam.note_result("clock", clock(&connection));
     exam.note_result("log_went_back", log_went_back(&connection));
     exam.note_result("append_only", append_only(&connection));
-    exam.note_result("auto_vacuum", auto_vacuum(&connection));
     exam.note_result("lanes_owned", lanes_owned(&connection, path));
     exam.note_result("retired_sinks", retired_sinks(&connection));
     exam.findings
@@ -170,18 +168,6 @@ fn append_only(connection: &Connection) -> rusqlite::Result<Verdict> {
         warn(
             "a trigger of posthaste_outbox is gone: rows can be changed after they were published, or vanish before. \
              `posthaste migrate sql` prints both",
-        )
-    })
-}
-
-fn auto_vacuum(connection: &Connection) -> rusqlite::Result<Verdict> {
-    let mode: i64 = connection.query_row("pragma auto_vacuum", [], |row| row.get(0))?;
-    Ok(if mode == 2 {
-        ok("the file gives room back when events are removed")
-    } else {
-        ok(
-            "the file keeps its size when events are removed and reuses the room (it was there before the outbox). To let it \
-            shrink: `pragma auto_vacuum = incremental; vacuum`, while nothing else uses it",
         )
     })
 }
