@@ -213,7 +213,7 @@ impl World {
             let Some(since) = state.since.get(topic) else { continue };
             let start_from =
                 state.members.values().find(|life| life.topic == *topic).map(|life| life.start_from);
-            for (number, log) in log.partitions.iter().enumerate().map(|(n, partition)| (n, partition)) {
+            for (number, log) in log.partitions.iter().enumerate() {
                 let partition =
                     Partition { topic: Arc::clone(topic), number: i32::try_from(number).unwrap_or(0) };
                 let from_end =
