@@ -5,4 +5,6 @@ mod daemon;
 mod dead;
 mod faults;
 mod relay;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod usage;
