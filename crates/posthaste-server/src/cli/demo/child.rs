@@ -23,6 +23,7 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) struct Child {
     name: &'static str,
+    number: u32,
     process: Process,
     lifeline: Option<ChildStdin>,
     log: PathBuf,
@@ -67,13 +68,14 @@ impl Child {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(errors);
         command.process_group(0).kill_on_drop(true);
         let mut process = command.spawn().with_context(|| format!("the {name} could not be started"))?;
+        let number = process.id().with_context(|| format!("the {name} ended at once"))?;
         let lifeline = process.stdin.take();
-        Ok(Self { name, process, lifeline, log, log_start })
+        Ok(Self { name, number, process, lifeline, log, log_start })
     }
 
-    /// For people: `process 4711`.
+    /// For people: `process 4711`. It has this name also when it is gone.
     pub(super) fn title(&self) -> String {
-        self.process.id().map_or_else(|| "ended".to_owned(), |id| format!("process {id}"))
+        format!("process {}", self.number)
     }
 
     /// How it ended, if it did.
@@ -114,7 +116,8 @@ impl Child {
         String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 
-    fn last_words(&self) -> String {
+    /// The end of its log.
+    pub(super) fn last_words(&self) -> String {
         let said = self.said();
         let lines: Vec<&str> = said.lines().collect();
         lines[lines.len().saturating_sub(8)..].join("\n")

@@ -27,7 +27,7 @@ const LIMIT: Limit = Limit { events: 64, bytes: 1 << 20 };
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Between two attempts to reach a broker that is away.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// For the end: what is in hand is acknowledged by then.
 const DRAIN: Duration = Duration::from_secs(5);

@@ -28,7 +28,10 @@ const OPEN_MAX: usize = 200;
 const ROLL_BACK_ONE_IN: u64 = 10;
 
 /// How long the work is spread over: long enough to watch, short enough to wait for.
-const DURATION: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(6));
+const DURATION: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(8));
+
+/// Within these bounds, so long for each event.
+const DURATION_EACH: Duration = Duration::from_micros(1_600);
 
 /// What an event says. The consumer reads it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -119,17 +122,20 @@ impl Shop {
     }
 
     fn serve(mut self, shared: &Shared) -> anyhow::Result<()> {
-        let wanted = Duration::from_micros(self.plan.events * 1_200).clamp(DURATION.0, DURATION.1);
-        let (start, each) = (Instant::now(), wanted.div_f64(self.plan.events as f64));
-        let mut committed = 0;
+        let duration = DURATION_EACH.mul_f64(self.plan.events as f64).clamp(DURATION.0, DURATION.1);
+        let each = duration.div_f64(self.plan.events as f64);
+        let (mut due, mut committed) = (Instant::now(), 0);
         while committed < self.plan.events && !shared.stop.load(Relaxed) {
             if committed >= shared.allowed.load(Relaxed) {
                 std::thread::sleep(Duration::from_millis(2)); // pace
+                // What was not allowed is not made up for.
+                due = Instant::now();
                 continue;
             }
-            let due = start + each.mul_f64(committed as f64);
             std::thread::sleep(due.saturating_duration_since(Instant::now())); // pace
-            committed += self.transact(committed)?;
+            let count = self.transact(committed)?;
+            due += each.mul_f64(count as f64);
+            committed += count;
         }
         Ok(())
     }

@@ -102,7 +102,8 @@ impl View {
     pub(super) fn quote(&self, text: &str) -> anyhow::Result<()> {
         self.line("")?;
         for line in text.lines() {
-            self.line(&self.paint(&format!("    {line}"), Tone::Quiet))?;
+            let line = if line.is_empty() { String::new() } else { format!("    {line}") };
+            self.line(&self.paint(&line, Tone::Quiet))?;
         }
         self.line("")
     }
@@ -114,7 +115,7 @@ impl View {
             Some(live) => {
                 let show = |bar: &ProgressBar, done: u64, rate: u64, text: String| {
                     bar.set_position(done);
-                    bar.set_message(format!("{text:<35}{:>6}/s", n(rate)));
+                    bar.set_message(format!("{text:<36}{:>6}/s", n(rate)));
                 };
                 let (done, lost) = (n(seen.committed), n(seen.rolled_back));
                 show(
@@ -202,7 +203,6 @@ impl View {
         let commands = [
             format!("export POSTHASTE_CONFIG={config}"),
             format!("{program} status"),
-            format!("{program} events list"),
             format!("{program} dead list"),
             format!("{program} demo --audit {dir}"),
         ];
@@ -238,7 +238,7 @@ impl View {
             Tone::Strong => 1,
             Tone::Quiet => 2,
         };
-        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.color && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
