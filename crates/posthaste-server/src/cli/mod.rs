@@ -13,6 +13,8 @@ mod dead;
 mod demo;
 mod doctor;
 mod lanes;
+#[cfg(feature = "sqlite")]
+mod local;
 mod migrate;
 mod run;
 mod status;
@@ -95,6 +97,8 @@ enum Command {
     Resume(control::ResumeArgs),
     Rate(control::RateArgs),
     Lanes(lanes::LanesArgs),
+    #[cfg(feature = "sqlite")]
+    Local(local::LocalArgs),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
@@ -121,6 +125,8 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Resume(args) => Box::pin(control::resume(&context, args)).await,
         Command::Rate(args) => Box::pin(control::rate(&context, args)).await,
         Command::Lanes(args) => Box::pin(lanes::run(&context, args)).await,
+        #[cfg(feature = "sqlite")]
+        Command::Local(args) => Box::pin(local::run(&context, args)).await,
         Command::Doctor(args) => Box::pin(doctor::run(&context, args)).await,
     }
 }

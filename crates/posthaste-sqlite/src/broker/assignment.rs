@@ -2,6 +2,7 @@
 
 use super::group::{Held, Taken};
 use super::look::StoredMessage;
+use super::source::Reading;
 use posthaste::source::hand::Hand;
 use posthaste::source::{
     Batch, Change, Delivery, Drained, Partition, PartitionView, SourceError, Standing, Ticket,
@@ -86,24 +87,13 @@ impl Owned {
         }
     }
 
-    pub(super) fn deliver_again(
-        &mut self,
-        partition: &Partition,
-        wanted: &[i64],
-        messages: Vec<StoredMessage>,
-        batch: &mut Batch,
-    ) {
-        let last = messages.last().map(|stored| stored.position);
-        for position in wanted {
-            let is_there = messages.iter().any(|stored| stored.position == *position);
-            // Behind the last one that was read the bytes were used up; before it nothing was left out but by retention.
-            if !is_there && last.is_none_or(|last| *position < last) {
-                let (from, until) = (*position, position + 1);
-                batch.changes.push(Change::Lost { partition: partition.clone(), from, until });
-                self.hand.drop_gone(*position);
-            }
+    pub(super) fn deliver_again(&mut self, partition: &Partition, reading: Reading, batch: &mut Batch) {
+        for position in reading.gone {
+            let (from, until) = (position, position + 1);
+            batch.changes.push(Change::Lost { partition: partition.clone(), from, until });
+            self.hand.drop_gone(position);
         }
-        for stored in messages {
+        for stored in reading.messages {
             let nacks = self.hand.deliver_again(stored.position);
             batch.deliveries.push(self.delivery(partition, stored, nacks));
         }

@@ -31,7 +31,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>) {
             tracing::warn!(group = %inner.group, member = %inner.member, error = %fault, "heartbeat failed; it is tried again");
         }
         inner.state().set_fault(fault);
-        inner.stirred.notify_one();
+        inner.stir();
         if inner.state().drained().is_some() {
             return;
         }
@@ -202,7 +202,7 @@ async fn leave(inner: &Arc<Inner>) -> Result<(), StoreError> {
         state.closed();
     }
     drop(state);
-    inner.stirred.notify_one();
+    inner.stir();
     Ok(())
 }
 

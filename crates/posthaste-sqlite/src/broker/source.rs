@@ -83,8 +83,9 @@ pub(super) struct Inner {
     pub(super) topics: Vec<Arc<str>>,
     pub(super) heart: Mutex<Option<Heart>>,
     state: Mutex<State>,
-    /// Something happened that `next` or `drain` may wait for.
-    pub(super) stirred: Notify,
+    /// Something happened that `next` may wait for, and `drain`. One each: either would take the other's.
+    stirred: Notify,
+    settled: Notify,
     /// The membership should be looked after now.
     pub(super) beat_now: Notify,
     watch: Watch,
@@ -103,6 +104,7 @@ impl Broker {
     /// Joins a group. Needs a runtime to be called in.
     pub fn source(self: &Arc<Self>, config: SourceConfig) -> Result<LocalSource, SourceError> {
         let link = self.link().map_err(source_error)?;
+        crate::heart::remove_stopped(&link.path);
         let heart = Heart::start(&link.path).map_err(|error| {
             SourceError::Fatal(format!(
                 "{}: no file can be made beside the local broker's ({error}). Give this process the right to write its \
@@ -119,6 +121,7 @@ impl Broker {
             heart: Mutex::new(heart),
             state: Mutex::new(State::new()),
             stirred: Notify::new(),
+            settled: Notify::new(),
             beat_now: Notify::new(),
             watch: Watch::start(&link.path).map_err(source_error)?,
             frozen: Arc::default(),
@@ -170,16 +173,29 @@ struct Want {
     events: usize,
 }
 
-/// What it found: messages for each want, and how often groups have changed.
+/// What it found for each want, and how often groups have changed.
 struct Found {
-    messages: Vec<Vec<StoredMessage>>,
+    readings: Vec<Reading>,
     group_changes: i64,
+}
+
+/// Messages, and positions that were asked for and are gone.
+#[derive(Default)]
+pub(super) struct Reading {
+    pub(super) messages: Vec<StoredMessage>,
+    pub(super) gone: Vec<i64>,
 }
 
 impl Inner {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves the state whole: no code of others runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever waits for something to happen.
+    pub(super) fn stir(&self) {
+        self.stirred.notify_one();
+        self.settled.notify_one();
     }
 
     fn stop_heart(&self) {
@@ -202,7 +218,7 @@ impl Inner {
         if found.group_changes != state.group_changes {
             self.beat_now.notify_one();
         }
-        let batch = hand_out(&mut state, &wants, found.messages);
+        let batch = hand_out(&mut state, &wants, found.readings);
         if batch.is_empty() { state.take_fault().map_or(Ok(None), Err) } else { Ok(Some(batch)) }
     }
 
@@ -239,13 +255,14 @@ impl Inner {
             let (mut left, mut found) = (bytes, Vec::with_capacity(wants.len()));
             for want in &wants {
                 // One message may exceed the bytes, but only as the first of all.
-                let first = found.iter().all(Vec::is_empty);
-                let messages = read_want(tx, want, left, first).map_err(store_error)?;
-                left = left.saturating_sub(messages.iter().map(|message| message.message.bytes()).sum());
-                found.push(messages);
+                let first = found.iter().all(|reading: &Reading| reading.messages.is_empty());
+                let reading = read_want(tx, want, left, first).map_err(store_error)?;
+                left =
+                    left.saturating_sub(reading.messages.iter().map(|stored| stored.message.bytes()).sum());
+                found.push(reading);
             }
             let group_changes = group::changes(tx).map_err(store_error)?;
-            Ok::<_, StoreError>((wants, Found { messages: found, group_changes }))
+            Ok::<_, StoreError>((wants, Found { readings: found, group_changes }))
         });
         read.await.map_err(source_error)
     }
@@ -276,39 +293,45 @@ fn read_want(
     want: &Want,
     bytes: usize,
     first: bool,
-) -> rusqlite::Result<Vec<StoredMessage>> {
+) -> rusqlite::Result<Reading> {
+    let mut reading = Reading::default();
     if want.again.is_empty() {
-        let found = messages(tx, want.row, want.from, want.events, bytes)?;
-        let fits = |message: &StoredMessage| first || message.message.bytes() <= bytes;
-        return Ok(if found.first().is_some_and(fits) { found } else { Vec::new() });
+        if want.events > 0 {
+            let found = messages(tx, want.row, want.from, want.events, bytes)?;
+            let fits = |stored: &StoredMessage| first || stored.message.bytes() <= bytes;
+            reading.messages = if found.first().is_some_and(fits) { found } else { Vec::new() };
+        }
+        return Ok(reading);
     }
-    let mut found = Vec::new();
     let mut left = bytes;
     for position in &want.again {
-        let Some(message) = message_at(tx, want.row, *position)? else { continue };
-        let size = message.message.bytes();
-        if size > left && !(first && found.is_empty()) {
+        let Some(stored) = message_at(tx, want.row, *position)? else {
+            reading.gone.push(*position);
+            continue;
+        };
+        let size = stored.message.bytes();
+        if size > left && !(first && reading.messages.is_empty()) {
             break;
         }
         left = left.saturating_sub(size);
-        found.push(message);
+        reading.messages.push(stored);
     }
-    Ok(found)
+    Ok(reading)
 }
 
 /// Notes what goes out. A partition that was lost or moved since is left out.
-fn hand_out(state: &mut State, wants: &[Want], found: Vec<Vec<StoredMessage>>) -> Batch {
+fn hand_out(state: &mut State, wants: &[Want], found: Vec<Reading>) -> Batch {
     let mut batch = Batch::default();
-    for (want, messages) in wants.iter().zip(found) {
+    for (want, reading) in wants.iter().zip(found) {
         let Some(owned) = state.partitions.get_mut(&want.partition) else { continue };
         let moved = want.again.is_empty() && owned.hand.next() != want.from;
         if owned.epoch != want.epoch || !owned.is_open() || moved {
             continue;
         }
         if want.again.is_empty() {
-            owned.deliver_new(&want.partition, messages, &mut batch);
+            owned.deliver_new(&want.partition, reading.messages, &mut batch);
         } else {
-            owned.deliver_again(&want.partition, &want.again, messages, &mut batch);
+            owned.deliver_again(&want.partition, reading, &mut batch);
         }
     }
     batch
@@ -368,7 +391,7 @@ impl Source for LocalSource {
         let Some(row) = self.inner.state().row_of(ticket) else { return Ok(Standing::Revoked) };
         if !self.inner.holds(row, ticket.epoch).await? {
             self.inner.state().lose(row, ticket.epoch);
-            self.inner.stirred.notify_one();
+            self.inner.stir();
             return Ok(Standing::Revoked);
         }
         let mut state = self.inner.state();
@@ -377,7 +400,7 @@ impl Source for LocalSource {
             self.inner.beat_now.notify_one();
         }
         drop(state);
-        self.inner.stirred.notify_one();
+        self.inner.stir();
         Ok(standing)
     }
 
@@ -388,7 +411,7 @@ impl Source for LocalSource {
 
     async fn resume(&self, partition: &Partition) -> Result<(), SourceError> {
         self.inner.state().owned(partition)?.paused = false;
-        self.inner.stirred.notify_one();
+        self.inner.stir();
         Ok(())
     }
 
@@ -406,13 +429,13 @@ impl Source for LocalSource {
         let mut state = self.inner.state();
         state.lose(row, epoch);
         let Some(held) = sought else {
-            self.inner.stirred.notify_one();
+            self.inner.stir();
             return Err(SourceError::NotAssigned(partition.clone()));
         };
         state.changes.push(Change::Assigned { partition: partition.clone(), epoch: held.epoch });
         state.partitions.insert(partition.clone(), Owned::new(held.row, held.epoch, held.committed));
         drop(state);
-        self.inner.stirred.notify_one();
+        self.inner.stir();
         Ok(())
     }
 
@@ -432,7 +455,7 @@ impl Source for LocalSource {
         let deadline = Instant::now() + wait;
         self.inner.state().close(deadline);
         self.inner.beat_now.notify_one();
-        self.inner.stirred.notify_one();
+        self.inner.stir();
         // The membership task does it; if that is gone, this does.
         if self.beating.is_finished() {
             return release_now(&self.inner).await;
@@ -442,7 +465,7 @@ impl Source for LocalSource {
                 if let Some(drained) = self.inner.state().drained() {
                     return drained;
                 }
-                self.inner.stirred.notified().await;
+                self.inner.settled.notified().await;
             }
         };
         // Beyond the deadline only the writing remains.
@@ -485,7 +508,7 @@ impl Drop for Settling<'_> {
             self.inner.beat_now.notify_one();
         }
         drop(state);
-        self.inner.stirred.notify_one();
+        self.inner.stir();
     }
 }
 
