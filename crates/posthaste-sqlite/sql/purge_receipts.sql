@@ -1,8 +1,8 @@
--- Receipts older than the log go, in bites. The last one of each lane is its cursor and stays.
+-- A lane's receipts that are older than the log go, from the front, in bites: its history is looked at as far as a bite
+-- reaches, however long it is. The last one is the cursor and stays.
 delete from posthaste_receipts
- where (sink, lane, n) in (
-   select r.sink, r.lane, r.n
-     from (select sink, lane, max(n) as last from posthaste_receipts group by sink, lane) l
-     join posthaste_receipts r on r.sink = l.sink and r.lane = l.lane and r.n < l.last
-    where r.settled_at < ?1
-    limit ?2)
+ where sink = ?1 and lane = ?2 and settled_at < ?3
+   and n in (select n from posthaste_receipts
+              where sink = ?1 and lane = ?2
+                and n < (select max(n) from posthaste_receipts where sink = ?1 and lane = ?2)
+              order by n limit ?4)

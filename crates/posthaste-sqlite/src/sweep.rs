@@ -23,7 +23,7 @@ use crate::error::store_error;
 use crate::store::Inner;
 use posthaste::crash_point;
 use posthaste::store::{StoreError, Swept};
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// Rows and bytes of one bite: some milliseconds of the write lock.
 const BITE_ROWS: i64 = 2_000;
@@ -115,9 +115,7 @@ fn last_to_go(tx: &Transaction<'_>, horizon: i64, cutoff: i64) -> rusqlite::Resu
 fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite::Result<u64> {
     let now = now();
     let before = |age| now.saturating_sub(micros(age));
-    let receipts = tx
-        .prepare_cached(include_str!("../sql/purge_receipts.sql"))?
-        .execute([before(retention.events), BITE_ROWS])?;
+    let receipts = purge_receipts(tx, before(retention.events))?;
     let keys = tx
         .prepare_cached(include_str!("../sql/purge_keys.sql"))?
         .execute([before(retention.idempotency_keys), BITE_ROWS])?;
@@ -134,6 +132,25 @@ fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite
         }
     }
     Ok(purged as u64)
+}
+
+/// Old receipts of every lane that ever was, also of those that vanished when the number of lanes changed. The pairs are
+/// found by jumping along the primary key.
+fn purge_receipts(tx: &Transaction<'_>, before: i64) -> rusqlite::Result<usize> {
+    let next =
+        "select sink, lane from posthaste_receipts where (sink, lane) > (?1, ?2) order by sink, lane limit 1";
+    let (mut purged, mut place) = (0, (String::new(), -1_i64));
+    while let Some((sink, lane)) = tx
+        .prepare_cached(next)?
+        .query_row(params![place.0, place.1], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?
+    {
+        purged += tx
+            .prepare_cached(include_str!("../sql/purge_receipts.sql"))?
+            .execute(params![sink, lane, before, BITE_ROWS])?;
+        place = (sink, lane);
+    }
+    Ok(purged)
 }
 
 /// Gives free pages back to the file system, and folds a log in that grew too long.

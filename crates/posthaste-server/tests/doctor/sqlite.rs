@@ -76,7 +76,8 @@ fn what_somebody_changed_is_found() {
         ),
         (
             "clock",
-            "insert into posthaste_receipts (sink, lane, n, epoch, kind, position, settled_at)
+            "insert into posthaste_lanes (sink, lane, slot_from, slot_to, filter) values ('s', 0, 0, 1023, '');
+             insert into posthaste_receipts (sink, lane, n, epoch, kind, position, settled_at)
              values ('s', 0, 1, 1, 'born', 0, (unixepoch() + 3600) * 1000000)",
         ),
         (

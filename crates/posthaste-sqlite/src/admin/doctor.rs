@@ -130,7 +130,9 @@ fn file_locks(path: &Path) -> Verdict {
 }
 
 fn clock(connection: &Connection) -> rusqlite::Result<Verdict> {
-    let sql = "select max(settled_at) from posthaste_receipts";
+    let sql =
+        "select max((select settled_at from posthaste_receipts r where r.sink = l.sink and r.lane = l.lane
+                            order by n desc limit 1)) from posthaste_lanes l";
     let newest: Option<i64> = connection.query_row(sql, [], |row| row.get(0))?;
     let ahead = newest.map_or(0, |newest| (newest - now()) / 1_000_000);
     Ok(if ahead > 5 {

@@ -399,6 +399,38 @@ async fn old_events_go_when_every_sink_has_handled_them() {
     assert_eq!(read_all(&one).await, [5_001]);
 }
 
+/// Receipts are history: the old ones go, of lanes that vanished too; the last of each is its cursor and stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_receipts_go_and_cursors_stay() {
+    let fixture = SqliteFixture::make().await.expect("a fixture");
+    let mut config = fixture.config();
+    config.retention.events = Duration::ZERO;
+    let store = SqliteStore::connect(config).await.expect("the store opens");
+    store.join(&plan("a", &[("s", Filter::Everything)])).await.expect("joined");
+    fixture.admin().await.set_lanes(2, &actor()).await.expect("set");
+    for lane in 0..2 {
+        let lease = take(&store, "s", lane).await;
+        for _ in 0..20 {
+            append_keyed(&fixture, 7);
+            let page = lease.read(WIDE).await.expect("read");
+            settle(&lease, page.number).await.expect("settled");
+        }
+    }
+    fixture.admin().await.set_lanes(1, &actor()).await.expect("set");
+    let receipts = || -> Vec<(i64, i64)> {
+        let connection = fixture.connect();
+        let sql = "select lane, n from posthaste_receipts order by lane, n";
+        let mut statement = connection.prepare(sql).expect("a statement");
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("a query");
+        rows.collect::<Result<_, _>>().expect("rows")
+    };
+    let before = receipts();
+    let last = |lane: i64| before.iter().rev().find(|(of, _)| *of == lane).copied().expect("receipts");
+    assert!(before.len() > 40);
+    store.sweep().await.expect("swept");
+    assert_eq!(receipts(), [last(0), last(1)]);
+}
+
 /// The file gives room back, and a size limit makes events go before their time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_too_large_lets_go_of_what_is_handled() {

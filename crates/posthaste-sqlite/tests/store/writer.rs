@@ -145,3 +145,46 @@ async fn a_full_database_is_told_to_everybody_and_nothing_is_half_written() {
     assert_eq!(count, written);
     writer.run(|tx| tx.execute("delete from notes", []).map_err(WriteError::from)).await.expect("it goes on");
 }
+
+/// A process whose writer never rests leaves room for others, who wait with SQLite's own handler.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_never_rests_lets_others_through() {
+    let (fixture, writer) = make().await;
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let busy: Vec<_> = (0..8)
+        .map(|lane: i64| {
+            let (writer, stop) = (writer.clone(), std::sync::Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut n = 0;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    n += 1;
+                    note(&writer, lane * 1_000_000 + n).await.expect("written");
+                }
+                n
+            })
+        })
+        .collect();
+    let path = fixture.path();
+    let slowest = tokio::task::spawn_blocking(move || {
+        let mut connection = connect(&path);
+        let mut slowest = Duration::ZERO;
+        for n in 0..60 {
+            let began = Instant::now();
+            let tx = connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)
+                .expect("the lock, in time");
+            tx.execute("insert into notes values (?1)", [-1 - n]).expect("an insert");
+            tx.commit().expect("committed");
+            slowest = slowest.max(began.elapsed());
+        }
+        slowest
+    });
+    let slowest = slowest.await.expect("no panic");
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut written = 0;
+    for task in busy {
+        written += task.await.expect("no panic");
+    }
+    assert!(slowest < Duration::from_secs(5), "an insert beside {written} others took {slowest:?}");
+    assert_eq!(notes(&fixture).len() as i64, written + 60);
+}
