@@ -80,7 +80,7 @@ pub(crate) struct OutboxSection {
     pub(crate) name: String,
     /// Overrides the one at the top.
     pub(crate) service: Option<String>,
-    /// `postgres://user@host:port/database`, or `host=… dbname=…`.
+    /// `postgres://user@host:port/database`, or `host=… dbname=…`, or `sqlite:path/to/file.db`.
     pub(crate) url: Option<String>,
     /// A file that holds the URL, instead of `url`.
     pub(crate) url_file: Option<PathBuf>,
