@@ -125,6 +125,11 @@ impl Link {
     fn open(config: &BrokerConfig, create: bool) -> Result<Self, StoreError> {
         if create {
             set_up(&config.path)?;
+        } else if !config.path.exists() {
+            return Err(StoreError::Fatal(format!(
+                "{}: there is no local broker here; the first message that a relay delivers makes it",
+                config.path.display()
+            )));
         }
         let path = canonical(&config.path);
         check(&open_reader(&path)?, &config.path)?;
