@@ -87,7 +87,14 @@ fn message(number: usize, ordered: bool) -> Message {
     let payload = event.payload.clone();
     let stored =
         StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };
-    Message { stored, destination: "bench.events".into(), payload, ordered, source: "bench".into() }
+    Message {
+        stored,
+        destination: "bench.events".into(),
+        payload,
+        ordered,
+        source: "bench".into(),
+        envelope: Default::default(),
+    }
 }
 
 async fn bare(client: &async_nats::Client, events: usize, all_headers: bool) {

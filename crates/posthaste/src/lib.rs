@@ -11,6 +11,7 @@
 pub mod admin;
 pub mod clock;
 pub mod cursor;
+pub mod envelope;
 pub mod event;
 pub mod failpoint;
 pub mod inbox;

@@ -4,6 +4,9 @@
 //! that name this sink, the first that matches the topic applies*. Events that match no route at all
 //! belong to the built-in sink [`UNROUTED`], whose verdict is "rejected: no route".
 
+pub use crate::envelope::Envelope;
+
+use crate::envelope;
 use crate::event::{Defect, EventError, Limits, StoredEvent};
 use crate::retry::RetryPolicy;
 use crate::sink::{Failure, Message};
@@ -127,7 +130,8 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    fn fill(&self, stored: &StoredEvent) -> Result<String, String> {
+    /// The destination of an event, or which part of it the event lacks.
+    pub fn fill(&self, stored: &StoredEvent) -> Result<String, String> {
         let event = &stored.event;
         if let [Piece::Topic] = self.0.as_slice() {
             return Ok(event.topic.clone());
@@ -163,18 +167,6 @@ impl Template {
     pub fn is_topic(&self) -> bool {
         self.0 == [Piece::Topic]
     }
-}
-
-/// What is put around the payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Envelope {
-    /// The bytes as they are; metadata travels in headers.
-    #[default]
-    None,
-    /// A JSON object payload gets the event id as its member `messageId`.
-    MessageId,
 }
 
 /// A check of the payload before it is published.
@@ -267,19 +259,25 @@ impl Route {
         source: &Arc<str>,
         limits: &Limits,
     ) -> Result<Message, Box<Refused>> {
-        match self.dress(&stored, limits) {
+        match self.dress(&stored, source, limits) {
             Ok((destination, payload)) => Ok(Message {
                 stored,
                 destination,
                 payload,
                 ordered: self.order == Order::Key,
                 source: Arc::clone(source),
+                envelope: self.envelope,
             }),
             Err(failure) => Err(Box::new(Refused { stored, failure })),
         }
     }
 
-    fn dress(&self, stored: &StoredEvent, limits: &Limits) -> Result<(String, Option<Bytes>), Failure> {
+    fn dress(
+        &self,
+        stored: &StoredEvent,
+        source: &str,
+        limits: &Limits,
+    ) -> Result<(String, Option<Bytes>), Failure> {
         let above = |error: &EventError| Failure::of_event("event.limits", error.to_string());
         match &stored.defect {
             Some(Defect::Row(why)) => return Err(Failure::of_event("event.defect", why.clone())),
@@ -294,18 +292,13 @@ impl Route {
         }
         let destination =
             self.destination.fill(stored).map_err(|why| Failure::of_event("route.destination", why))?;
-        let payload = stored.event.payload.clone();
-        let payload = match (payload, self.envelope) {
-            (Some(bytes), Envelope::MessageId) => Some(with_message_id(&bytes, stored)?),
-            (Some(bytes), Envelope::None) => {
-                if self.validate == Validate::Json {
-                    check_json(&bytes)?;
-                }
-                Some(bytes)
-            }
-            (None, _) => None,
-        };
-        Ok((destination, payload))
+        let Some(bytes) = stored.event.payload.clone() else { return Ok((destination, None)) };
+        // A message id goes into an object only, which is checked there.
+        if self.validate == Validate::Json && self.envelope != Envelope::MessageId {
+            envelope::check_json(&bytes)?;
+        }
+        let payload = envelope::body(self.envelope, bytes, stored, source)?;
+        Ok((destination, Some(payload)))
     }
 }
 
@@ -316,42 +309,6 @@ pub struct Refused {
     pub stored: StoredEvent,
     /// Why.
     pub failure: Failure,
-}
-
-fn check_json(bytes: &[u8]) -> Result<(), Failure> {
-    serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
-        .map(|_| ())
-        .map_err(|error| Failure::of_event("payload.not_json", format!("the payload is not JSON: {error}")))
-}
-
-/// Adds `"messageId"` to a JSON object without touching a byte of the rest. A member of that name that
-/// is there already must say the same.
-fn with_message_id(bytes: &Bytes, stored: &StoredEvent) -> Result<Bytes, Failure> {
-    #[derive(serde::Deserialize)]
-    struct Probe<'a> {
-        #[serde(rename = "messageId", borrow)]
-        message_id: Option<&'a serde_json::value::RawValue>,
-    }
-    let bad = |why: String| Failure::of_event("payload.not_object", why);
-    let probe: Probe<'_> = serde_json::from_slice(bytes)
-        .map_err(|error| bad(format!("messageId can only be added to a JSON object: {error}")))?;
-    let id = stored.event.id.hyphenated().to_string();
-    match probe.message_id.map(serde_json::value::RawValue::get) {
-        Some(there) if there == format!("\"{id}\"") => return Ok(bytes.clone()),
-        Some(_) => return Err(bad("the payload has another messageId already".to_owned())),
-        None => {}
-    }
-    let open = bytes
-        .iter()
-        .position(|b| *b == b'{')
-        .ok_or_else(|| bad("the payload is no JSON object".to_owned()))?;
-    let rest = &bytes[open + 1..];
-    let comma = if rest.trim_ascii_start().starts_with(b"}") { "" } else { "," };
-    let mut out = Vec::with_capacity(bytes.len() + 56);
-    out.extend_from_slice(&bytes[..=open]);
-    out.extend_from_slice(format!("\"messageId\":\"{id}\"{comma}").as_bytes());
-    out.extend_from_slice(rest);
-    Ok(out.into())
 }
 
 /// Which events a sink reads: the filter that a store applies before it loads anything.

@@ -11,7 +11,8 @@ mod stdout;
 pub use null::NullSink;
 pub use stdout::StdoutSink;
 
-use crate::event::{StoredEvent, TYPE_HEADER};
+use crate::envelope::{self, Envelope};
+use crate::event::StoredEvent;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::borrow::Cow;
@@ -30,6 +31,8 @@ pub struct Message {
     pub ordered: bool,
     /// The service that speaks, for the `source` header.
     pub source: Arc<str>,
+    /// What the route put around the payload: it decides about headers too.
+    pub envelope: Envelope,
 }
 
 impl Message {
@@ -45,25 +48,10 @@ impl Message {
         self.stored.event.id.hyphenated().to_string()
     }
 
-    /// Every header that travels, ours first, then the event's own. Made on demand: a sink that sends
-    /// no headers pays nothing.
-    pub fn each_header(&self, mut header: impl FnMut(&str, &str)) {
-        let event = &self.stored.event;
-        header("Message-ID", &self.id());
-        header(TYPE_HEADER, event.event_type());
-        if let Some(key) = &event.key {
-            header("key", key);
-        }
-        header("time", &self.stored.appended_at.rfc3339());
-        if !self.source.is_empty() {
-            header("source", &self.source);
-        }
-        if let Some(content_type) = &event.content_type {
-            header("content-type", content_type);
-        }
-        for (name, value) in event.headers.iter().filter(|(name, _)| *name != TYPE_HEADER) {
-            header(name, value);
-        }
+    /// Every header that travels, ours first, then the event's own, then the envelope's. Made on demand: a
+    /// sink that sends no headers pays nothing.
+    pub fn each_header(&self, header: impl FnMut(&str, &str)) {
+        envelope::each_header(self, header);
     }
 }
 

@@ -93,7 +93,14 @@ fn message(subject: &str, event: Event) -> Message {
     let payload = event.payload.clone();
     let stored =
         StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };
-    Message { stored, destination: subject.to_owned(), payload, ordered: true, source: "shop".into() }
+    Message {
+        stored,
+        destination: subject.to_owned(),
+        payload,
+        ordered: true,
+        source: "shop".into(),
+        envelope: Default::default(),
+    }
 }
 
 /// Without a key.

@@ -123,7 +123,14 @@ mod tests {
         let event = Event::new("t", payload).with_key(key);
         let payload = event.payload.clone();
         let stored = StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(0), event, defect: None };
-        Message { stored, destination: "t".to_owned(), payload, ordered: true, source: "".into() }
+        Message {
+            stored,
+            destination: "t".to_owned(),
+            payload,
+            ordered: true,
+            source: "".into(),
+            envelope: Default::default(),
+        }
     }
 
     fn refuse_bad(message: &Message) -> Option<Failure> {

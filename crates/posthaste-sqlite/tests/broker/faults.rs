@@ -9,7 +9,14 @@ fn message(seq: i64) -> Message {
     let event = Event::new("orders.placed", seq.to_string()).with_key("k");
     let payload = event.payload.clone();
     let stored = StoredEvent { seq, slot: 0, appended_at: Timestamp(0), event, defect: None };
-    Message { stored, destination: "orders".to_owned(), payload, ordered: true, source: "shop".into() }
+    Message {
+        stored,
+        destination: "orders".to_owned(),
+        payload,
+        ordered: true,
+        source: "shop".into(),
+        envelope: Default::default(),
+    }
 }
 
 async fn publish(sink: &LocalSink, seq: i64) -> Verdict {

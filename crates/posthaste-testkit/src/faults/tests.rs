@@ -21,7 +21,14 @@ fn sink() -> (Broker, Faults, FaultySink) {
 fn message() -> [Message; 1] {
     let event = Event::new("t", "x").with_key("k");
     let stored = StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(0), event, defect: None };
-    [Message { stored, destination: "t".to_owned(), payload: None, ordered: true, source: "".into() }]
+    [Message {
+        stored,
+        destination: "t".to_owned(),
+        payload: None,
+        ordered: true,
+        source: "".into(),
+        envelope: Default::default(),
+    }]
 }
 
 #[tokio::test(start_paused = true)]

@@ -224,7 +224,14 @@ pub(super) async fn sink_alone(sink: &dyn Sink, load: &Load, events: u64) -> any
 fn message(load: &Load, index: u64, source: &Arc<str>) -> Message {
     let stored = load.stored(index);
     let (destination, payload) = (stored.event.topic.clone(), stored.event.payload.clone());
-    Message { stored, destination, payload, ordered: false, source: Arc::clone(source) }
+    Message {
+        stored,
+        destination,
+        payload,
+        ordered: false,
+        source: Arc::clone(source),
+        envelope: Default::default(),
+    }
 }
 
 /// A sink needs a moment for its first connection, which is not part of its rate. The first event is sent

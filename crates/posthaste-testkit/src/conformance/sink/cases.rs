@@ -13,7 +13,14 @@ fn message(seq: i64, destination: &str, event: Event) -> Message {
     let payload = event.payload.clone();
     let appended_at = Timestamp(1_700_000_000_000_000);
     let stored = StoredEvent { seq, slot: 0, appended_at, event, defect: None };
-    Message { stored, destination: destination.to_owned(), payload, ordered: true, source: "shop".into() }
+    Message {
+        stored,
+        destination: destination.to_owned(),
+        payload,
+        ordered: true,
+        source: "shop".into(),
+        envelope: Default::default(),
+    }
 }
 
 /// A message without a key.

@@ -10,7 +10,14 @@ fn message(key: Option<&str>) -> Message {
     let mut event = Event::new("t", "x");
     event.key = key.map(str::to_owned);
     let stored = StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(0), event, defect: None };
-    Message { stored, destination: "t".into(), payload: None, ordered: true, source: "".into() }
+    Message {
+        stored,
+        destination: "t".into(),
+        payload: None,
+        ordered: true,
+        source: "".into(),
+        envelope: Default::default(),
+    }
 }
 
 fn enter<'a>(chain: &'a Chain, keys: &[&str]) -> Call<'a> {
