@@ -58,3 +58,8 @@ pub use config::{Retention, SqliteConfig};
 pub use connect::Synchronous;
 #[cfg(feature = "store")]
 pub use store::SqliteStore;
+
+/// The examples of `docs/testing.md` are compiled and run.
+#[cfg(all(doctest, feature = "broker"))]
+#[doc = include_str!("../../../docs/testing.md")]
+pub struct Testing;
