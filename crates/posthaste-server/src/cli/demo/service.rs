@@ -147,7 +147,8 @@ impl Shop {
         let before = (self.open.clone(), self.orders, self.poisoned);
         let may_poison = committed * 100 >= self.plan.events * 12;
         let steps: Vec<Step> = (0..count).map(|_| self.step(may_poison)).collect::<anyhow::Result<_>>()?;
-        let roll_back = self.chance.one_in(ROLL_BACK_ONE_IN);
+        // One of the first in any case: a short demo must show it, too.
+        let roll_back = self.chance.one_in(ROLL_BACK_ONE_IN) || (committed > 2 && self.rolled_back == 0);
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for step in &steps {
             write(&tx, step)?;
