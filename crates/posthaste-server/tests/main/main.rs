@@ -4,6 +4,8 @@ mod binary;
 mod daemon;
 mod dead;
 mod faults;
+#[cfg(feature = "sqlite")]
+mod local;
 mod relay;
 #[cfg(feature = "sqlite")]
 mod sqlite;
