@@ -3,6 +3,13 @@
 //! Keeping it apart is what keeps the store seam small. Lists go by keyset pages; bulk acts mean the
 //! filter, not the page (F58), run in bounded chunks, and are audited with actor and reason (G6).
 
+mod event;
+
+pub use event::{
+    Acted, EventFilter, EventLife, EventName, EventPage, LogEvent, PassedAt, Progress, ReplayChunk, SinkLife,
+    TailPlace, Waiting, Where,
+};
+
 use crate::event::Timestamp;
 use crate::sink::Finding;
 use async_trait::async_trait;
@@ -265,6 +272,34 @@ pub trait Admin: Send + Sync {
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError>;
+    /// Events of the log behind a number, oldest first. Looks at a bounded part of the log.
+    async fn events(&self, _filter: &EventFilter, _after: i64, _limit: i64) -> Result<EventPage, AdminError> {
+        Err(AdminError::Invalid("not there yet".to_owned()))
+    }
+    /// One event's life. By number it costs a few steps into indexes; by id what [`Where`] says.
+    async fn event(&self, _name: EventName, _place: Where) -> Result<EventLife, AdminError> {
+        Err(AdminError::Invalid("not there yet".to_owned()))
+    }
+    /// New events since a place; without one, the place where the log ends now.
+    async fn events_since(
+        &self,
+        _filter: &EventFilter,
+        _place: Option<&TailPlace>,
+    ) -> Result<(Vec<LogEvent>, TailPlace), AdminError> {
+        Err(AdminError::Invalid("not there yet".to_owned()))
+    }
+    /// Sends the next chunk of what matches behind a number to a sink again: copies that wait, so that relays
+    /// deliver them in the ordinary way. Only what the sink has passed already. Without an actor it only looks.
+    async fn events_replay(
+        &self,
+        _sink: &str,
+        _filter: &EventFilter,
+        _after: i64,
+        _chunk: i64,
+        _actor: Option<&Actor>,
+    ) -> Result<ReplayChunk, AdminError> {
+        Err(AdminError::Invalid("not there yet".to_owned()))
+    }
     /// Sets a control.
     async fn control(
         &self,

@@ -24,21 +24,25 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 /// Letters of one page or chunk, at most: what one statement holds in memory.
-const ROWS_MAX: i64 = 10_000;
+pub(super) const ROWS_MAX: i64 = 10_000;
 
 /// Ids named in a line of the audit, at most.
-const IDS_AUDITED: usize = 100;
+pub(super) const IDS_AUDITED: usize = 100;
 
 /// A filter as SQL: conditions with their parameters, numbered from a given place on.
-struct Clause {
+pub(super) struct Clause {
     sql: String,
     values: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
     first: usize,
 }
 
 impl Clause {
+    pub(super) fn new(first: usize) -> Self {
+        Self { sql: String::new(), values: Vec::new(), first }
+    }
+
     fn of(filter: &DeadFilter, first: usize) -> Self {
-        let mut clause = Self { sql: String::new(), values: Vec::new(), first };
+        let mut clause = Self::new(first);
         if !filter.ids.is_empty() {
             clause.and("id = any (", filter.ids.clone(), Type::UUID_ARRAY, ")");
         }
@@ -53,24 +57,34 @@ impl Clause {
         }
         for (condition, instant) in [("dead_at >= ", filter.since), ("dead_at < ", filter.until)] {
             if let Some(instant) = instant {
-                let condition = format!("{condition}timestamptz 'epoch' + interval '1 microsecond' * ");
-                clause.and(&condition, instant.0, Type::INT8, "");
+                clause.and_time(condition, instant);
             }
         }
         clause
     }
 
-    fn and(&mut self, before: &str, value: impl ToSql + Sync + Send + 'static, kind: Type, after: &str) {
+    pub(super) fn and_time(&mut self, condition: &str, instant: Timestamp) {
+        let condition = format!("{condition}timestamptz 'epoch' + interval '1 microsecond' * ");
+        self.and(&condition, instant.0, Type::INT8, "");
+    }
+
+    pub(super) fn and(
+        &mut self,
+        before: &str,
+        value: impl ToSql + Sync + Send + 'static,
+        kind: Type,
+        after: &str,
+    ) {
         let number = self.first + self.values.len();
         self.sql.push_str(&format!(" and {before}${number}{after}"));
         self.values.push((Box::new(value), kind));
     }
 
-    fn put_into(&self, sql: &str) -> String {
+    pub(super) fn put_into(&self, sql: &str) -> String {
         sql.replace("/*filter*/", &self.sql)
     }
 
-    fn params<'a>(&'a self, before: &[Param<'a>]) -> Vec<Param<'a>> {
+    pub(super) fn params<'a>(&'a self, before: &[Param<'a>]) -> Vec<Param<'a>> {
         let own = self.values.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()));
         before.iter().cloned().chain(own).collect()
     }
@@ -216,7 +230,7 @@ impl PostgresAdmin {
     }
 
     /// Whoever is first of its key now comes due, everybody behind it waits.
-    async fn order_keys(&self, session: &mut Session, gone: &[Row]) -> Result<(), AdminError> {
+    pub(super) async fn order_keys(&self, session: &mut Session, gone: &[Row]) -> Result<(), AdminError> {
         let keyed =
             |row: &Row| row.get::<_, Option<String>>("key").map(|key| (row.get::<_, String>("sink"), key));
         let (sinks, keys): (Vec<String>, Vec<String>) = gone.iter().filter_map(keyed).unzip();
@@ -230,7 +244,7 @@ impl PostgresAdmin {
     }
 }
 
-fn letter(row: &Row) -> DeadLetter {
+pub(super) fn letter(row: &Row) -> DeadLetter {
     DeadLetter {
         cursor: row.get("letter"),
         sink: row.get("sink"),

@@ -29,7 +29,7 @@ const LANES_MAX: u16 = 256;
 
 /// How far times of the log may go back while numbers go up. Number and time of a row are drawn within
 /// microseconds; what is covered here is a clock that is set.
-const DISORDER_MICROS: i64 = 60_000_000;
+pub(super) const DISORDER_MICROS: i64 = 60_000_000;
 
 /// A lane and its cursor.
 pub(super) struct Cursor {
@@ -196,19 +196,33 @@ impl PostgresAdmin {
     ///
     /// Numbers and times are drawn together but not in one step, and clocks are set back now and then: so
     /// the search is for a time [`DISORDER_MICROS`] earlier, and what lies between is walked through.
-    async fn shortly_before(&self, session: &mut Session, instant: Timestamp) -> Result<i64, AdminError> {
-        let early = instant.plus_micros(-DISORDER_MICROS).0;
+    pub(super) async fn shortly_before(
+        &self,
+        session: &mut Session,
+        instant: Timestamp,
+    ) -> Result<i64, AdminError> {
+        self.first_about(session, instant.plus_micros(-DISORDER_MICROS).0).await
+    }
+
+    /// The first number appended at or after an instant, as far as times grow with numbers; one behind the last
+    /// if there is none.
+    pub(super) async fn first_about(
+        &self,
+        session: &mut Session,
+        micros_wanted: i64,
+    ) -> Result<i64, AdminError> {
         let sql = "select coalesce(min(seq), 0), coalesce(max(seq), 0) from posthaste.outbox";
         let rows = self.query(session, sql, &[]).await?;
         let (mut low, mut high): (i64, i64) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
-        // Everything below `low` was appended before `early`; `high` is where to go on looking at the latest.
+        // Everything below `low` was appended before; `high` is where to go on looking at the latest.
+        high += 1;
         while low < high {
             let middle = low + (high - low) / 2;
             let rows = self
                 .query(session, include_str!("../../sql/admin/first_at.sql"), &[(&middle, Type::INT8)])
                 .await?;
             match rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1))) {
-                Some((seq, micros)) if micros < early => low = seq + 1,
+                Some((seq, micros)) if micros < micros_wanted => low = seq + 1,
                 _ => high = middle,
             }
         }

@@ -10,13 +10,17 @@
 //! status.rs   one look at everything        lanes.rs   set, rewind: cursors written by hand
 //! backlog.rs  exact, then estimated (pure)  relane.rs  which state new lanes start from (pure)
 //! dead.rs     list, count, replay, discard  repair.rs  after the database went back in time
-//! control.rs  pause, resume, rate
+//! control.rs  pause, resume, rate           log.rs     events by number, new ones as they come
+//! life.rs     one event, with every sink    again.rs   send events of the log again
 //! ```
 
+mod again;
 mod backlog;
 mod control;
 mod dead;
 mod lanes;
+mod life;
+mod log;
 mod relane;
 mod repair;
 mod status;
@@ -29,7 +33,8 @@ use crate::session::{Param, Session, Sessions};
 use crate::store::check_server;
 use async_trait::async_trait;
 use posthaste::admin::{
-    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, OutboxStatus, RewindTo,
+    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, EventFilter,
+    EventLife, EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, TailPlace, Where,
 };
 use posthaste::sink::Finding;
 use posthaste::store::StoreError;
@@ -223,6 +228,33 @@ impl Admin for PostgresAdmin {
     ) -> Result<u64, AdminError> {
         check_actor(actor)?;
         self.act_on_dead(filter, act, actor, chunk).await
+    }
+
+    async fn events(&self, filter: &EventFilter, after: i64, limit: i64) -> Result<EventPage, AdminError> {
+        self.list_events(filter, after, limit).await
+    }
+
+    async fn event(&self, name: EventName, place: Where) -> Result<EventLife, AdminError> {
+        self.show_event(name, place).await
+    }
+
+    async fn events_since(
+        &self,
+        filter: &EventFilter,
+        place: Option<&TailPlace>,
+    ) -> Result<(Vec<LogEvent>, TailPlace), AdminError> {
+        self.tail_events(filter, place).await
+    }
+
+    async fn events_replay(
+        &self,
+        sink: &str,
+        filter: &EventFilter,
+        after: i64,
+        chunk: i64,
+        actor: Option<&Actor>,
+    ) -> Result<ReplayChunk, AdminError> {
+        self.replay_events(sink, filter, after, chunk, actor).await
     }
 
     async fn control(

@@ -12,6 +12,7 @@ mod dead;
 #[cfg(feature = "sqlite")]
 mod demo;
 mod doctor;
+mod events;
 mod lanes;
 #[cfg(feature = "sqlite")]
 mod local;
@@ -38,6 +39,7 @@ Examples:
   posthaste config example > posthaste.toml                a file to start from
   posthaste run                                            relay what it says
   posthaste status --watch                                 look on
+  posthaste events list --key order-7                      what was appended
   posthaste dead list                                      what was given up, why
   posthaste doctor                                         what is wrong, if so
 
@@ -92,6 +94,7 @@ enum Command {
     Migrate(migrate::MigrateArgs),
     Append(append::AppendArgs),
     Status(status::StatusArgs),
+    Events(events::EventsArgs),
     Dead(dead::DeadArgs),
     Pause(control::PauseArgs),
     Resume(control::ResumeArgs),
@@ -120,6 +123,7 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Migrate(args) => Box::pin(migrate::run(&context, args)).await,
         Command::Append(args) => Box::pin(append::run(&context, args)).await,
         Command::Status(args) => Box::pin(status::run(&context, args)).await,
+        Command::Events(args) => Box::pin(events::run(&context, args)).await,
         Command::Dead(args) => Box::pin(dead::run(&context, args)).await,
         Command::Pause(args) => Box::pin(control::pause(&context, args)).await,
         Command::Resume(args) => Box::pin(control::resume(&context, args)).await,

@@ -42,7 +42,7 @@ pub(crate) struct ActArgs {
     rate: Option<f64>,
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>();
     number
         .ok()

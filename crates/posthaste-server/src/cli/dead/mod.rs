@@ -2,6 +2,8 @@
 
 mod act;
 
+pub(crate) use act::rate;
+
 use super::{Context, admin, explain_act, time};
 use crate::config::Outbox;
 use crate::output::{bytes, time as shown_time};
@@ -224,7 +226,7 @@ fn with_payload(letter: &DeadLetter) -> serde_json::Result<Value> {
     Ok(value)
 }
 
-fn base16(bytes: &[u8]) -> String {
+pub(crate) fn base16(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

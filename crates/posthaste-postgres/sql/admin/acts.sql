@@ -1,0 +1,5 @@
+-- Lines of the audit that name an event, the newest first. A bounded part of the audit: it has no index on ids.
+select at, actor, action, reason
+  from (select id, at, actor, action, reason, detail from posthaste.audit order by id desc limit 1000) a
+ where jsonb_exists(detail -> 'ids', $1)
+ order by id desc limit 10

@@ -1,0 +1,147 @@
+//! Sending events of the log to a sink again.
+//!
+//! A replay writes copies among the deferred, with the events' own numbers; relays deliver them in the ordinary
+//! way, with retries and dead letters, and later events of a key wait for its replayed ones. Rewinding the sink's
+//! cursor would send everything behind a number again; this sends what a filter matches, and the cursor goes on.
+//!
+//! Only what the sink's cursors have passed: the rest is still to come by itself. What waits or is dead already
+//! is left alone. A chunk is a transaction with its line in the audit.
+//!
+//! CRASH: a death between two chunks leaves the first one done and audited; the next number to go on from is in
+//! the audit. G2 is not at stake: these are second deliveries.
+
+use super::dead::{IDS_AUDITED, ROWS_MAX};
+use super::log::{Span, Window, clause, event};
+use super::{PostgresAdmin, check_actor, failed, finish};
+use crate::filter;
+use crate::session::{Param, Session};
+use posthaste::admin::{Actor, AdminError, EventFilter, ReplayChunk};
+use posthaste::route::UNROUTED;
+use serde_json::json;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+/// Rows that one chunk goes through, at most.
+const WINDOW_ROWS: i64 = 50_000;
+
+/// Events shown of a chunk, at most.
+const SAMPLES: usize = 5;
+
+/// What a chunk is about.
+struct Order<'a> {
+    sink: &'a str,
+    filter: &'a EventFilter,
+    after: i64,
+    chunk: i64,
+}
+
+impl PostgresAdmin {
+    pub(super) async fn replay_events(
+        &self,
+        sink: &str,
+        filter: &EventFilter,
+        after: i64,
+        chunk: i64,
+        actor: Option<&Actor>,
+    ) -> Result<ReplayChunk, AdminError> {
+        if filter.is_empty() {
+            return Err(AdminError::Invalid("the filter names no event".to_owned()));
+        }
+        if let Some(actor) = actor {
+            check_actor(actor)?;
+        }
+        let order = Order { sink, filter, after, chunk: chunk.clamp(1, ROWS_MAX) };
+        let mut session = self.begin().await?;
+        let done = self.replay_chunk(&mut session, &order, actor).await;
+        finish(&mut session, done).await
+    }
+
+    async fn replay_chunk(
+        &self,
+        session: &mut Session,
+        order: &Order<'_>,
+        actor: Option<&Actor>,
+    ) -> Result<ReplayChunk, AdminError> {
+        let (position, condition) = self.replay_bounds(session, order.sink).await?;
+        let Span(from, to) = self.span(session, order.filter, order.after).await?;
+        // Also when numbers were asked for that are not there yet: the replay ends where the cursor stood.
+        let to = to.min(position);
+        if actor.is_some() {
+            let lock = self.sessions.sql(include_str!("../../sql/admin/lock_keys.sql"));
+            let lock = format!("set local lock_timeout = '10s'; {lock}");
+            session.client().batch_execute(&lock).await.map_err(failed)?;
+        }
+        let window = self.window(session, Span(from, to), WINDOW_ROWS).await?;
+        let picked = self.pick(session, order, &window, &condition).await?;
+        let seqs: Vec<i64> = picked.iter().filter(|row| row.get("goes")).map(|row| row.get("seq")).collect();
+        let full = picked.len() as i64 == order.chunk;
+        let mut done = ReplayChunk {
+            events: seqs.len() as u64,
+            left_alone: (picked.len() - seqs.len()) as u64,
+            reached: picked.last().filter(|_| full).map_or(window.span.1, |row| row.get("seq")),
+            to_seq: to,
+            done: window.last && !full,
+            samples: picked.iter().filter(|row| row.get("goes")).take(SAMPLES).map(event).collect(),
+        };
+        if let Some(actor) = actor.filter(|_| !seqs.is_empty()) {
+            done.events = self.send_again(session, order, &seqs, actor).await?;
+        }
+        Ok(done)
+    }
+
+    /// How far the sink has come, and what it reads.
+    async fn replay_bounds(&self, session: &mut Session, sink: &str) -> Result<(i64, String), AdminError> {
+        self.check_sink(session, sink).await?;
+        let sql = include_str!("../../sql/admin/replay_bounds.sql");
+        let rows = self.query(session, sql, &[(&sink, Type::TEXT)]).await?;
+        let served = rows.first().and_then(|row| row.get::<_, Option<bool>>("served")).unwrap_or(false);
+        if sink == UNROUTED || !served {
+            return Err(AdminError::Conflict(format!(
+                "no relay serves `{sink}`, so a replay would wait for ever; configure the sink and start a relay with it, \
+                 then replay. Nothing was done"
+            )));
+        }
+        let row = rows.first().filter(|_| served);
+        Ok(row.map_or((0, String::new()), |row| (row.get("position"), filter::condition(row.get("filter")))))
+    }
+
+    async fn pick(
+        &self,
+        session: &mut Session,
+        order: &Order<'_>,
+        window: &Window,
+        condition: &str,
+    ) -> Result<Vec<Row>, AdminError> {
+        let clause = clause(order.filter, 5);
+        let sql = clause.put_into(include_str!("../../sql/admin/again_pick.sql"));
+        let Span(from, to) = window.span;
+        let params = clause.params(&[
+            (&from, Type::INT8),
+            (&to, Type::INT8),
+            (&order.chunk, Type::INT8),
+            (&order.sink, Type::TEXT),
+        ]);
+        self.query_where(session, &sql, condition, &params).await
+    }
+
+    async fn send_again(
+        &self,
+        session: &mut Session,
+        order: &Order<'_>,
+        seqs: &[i64],
+        actor: &Actor,
+    ) -> Result<u64, AdminError> {
+        let params: [Param<'_>; 2] = [(&order.sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
+        let sent = self.query(session, include_str!("../../sql/admin/again.sql"), &params).await?;
+        self.order_keys(session, &sent).await?;
+        let ids: Vec<Uuid> = sent.iter().take(IDS_AUDITED).map(|row| row.get("id")).collect();
+        let detail = json!({
+            "sink": order.sink, "events": order.filter, "from_seq": seqs.first(), "to_seq": seqs.last(),
+            "count": sent.len(), "ids": ids,
+        });
+        self.audit(session, actor, "replay_log", &detail).await?;
+        self.wake(session, "").await?;
+        Ok(sent.len() as u64)
+    }
+}
