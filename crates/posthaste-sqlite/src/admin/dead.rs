@@ -94,6 +94,12 @@ pub(super) fn show(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<DeadLetter
     statement.query_map([id.to_string()], letter)?.collect()
 }
 
+/// The letter of an event for one sink, without its payload.
+pub(super) fn of_sink(tx: &Connection, sink: &str, seq: i64) -> rusqlite::Result<Option<DeadLetter>> {
+    let sql = format!("select {COLUMNS}, null from posthaste_dead_letters where sink = ?1 and seq = ?2");
+    tx.prepare_cached(&sql)?.query_row(params![sink, seq], letter).optional()
+}
+
 pub(super) fn count(tx: &Connection, filter: &DeadFilter) -> rusqlite::Result<u64> {
     let clause = Clause::of(filter);
     let sql = format!("select count(*) from posthaste_dead_letters where {}", clause.sql);
@@ -183,7 +189,7 @@ fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> 
 }
 
 /// Whether a sink is in the configuration.
-fn is_served(tx: &Connection, sink: &str) -> rusqlite::Result<bool> {
+pub(super) fn is_served(tx: &Connection, sink: &str) -> rusqlite::Result<bool> {
     tx.prepare_cached("select 1 from posthaste_lanes where sink = ?1 and retired_at is null")?.exists([sink])
 }
 
@@ -207,7 +213,7 @@ fn takers(tx: &Connection, topic: &str) -> rusqlite::Result<Vec<String>> {
 }
 
 /// Whoever is first of its key now comes due, everybody behind it waits.
-fn order_key(tx: &Transaction<'_>, sink: &str, key: &str) -> rusqlite::Result<()> {
+pub(super) fn order_key(tx: &Transaction<'_>, sink: &str, key: &str) -> rusqlite::Result<()> {
     tx.execute(include_str!("../../sql/admin/wait_behind.sql"), params![sink, key, NEVER])?;
     promote(tx, sink, key)
 }

@@ -160,7 +160,7 @@ fn target(tx: &Connection, to: RewindTo) -> Result<i64, AdminError> {
 /// The first number at or after an instant. There is no index on time, which would make every append dearer; but rows
 /// are appended one transaction after the other, so times grow with numbers, as far as the clock does. A place a little
 /// before the instant is found by halving, and the rest walked through.
-fn first_since(tx: &Connection, instant: i64) -> rusqlite::Result<Option<i64>> {
+pub(super) fn first_since(tx: &Connection, instant: i64) -> rusqlite::Result<Option<i64>> {
     let at = |seq: i64| -> rusqlite::Result<Option<(i64, i64)>> {
         let sql = "select seq, appended_at from posthaste_outbox where seq >= ?1 order by seq limit 1";
         tx.prepare_cached(sql)?.query_row([seq], |row| Ok((row.get(0)?, row.get(1)?))).optional()

@@ -7,12 +7,13 @@
 //! ```text
 //! status.rs   one look at everything        lanes.rs   set, rewind, repair: cursors written by hand
 //! dead.rs     list, count, replay, discard  control.rs pause, resume, rate
-//! doctor.rs   every assumption, one by one
+//! doctor.rs   every assumption, one by one  events.rs  lists, lives, sending again
 //! ```
 
 mod control;
 mod dead;
 mod doctor;
+mod events;
 mod lanes;
 mod status;
 
@@ -26,7 +27,8 @@ use crate::migrate;
 use crate::readers::Readers;
 use async_trait::async_trait;
 use posthaste::admin::{
-    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, OutboxStatus, RewindTo,
+    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, EventFilter,
+    EventLife, EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, TailPlace, Where,
 };
 use posthaste::sink::Finding;
 use posthaste::store::StoreError;
@@ -178,6 +180,40 @@ impl Admin for SqliteAdmin {
             self.look(move |tx| dead::letters(tx, &wanted, chunk).map_err(failed)).await?
         };
         self.act(move |tx| dead::act(tx, &filter, act, &actor, chunk, &named)).await
+    }
+
+    async fn events(&self, filter: &EventFilter, after: i64, limit: i64) -> Result<EventPage, AdminError> {
+        let filter = filter.clone();
+        self.look(move |tx| events::list(tx, &filter, after, limit).map_err(failed)).await
+    }
+
+    async fn event(&self, name: EventName, place: Where) -> Result<EventLife, AdminError> {
+        self.look(move |tx| events::life(tx, name, place)).await
+    }
+
+    async fn events_since(
+        &self,
+        filter: &EventFilter,
+        place: Option<&TailPlace>,
+    ) -> Result<(Vec<LogEvent>, TailPlace), AdminError> {
+        let (filter, place) = (filter.clone(), place.cloned());
+        self.look(move |tx| events::since(tx, &filter, place.as_ref()).map_err(failed)).await
+    }
+
+    async fn events_replay(
+        &self,
+        sink: &str,
+        filter: &EventFilter,
+        after: i64,
+        chunk: i64,
+        actor: Option<&Actor>,
+    ) -> Result<ReplayChunk, AdminError> {
+        let (sink, filter) = (sink.to_owned(), filter.clone());
+        let Some(actor) = actor.cloned() else {
+            return self.look(move |tx| events::would_replay(tx, &sink, &filter, after, chunk)).await;
+        };
+        check_actor(&actor)?;
+        self.act(move |tx| events::replay(tx, &sink, &filter, after, chunk, &actor)).await
     }
 
     async fn control(

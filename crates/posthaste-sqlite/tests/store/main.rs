@@ -3,6 +3,7 @@
 mod admin;
 mod append;
 mod damage;
+mod events;
 mod fixture;
 mod migrate;
 mod processes;
