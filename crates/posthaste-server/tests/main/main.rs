@@ -3,6 +3,7 @@
 mod binary;
 mod daemon;
 mod dead;
+mod events;
 mod faults;
 #[cfg(feature = "sqlite")]
 mod local;

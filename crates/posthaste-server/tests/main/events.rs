@@ -1,0 +1,210 @@
+//! The log by command: list, show, tail, replay.
+
+use crate::binary::{Scratch, posthaste, run};
+use crate::daemon::Daemon;
+use crate::relay::Outbox;
+use rustix::process::Signal;
+use serde_json::Value;
+
+const ALL: &str = "[sinks.out]\ntype = \"stdout\"\nstart_at = \"earliest\"\n[[route]]\nname = \"all\"\ntopic = \"*\"\nsink = \"out\"\ndestination = \"ev.{topic}\"\n";
+
+fn ids(page: &Value) -> Vec<&str> {
+    page["events"].as_array().expect("events").iter().filter_map(|event| event["id"].as_str()).collect()
+}
+
+/// Four events that a relay has delivered.
+async fn delivered() -> Option<(Outbox, Scratch, Vec<String>)> {
+    let outbox = Outbox::new().await?;
+    let file = outbox.config(ALL);
+    let events = [("a.x", "k1"), ("a.y", "k2"), ("b.x", "k1"), ("a.x", "k1")];
+    let ids = events.map(|(topic, key)| outbox.append(&[topic, "--key", key, "--payload", "{\"n\":1}"]));
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.events(4);
+    daemon.stop();
+    Some((outbox, file, ids.to_vec()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_listed_by_pages_topic_key_time_and_number() {
+    let Some((outbox, _file, all)) = delivered().await else { return };
+    let list = |args: &[&str]| outbox.cli(&[&["events", "list", "--json"], args].concat()).json();
+    let page = list(&["--limit", "3"]);
+    assert_eq!(ids(&page), all[..3]);
+    let rest = list(&["--after", &page["next"].to_string()]);
+    assert_eq!((ids(&rest), &rest["next"]), (vec![all[3].as_str()], &Value::Null));
+    assert_eq!(ids(&list(&["--topic", "a.*", "--key", "k1"])), [&all[0], &all[3]]);
+    assert_eq!(ids(&list(&["--since", "1h", "--from-seq", "2", "--to-seq", "3"])), all[1..3]);
+    assert_eq!(ids(&list(&["--until", "1h"])), [""; 0]);
+    let text = outbox.cli(&["events", "list", "--limit", "1"]).out;
+    assert!(text.contains("a.x  key k1") && text.contains(&all[0]) && text.contains("--after 1"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(outbox.cli(&["events", "list", "--key", "nobody"]).out.starts_with("no events"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_says_what_became_of_an_event() {
+    let Some((outbox, file, all)) = delivered().await else { return };
+    let show = |args: &[&str]| run(&[&["events", "show", "--config", file.path()], args].concat()).ok();
+    let life = show(&[&all[0], "--json"]).json();
+    assert_eq!((&life["event"]["payload"], &life["in_log"]), (&"{\"n\":1}".into(), &true.into()));
+    let sink =
+        life["sinks"].as_array().expect("sinks").iter().find(|sink| sink["sink"] == "out").expect("out");
+    assert_eq!((&sink["progress"], &sink["way"]["destination"]), (&"passed".into(), &"ev.a.x".into()));
+    assert!(sink["passed"]["settled_at"].is_string(), "{life}");
+    let text = show(&[&all[0]]).out;
+    assert!(text.contains("out: delivered") && text.contains("ev.a.x (route all)"), "{text}");
+    assert_eq!(show(&["2", "--json"]).json()["event"]["id"], all[1]);
+    assert_eq!(show(&["2", "--raw"]).out, "{\"n\":1}");
+    // One that the relay has not come to, and one whose id says nothing.
+    let odd = "8a1b3c4d-0000-4000-8000-000000000001";
+    outbox.append(&["a.x", "--payload", "x", "--id", odd]);
+    for more in [&[odd] as &[&str], &[odd, "--near", "1s"], &[odd, "--scan"]] {
+        assert!(show(more).out.contains("out: not read yet\n  cursor        at 4"), "{more:?}");
+    }
+    let missing = run(&["events", "show", "0192f7a0-5c1e-7a3e-b1f2-000000000001", "--url", &outbox.url()]);
+    assert!(missing.code == 1 && missing.err.contains("no event has the id"), "{}", missing.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_shows_a_death_what_waits_behind_it_and_who_acted() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let holding = format!("{ALL}validate = \"json\"\non_dead = \"hold\"\n");
+    let file = outbox.config(&holding);
+    let bad = outbox.append(&["t", "--key", "k", "--payload", "{"]);
+    let next = outbox.append(&["t", "--key", "k", "--payload", "{}"]);
+    let daemon = Daemon::start(&["--config", file.path()]);
+    outbox.append(&["t", "--key", "other", "--payload", "{}"]);
+    daemon.events(1);
+    daemon.stop();
+    let life = outbox.cli(&["events", "show", &bad, "--json"]).json();
+    let out = |life: &Value| {
+        life["sinks"]
+            .as_array()
+            .expect("sinks")
+            .iter()
+            .find(|sink| sink["sink"] == "out")
+            .expect("out")
+            .clone()
+    };
+    let sink = out(&life);
+    assert_eq!((&sink["progress"], &sink["holds_back"]), (&"dead".into(), &1.into()), "{life}");
+    assert_eq!(sink["dead"]["error_code"], "payload.not_json");
+    let sink = out(&outbox.cli(&["events", "show", &next, "--json"]).json());
+    assert_eq!((&sink["progress"], &sink["behind"]), (&"deferred".into(), &1.into()), "{sink}");
+    assert!(outbox.cli(&["events", "show", &next]).out.contains("waits for     event 1 of its key"));
+    outbox.cli(&["dead", "discard", "--id", &bad, "--reason", "not ours", "--actor", "eve"]);
+    let text = outbox.cli(&["events", "show", &bad]).out;
+    assert!(text.contains("eve  discard: not ours"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_shows_what_comes_late_commits_too() {
+    let Some(outbox) = Outbox::new().await else { return };
+    outbox.append(&["old", "--payload", "x"]);
+    let (late, connection) =
+        tokio_postgres::connect(&outbox.url(), tokio_postgres::NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    late.batch_execute("begin; select posthaste.append('late', 'x'::text)").await.expect("appends");
+    let args = ["events", "tail", "--json", "--interval", "20ms", "--limit", "3", "--url", &outbox.url()];
+    let tail = Daemon::spawn(posthaste(&args));
+    tail.says("following the log");
+    outbox.append(&["new", "--payload", "x"]);
+    assert_eq!(tail.events(1)[0]["topic"], "new");
+    late.batch_execute("commit").await.expect("commits");
+    outbox.append(&["newest", "--payload", "x"]);
+    let mut topics: Vec<Value> = tail.events(3).iter().map(|event| event["topic"].clone()).collect();
+    topics.sort_by_key(ToString::to_string);
+    assert_eq!(
+        topics,
+        ["late", "new", "newest"],
+        "what committed late is there, what was there before is not"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_goes_by_the_ordinary_way_and_is_audited() {
+    let Some((outbox, file, all)) = delivered().await else { return };
+    let replay =
+        |args: &[&str]| run(&[&["events", "replay", "--sink", "out", "--url", &outbox.url()], args].concat());
+    let dry = replay(&["--topic", "a.*", "--dry-run", "--json"]).ok().json();
+    assert_eq!((&dry["matched"], &dry["samples"][0]["id"]), (&3.into(), &all[0].as_str().into()), "{dry}");
+    let unsure = replay(&["--topic", "a.*", "--reason", "test"]);
+    assert!(unsure.code == 2 && unsure.err.contains("--yes"), "{}", unsure.err);
+    assert_eq!(replay(&["--reason", "test"]).code, 2, "a filter is needed");
+    let args = ["--topic", "a.*", "--reason", "lost", "--actor", "eve", "--yes", "--chunk", "2", "--json"];
+    let done = replay(&args).ok().json();
+    assert_eq!((&done["done"], &done["stopped"]), (&3.into(), &false.into()), "{done}");
+    // They wait: a second time they are left alone.
+    let again = replay(&["--topic", "a.*", "--reason", "twice", "--yes", "--json"]).ok().json();
+    assert_eq!((&again["done"], &again["left_alone"]), (&0.into(), &3.into()), "{again}");
+    let shown = outbox.cli(&["events", "show", &all[3]]).out;
+    assert!(
+        shown.contains("waits behind an earlier event") && shown.contains("eve  replay_log: lost"),
+        "{shown}"
+    );
+    let daemon = Daemon::start(&["--config", file.path()]);
+    let order: Vec<Value> = daemon.events(3).iter().map(|event| event["id"].clone()).collect();
+    let place = |id: &String| order.iter().position(|there| there == id.as_str()).expect("sent again");
+    assert!(place(&all[0]) < place(&all[3]) && order.contains(&all[1].as_str().into()), "{order:?}");
+    daemon.stop();
+    let shown = outbox.cli(&["events", "show", &all[0]]).out;
+    assert!(shown.contains("out: delivered"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_ends_where_the_cursor_stood_and_needs_a_sink_that_is_served() {
+    let Some((outbox, _file, _)) = delivered().await else { return };
+    outbox.append(&["a.x", "--payload", "not read yet"]);
+    let url = outbox.url();
+    let replay = |sink: &str| {
+        run(&["events", "replay", "--sink", sink, "--from-seq", "1", "--dry-run", "--json", "--url", &url])
+    };
+    let dry = replay("out").ok().json();
+    assert_eq!((&dry["matched"], &dry["to_seq"]), (&4.into(), &4.into()), "{dry}");
+    let nobody = replay("nobody");
+    assert!(nobody.code == 1 && nobody.err.contains("known are: out"), "{}", nobody.err);
+    let other = outbox.config(&ALL.replace("sinks.out", "sinks.other").replace("\"out\"", "\"other\""));
+    let daemon = Daemon::start(&["--config", other.path()]);
+    daemon.events(5);
+    daemon.stop();
+    let retired = replay("out");
+    assert!(retired.code == 1 && retired.err.contains("no relay serves `out`"), "{}", retired.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_replay_says_how_to_go_on() {
+    let Some((outbox, _file, _)) = delivered().await else { return };
+    let url = outbox.url();
+    let args = [
+        "events",
+        "replay",
+        "--sink",
+        "out",
+        "--from-seq",
+        "1",
+        "--rate",
+        "1/s",
+        "--reason",
+        "x",
+        "--yes",
+        "--json",
+        "--url",
+        &url,
+    ];
+    let replay = Daemon::spawn(posthaste(&args));
+    // The first chunk is in the database: stop before the last.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let waiting =
+        || outbox.cli(&["status", "--json"]).json()["outboxes"][0]["sinks"][0]["deferred"]["count"].clone();
+    while waiting() == 0 {
+        assert!(std::time::Instant::now() < end, "nothing is sent");
+    }
+    replay.signal(Signal::INT);
+    let stopped = replay.events(1)[0].clone();
+    assert_eq!((&stopped["stopped"], replay.ends().0), (&true.into(), 1), "{stopped}");
+    let from = (stopped["reached"].as_i64().expect("a number") + 1).to_string();
+    let rest = ["events", "replay", "--sink", "out", "--from-seq", &from, "--reason", "x", "--yes", "--json"];
+    let rest = outbox.cli(&rest).json();
+    assert_eq!(waiting(), 4, "{stopped} {rest}");
+    assert_eq!(rest["left_alone"], 0, "{rest}");
+}
