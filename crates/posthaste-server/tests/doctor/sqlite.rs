@@ -186,6 +186,33 @@ fn lanes_without_a_live_owner_are_found() {
     among("lanes_owned", &ground.ill());
 }
 
+/// The local broker's own checks: a file that is none, and commits that a power cut may undo.
+#[test]
+fn a_local_broker_that_is_not_sound_is_found() {
+    let ground = Ground::make();
+    let config = ground.0.join("posthaste.toml");
+    let with = |more: &str| {
+        let broker = ground.0.join("broker.db");
+        let text = format!(
+            "outbox.url = {:?}\n[sinks.local]\ntype = \"local\"\npath = {broker:?}\n{more}\n[[route]]\ntopics = [\"*\"]\nsinks = [\"local\"]",
+            ground.url()
+        );
+        std::fs::write(&config, text).expect("the config");
+        let ended = run(&["doctor", "--json", "--config", config.to_str().expect("UTF-8")]);
+        let findings = ended.json();
+        let ill = findings.as_array().into_iter().flatten().filter(|finding| finding["level"] != "ok");
+        ill.filter_map(|finding| finding["check"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(with(""), RESTING);
+    only("local_durability", &with("synchronous = \"normal\""));
+    std::fs::write(
+        ground.0.join("broker.db"),
+        "no database at all, but long enough to be looked at".repeat(50),
+    )
+    .expect("a file");
+    only("local_file", &with(""));
+}
+
 fn eventually(mut ask: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !ask() {
