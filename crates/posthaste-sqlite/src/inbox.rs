@@ -72,7 +72,8 @@ impl Inbox {
         origin: Origin<'_>,
     ) -> Result<Admission, AdmitError> {
         check(&self.consumer, message_id)?;
-        let sql = "insert into posthaste_inbox (consumer, message_id, topic, partition, position, processed_at)
+        let sql =
+            "insert into posthaste_inbox (consumer, message_id, topic, partition, position, processed_at)
                    values (?1, ?2, ?3, ?4, ?5, ?6) on conflict do nothing";
         let written = tx.prepare_cached(sql)?.execute(params![
             self.consumer,
