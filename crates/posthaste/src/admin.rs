@@ -273,33 +273,25 @@ pub trait Admin: Send + Sync {
         chunk: i64,
     ) -> Result<u64, AdminError>;
     /// Events of the log behind a number, oldest first. Looks at a bounded part of the log.
-    async fn events(&self, _filter: &EventFilter, _after: i64, _limit: i64) -> Result<EventPage, AdminError> {
-        Err(AdminError::Invalid("not there yet".to_owned()))
-    }
+    async fn events(&self, filter: &EventFilter, after: i64, limit: i64) -> Result<EventPage, AdminError>;
     /// One event's life. By number it costs a few steps into indexes; by id what [`Where`] says.
-    async fn event(&self, _name: EventName, _place: Where) -> Result<EventLife, AdminError> {
-        Err(AdminError::Invalid("not there yet".to_owned()))
-    }
+    async fn event(&self, name: EventName, place: Where) -> Result<EventLife, AdminError>;
     /// New events since a place; without one, the place where the log ends now.
     async fn events_since(
         &self,
-        _filter: &EventFilter,
-        _place: Option<&TailPlace>,
-    ) -> Result<(Vec<LogEvent>, TailPlace), AdminError> {
-        Err(AdminError::Invalid("not there yet".to_owned()))
-    }
+        filter: &EventFilter,
+        place: Option<&TailPlace>,
+    ) -> Result<(Vec<LogEvent>, TailPlace), AdminError>;
     /// Sends the next chunk of what matches behind a number to a sink again: copies that wait, so that relays
     /// deliver them in the ordinary way. Only what the sink has passed already. Without an actor it only looks.
     async fn events_replay(
         &self,
-        _sink: &str,
-        _filter: &EventFilter,
-        _after: i64,
-        _chunk: i64,
-        _actor: Option<&Actor>,
-    ) -> Result<ReplayChunk, AdminError> {
-        Err(AdminError::Invalid("not there yet".to_owned()))
-    }
+        sink: &str,
+        filter: &EventFilter,
+        after: i64,
+        chunk: i64,
+        actor: Option<&Actor>,
+    ) -> Result<ReplayChunk, AdminError>;
     /// Sets a control.
     async fn control(
         &self,
