@@ -10,7 +10,8 @@
 //! a little early. Nothing about it is decided before it is asked for: bounds, held keys and the cursor
 //! are looked at then. It is one page more in memory.
 //!
-//! Nobody waits for a connection with one in hand: a fetch brings its own back.
+//! A page that waits to be asked for holds no connection: a lane that is full or paused may not ask for a
+//! long time, and those who settle would find the pool empty.
 
 use crate::error::store_error;
 use crate::row;
@@ -20,6 +21,7 @@ use posthaste::event::StoredEvent;
 use posthaste::store::StoreError;
 use posthaste::task::{Task, spawn};
 use std::sync::Arc;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -40,8 +42,9 @@ pub(crate) struct Bounds {
 /// One read: what to ask for.
 pub(crate) struct Fetch {
     pub(crate) sql: String,
-    /// Whether the statement will come again: worth keeping prepared.
-    pub(crate) lasting: bool,
+    /// If it leaves a closing segment out: until when its rows may be believed. Such a statement is not
+    /// kept prepared.
+    pub(crate) believed_until: Option<Instant>,
     pub(crate) late_from: i64,
     pub(crate) position: Position,
     /// The highest number looked at.
@@ -73,7 +76,7 @@ pub(crate) struct Fetched {
 /// A page on its way before it was asked for.
 pub(crate) struct Ahead {
     from: Position,
-    task: Task<Result<(Session, Fetched), StoreError>>,
+    task: Task<Result<Fetched, StoreError>>,
 }
 
 impl Fetch {
@@ -101,7 +104,16 @@ impl Fetch {
             }
             Ok(())
         };
-        session.each(&self.sql, &params, self.lasting, sort_out).await.map_err(store_error)?;
+        let lasting = self.believed_until.is_none();
+        session.each(&self.sql, &params, lasting, sort_out).await.map_err(store_error)?;
+        // Asked with a segment left out, and answered when that may be in use again: a wait for a connection,
+        // a lock or the network lay in between. What it did not look at would be skipped (G2).
+        if self.believed_until.is_some_and(|until| Instant::now() > until) {
+            return Err(StoreError::Transient {
+                message: "a read was answered too late to leave a segment out".to_owned(),
+                outcome_known: true,
+            });
+        }
         let (last_value, now) =
             head.ok_or_else(|| StoreError::Broken("a read came back without its snapshot".to_owned()))?;
         let now: Snapshot = now.parse().map_err(StoreError::Broken)?;
@@ -114,8 +126,7 @@ impl Fetch {
         let sessions = Arc::clone(sessions);
         let task = spawn("read ahead", async move {
             let mut session = sessions.session().await?;
-            let fetched = self.run(&mut session).await?;
-            Ok((session, fetched))
+            self.run(&mut session).await
         });
         Ahead { from, task }
     }
@@ -123,7 +134,7 @@ impl Fetch {
 
 impl Ahead {
     /// What it brings, if it began at this position; nothing if the cursor has moved elsewhere.
-    pub(crate) async fn arrive(self, at: &Position) -> Result<Option<(Session, Fetched)>, StoreError> {
+    pub(crate) async fn arrive(self, at: &Position) -> Result<Option<Fetched>, StoreError> {
         if self.from != *at {
             return Ok(None);
         }

@@ -76,13 +76,14 @@ impl Inner {
             (&epochs, Type::INT8_ARRAY),
             (&served, Type::TEXT_ARRAY),
         ];
+        let asked = tokio::time::Instant::now();
         // An answer that is older than the lease is worth nothing.
         let call = heart.connection.client.query_typed(&sql, &params);
         let rows = heart.connection.within(Some(plan.lease_ttl), call).await.map_err(store_error)?;
         let text: String = single(rows)?;
         let row: RollRow =
             serde_json::from_str(&text).map_err(|error| StoreError::Broken(error.to_string()))?;
-        self.set_closing(row.closing);
+        self.set_closing(row.closing, asked);
         if !row.known {
             return Err(StoreError::Transient {
                 message: "this relay is not known any more; joining again".to_owned(),

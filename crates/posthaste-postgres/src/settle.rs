@@ -53,6 +53,11 @@ impl LogLease {
         } else {
             self.insert_receipt(&mut session, &receipt, true).await?
         };
+        if changes {
+            // And once more now that they are: a look at the deferred in between did not see them, and may
+            // have said that nothing is held.
+            self.set_holding();
+        }
         if let Inserted::Now(Some(xid)) = inserted {
             self.add_mark(Mark { xid, seq: receipt.mark });
         }

@@ -31,9 +31,11 @@ pub(crate) const SLOTS: i32 = 1024;
 /// waits for it, but never so long that its own heartbeat suffers.
 pub(crate) const SHORT_WAITS: &str = "set local lock_timeout = '2s'";
 
-/// How long a heartbeat's word about the closing segment is believed. Far below the five seconds for
+/// How long a heartbeat's word about the closing segment is passed on to reads, and until when a read by that
+/// word must have been answered. Both count from before the heartbeat, and stay below the five seconds for
 /// which a truncated segment is not turned into.
 const CLOSING_TRUSTED: Duration = Duration::from_millis(1_500);
+const CLOSING_BELIEVED: Duration = Duration::from_secs(4);
 
 /// The store.
 pub struct PostgresStore {
@@ -48,7 +50,7 @@ pub(crate) struct Inner {
     lane_changes: Arc<Notify>,
     /// Appends notify until then, in milliseconds of the server's clock.
     flagged_ms: AtomicI64,
-    /// The segment that is about to be truncated, and when that was heard.
+    /// The segment that is about to be truncated, and when that was asked for.
     closing: Mutex<Option<(i16, Instant)>>,
     pub(crate) truncate_failures: AtomicU64,
 }
@@ -120,15 +122,18 @@ impl Inner {
     }
 
     /// The segment that readers leave out, as long as that is fresh: it may be truncated, turned into
-    /// and full of new rows a few seconds later.
-    pub(crate) fn closing(&self) -> Option<i16> {
+    /// and full of new rows a few seconds later. With it, until when a read must have been answered.
+    pub(crate) fn closing(&self) -> Option<(i16, Instant)> {
         let closing = *self.closing.lock().unwrap_or_else(PoisonError::into_inner);
-        closing.filter(|(_, heard)| heard.elapsed() < CLOSING_TRUSTED).map(|(segment, _)| segment)
+        closing
+            .filter(|(_, asked)| asked.elapsed() < CLOSING_TRUSTED)
+            .map(|(segment, asked)| (segment, asked + CLOSING_BELIEVED))
     }
 
-    pub(crate) fn set_closing(&self, segment: Option<i16>) {
-        let heard = segment.map(|segment| (segment, Instant::now()));
-        *self.closing.lock().unwrap_or_else(PoisonError::into_inner) = heard;
+    /// What a heartbeat that was asked then said about the closing segment.
+    pub(crate) fn set_closing(&self, segment: Option<i16>, asked: Instant) {
+        *self.closing.lock().unwrap_or_else(PoisonError::into_inner) =
+            segment.map(|segment| (segment, asked));
     }
 
     pub(crate) fn channel(&self) -> String {

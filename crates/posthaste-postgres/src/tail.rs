@@ -69,13 +69,12 @@ impl LogLease {
     ) -> Result<(Vec<Found>, Position, bool), StoreError> {
         let ahead = self.arrived(reading).await?;
         let early = ahead.is_some();
-        let (mut session, fetched) = match ahead {
+        let fetched = match ahead {
             Some(ahead) => ahead,
             None => {
                 let mut session = self.session().await?;
                 self.refresh_mark(&mut session, reading).await?;
-                let fetched = self.fetch(&reading.position, &reading.marks, asked).run(&mut session).await?;
-                (session, fetched)
+                self.fetch(&reading.position, &reading.marks, asked).run(&mut session).await?
             }
         };
         self.known_seq.fetch_max(fetched.last_value, Ordering::Relaxed);
@@ -91,9 +90,9 @@ impl LogLease {
             // later one, and what it shows becomes the cursor's. Rows of one that still runs are not
             // visible in it; rows of one that ended in between would be lost if it were not asked for.
             let elders: Vec<Elder> = position.elders(&reading.marks).collect();
+            let mut session = self.session().await?;
             self.with_elders(&mut session, position, &reading.marks, &elders, bounds).await?
         } else {
-            drop(session);
             self.read_ahead(reading, &fetched, asked);
             fetched
         };
@@ -103,7 +102,7 @@ impl LogLease {
     }
 
     /// The page that was fetched ahead, if it begins where the cursor stands.
-    async fn arrived(&self, reading: &mut Reading) -> Result<Option<(Session, Fetched)>, StoreError> {
+    async fn arrived(&self, reading: &mut Reading) -> Result<Option<Fetched>, StoreError> {
         match reading.ahead.take() {
             Some(ahead) => ahead.arrive(&reading.position).await,
             None => Ok(None),
@@ -126,10 +125,10 @@ impl LogLease {
     }
 
     fn fetch(&self, position: &Position, marks: &Marks, bounds: Bounds) -> Fetch {
+        let closing = self.inner.closing();
         Fetch {
-            sql: self.statement(LATE_AND_TAIL, bounds.inline),
-            // A statement that leaves a closing segment out lives for seconds: it is not kept prepared.
-            lasting: self.inner.closing().is_none(),
+            sql: self.statement_without(closing.map(|(segment, _)| segment), LATE_AND_TAIL, bounds.inline),
+            believed_until: closing.map(|(_, until)| until),
             late_from: position.late_from(marks),
             position: position.clone(),
             to: self.scan_to(position.position),
@@ -368,7 +367,10 @@ impl LogLease {
     /// A statement over the log. The schema's name goes in first: what configuration put into the
     /// condition must not be touched by that.
     fn statement(&self, template: &str, inline: usize) -> String {
-        let closing = self.inner.closing();
+        self.statement_without(None, template, inline)
+    }
+
+    fn statement_without(&self, closing: Option<i16>, template: &str, inline: usize) -> String {
         let leave_out = closing.map(|segment| format!(" and segment <> {segment}")).unwrap_or_default();
         self.sql(template)
             .replace("/*columns*/", &columns(inline))

@@ -45,7 +45,7 @@ impl Inner {
         // gone with the process, so the next relay takes it at once (G2).
         posthaste::crash_point!("take.after_commit");
         // A rewind may have come between the heartbeat and this: leave nothing out before the next one.
-        self.set_closing(None);
+        self.set_closing(None, tokio::time::Instant::now());
         Ok(taken)
     }
 
