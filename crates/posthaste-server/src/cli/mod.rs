@@ -32,6 +32,7 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
+  posthaste demo                                           see it all at work
   export POSTHASTE_OUTBOX__URL=postgres://localhost/shop   which database
   posthaste migrate up                                     set up the outbox
   posthaste append orders.placed --payload '{\"id\": 1}'     append an event
@@ -40,7 +41,7 @@ Examples:
   posthaste run                                            relay what it says
   posthaste status --watch                                 look on
   posthaste events list --key order-7                      what was appended
-  posthaste dead list                                      what was given up, why
+  posthaste dead list                                      what was given up
   posthaste doctor                                         what is wrong, if so
 
 Configuration: ./posthaste.toml, or --config, or POSTHASTE_CONFIG. Every key can
@@ -90,6 +91,8 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "sqlite")]
+    Demo(demo::DemoArgs),
     Run(run::RunArgs),
     Migrate(migrate::MigrateArgs),
     Append(append::AppendArgs),
@@ -106,8 +109,6 @@ enum Command {
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
     Bench(bench::BenchArgs),
-    #[cfg(feature = "sqlite")]
-    Demo(demo::DemoArgs),
 }
 
 /// Runs the command.

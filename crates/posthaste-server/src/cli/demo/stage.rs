@@ -105,6 +105,12 @@ impl Stage {
         [self.orders(), self.broker(), self.billing()].iter().all(|path| path.is_file())
     }
 
+    /// The event that was given up, for whoever looks around.
+    pub(super) fn dead_letter(&self) -> anyhow::Result<String> {
+        let sql = "select id from posthaste_dead_letters order by letter limit 1";
+        Ok(connect(&self.orders())?.query_row(sql, [], |row| row.get(0))?)
+    }
+
     /// The broker goes away: from one moment to the next nobody reaches its file by its name.
     pub(super) fn take_broker_away(&self) -> anyhow::Result<()> {
         std::fs::rename(self.broker_dir(), self.away_dir()).context("cannot move the broker away")

@@ -203,7 +203,10 @@ impl View {
         let commands = [
             format!("export POSTHASTE_CONFIG={config}"),
             format!("{program} status"),
+            format!("{program} events list --key order-000002"),
+            format!("{program} events show {}", stage.dead_letter()?),
             format!("{program} dead list"),
+            format!("{program} local groups"),
             format!("{program} demo --audit {dir}"),
         ];
         let text = format!("\nThe files are kept in {dir}. Look around:\n\n  {}", commands.join("\n  "));
