@@ -125,8 +125,8 @@ async fn rewinding_to_a_time_sends_everything_since() {
     setting
         .run("insert into posthaste.outbox (topic, appended_at) select 't', timestamptz '2026-01-01' + n * interval '1 h' from generate_series(1, 9) n")
         .await;
-    // Clocks are set: a later number may be older.
-    setting.run("update posthaste.outbox set appended_at = '2026-01-01 00:30' where seq = 8").await;
+    // Clocks are set by some seconds: a later number may be older.
+    setting.run("update posthaste.outbox set appended_at = '2026-01-01 06:59:30' where seq = 8").await;
     let admin = setting.admin().await;
     let mut reader = Reader::join(&setting.config, "r", "s").await;
     assert_eq!(reader.drain().await.len(), 9);
