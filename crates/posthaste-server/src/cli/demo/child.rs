@@ -120,6 +120,9 @@ impl Child {
     pub(super) fn last_words(&self) -> String {
         let said = self.said();
         let lines: Vec<&str> = said.lines().collect();
+        if lines.is_empty() {
+            return format!("it wrote nothing into {}; is the disk full?", self.log.display());
+        }
         lines[lines.len().saturating_sub(8)..].join("\n")
     }
 
