@@ -13,6 +13,7 @@ mod dead;
 mod demo;
 mod doctor;
 mod events;
+mod init;
 mod lanes;
 #[cfg(feature = "sqlite")]
 mod local;
@@ -37,7 +38,7 @@ Examples:
   posthaste migrate up                                     set up the outbox
   posthaste append orders.placed --payload '{\"id\": 1}'     append an event
   posthaste run --sink stdout                              see it arrive
-  posthaste config example > posthaste.toml                a file to start from
+  posthaste init --sink nats://localhost                   a file to start from
   posthaste run                                            relay what it says
   posthaste status --watch                                 look on
   posthaste events list --key order-7                      what was appended
@@ -93,6 +94,7 @@ struct Global {
 enum Command {
     #[cfg(feature = "sqlite")]
     Demo(demo::DemoArgs),
+    Init(init::InitArgs),
     Run(run::RunArgs),
     Migrate(migrate::MigrateArgs),
     Append(append::AppendArgs),
@@ -115,6 +117,7 @@ enum Command {
 pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let context = Context { global: cli.global };
     match cli.command {
+        Command::Init(args) => Box::pin(init::run(&context, args)).await,
         Command::Run(args) => Box::pin(run::run(&context, args)).await,
         Command::Config(args) => config::run(&context, args),
         Command::Completions(args) => completions::run(&context, &args),

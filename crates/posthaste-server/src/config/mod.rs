@@ -132,6 +132,11 @@ impl Config {
         resolve::resolve(&tree)
     }
 
+    /// Reads the text of a file, and nothing else.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        resolve::resolve(&Tree::parse(path, text)?)
+    }
+
     /// The effective configuration for people: secrets masked.
     pub(crate) fn shown(&self) -> Value {
         secret::masked(&self.effective)

@@ -3,8 +3,10 @@
 mod binary;
 mod daemon;
 mod dead;
+mod envelope;
 mod events;
 mod faults;
+mod init;
 #[cfg(feature = "sqlite")]
 mod local;
 mod relay;

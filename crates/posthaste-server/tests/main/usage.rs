@@ -29,6 +29,7 @@ fn wrong_usage_ends_with_2() {
 fn help_teaches_with_examples() {
     let commands = [
         "",
+        "init",
         "run",
         "migrate",
         "migrate up",

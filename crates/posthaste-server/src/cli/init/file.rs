@@ -1,0 +1,314 @@
+//! The text of the file. Pure: what was asked for and what was found go in, TOML comes out.
+
+use super::look::State;
+use crate::config::scrub;
+use std::path::Path;
+
+/// Where the file of a password is looked for, until somebody says otherwise.
+const DATABASE_SECRET: &str = "/run/secrets/posthaste-database-url";
+const BROKER_SECRET: &str = "/run/secrets/posthaste-broker";
+
+/// What was asked for.
+pub(super) struct Plan {
+    pub(super) url: String,
+    pub(super) schema: Option<String>,
+    pub(super) service: String,
+    pub(super) sink: SinkPlan,
+    pub(super) topics: Vec<String>,
+}
+
+/// A sink by its word on the command line.
+#[derive(Debug, PartialEq)]
+pub(super) enum SinkPlan {
+    /// The address, perhaps with a user and a password or token in it.
+    Nats(String),
+    /// The file.
+    Local(String),
+    /// `stdout` or `null`.
+    Bare(String),
+}
+
+impl SinkPlan {
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("there is no sink {:?}; write nats://HOST:4222, local:FILE, stdout or null", scrub(text))
+        };
+        if text == "stdout" || text == "null" {
+            return Ok(Self::Bare(text.to_owned()));
+        }
+        if text.starts_with("nats://") || text.starts_with("tls://") {
+            return Ok(Self::Nats(text.to_owned()));
+        }
+        let file = text.strip_prefix("local:").or_else(|| text.strip_prefix("sqlite:")).ok_or_else(wrong)?;
+        let file = file.strip_prefix("//").unwrap_or(file);
+        if file.is_empty() { Err(wrong()) } else { Ok(Self::Local(file.to_owned())) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Nats(_) => "nats",
+            Self::Local(_) => "local",
+            Self::Bare(name) => name,
+        }
+    }
+
+    fn section(&self, secrets: bool) -> String {
+        match self {
+            Self::Bare(name) => format!("[sinks.{name}]\ntype = \"{name}\"\n"),
+            Self::Local(file) => format!(
+                "[sinks.local]                       # the local broker: messages in a SQLite file\n\
+                 type = \"local\"\npath = {}\n# partitions = 8                    # of a new topic\n\
+                 # retention_hours = 168             # how long messages are kept; 0 is for ever\n",
+                quoted(file)
+            ),
+            Self::Nats(url) => {
+                let (bare, login) = without_login(url);
+                format!(
+                    "[sinks.nats]\ntype = \"nats\"\nurl = {}\n{}",
+                    quoted(&bare),
+                    login_keys(login, secrets)
+                )
+            }
+        }
+    }
+
+    fn has_secret(&self) -> bool {
+        matches!(self, Self::Nats(url) if without_login(url).1.is_some())
+    }
+}
+
+/// What may stand before the `@` of an address.
+enum Login<'a> {
+    User(&'a str, &'a str),
+    Token(&'a str),
+}
+
+fn without_login(url: &str) -> (String, Option<Login<'_>>) {
+    let parts = url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));
+    let Some((scheme, (login, host))) = parts else { return (url.to_owned(), None) };
+    let login = match login.split_once(':') {
+        Some((user, password)) => Login::User(user, password),
+        None => Login::Token(login),
+    };
+    (format!("{scheme}://{host}"), Some(login))
+}
+
+/// A login as keys of its own: the sink takes none in its address.
+fn login_keys(login: Option<Login<'_>>, secrets: bool) -> String {
+    match login {
+        None => "# creds_file = \"/run/secrets/nats.creds\"\n".to_owned(),
+        Some(Login::User(user, password)) if secrets => {
+            format!("user = {}\npassword = {}\n", quoted(user), quoted(password))
+        }
+        Some(Login::User(user, _)) => {
+            format!(
+                "user = {}\npassword_file = \"{BROKER_SECRET}\"    # it was in the address\n",
+                quoted(user)
+            )
+        }
+        Some(Login::Token(token)) if secrets => format!("token = {}\n", quoted(token)),
+        Some(Login::Token(_)) => format!("token_file = \"{BROKER_SECRET}\"       # it was in the address\n"),
+    }
+}
+
+impl Plan {
+    /// The file as it is written.
+    pub(super) fn text(&self, state: &State) -> String {
+        self.render(false, Some(state))
+    }
+
+    /// The same for looking: with every secret in it.
+    pub(super) fn text_with_secrets(&self) -> String {
+        self.render(true, None)
+    }
+
+    fn render(&self, secrets: bool, state: Option<&State>) -> String {
+        let mut text = format!(
+            "# Written by `posthaste init`. `posthaste config example` prints every key with its default,\n\
+             # `posthaste config schema` makes editors complete this file, `posthaste config check` checks it.\n\
+             # Each key can be set by the environment too: POSTHASTE_RELAY__POLL_MIN_MS=10.\n\n\
+             service = {:<25} # label of metrics, `source` of messages\n\n[outbox]\n",
+            quoted(&self.service)
+        );
+        if secrets || !self.url_has_secret() {
+            text.push_str(&format!("url = {}\n", quoted(&self.url)));
+        } else {
+            text.push_str(&format!(
+                "url_file = \"{DATABASE_SECRET}\"   # {}\n",
+                scrub(&self.url).replace(char::is_control, " ")
+            ));
+        }
+        self.outbox_keys(&mut text);
+        for table in state.map_or(&[] as &[String], |state| &state.tables) {
+            text.push_str(&format!("# Found here, and not touched: {table}\n"));
+        }
+        text.push_str(&format!("\n{}", self.sink.section(secrets)));
+        text.push_str(
+            "# start_at = \"earliest\"             # a new sink begins: auto, now, earliest, or a number\n",
+        );
+        text.push_str("# rate_limit_per_s = 500            # over all relays\n");
+        self.route(&mut text);
+        text.push_str(
+            "\n[http]\nlisten = \"127.0.0.1:7678\"           # /metrics, /livez, /readyz; or \"off\"\n\n\
+             [log]\nformat = \"human\"                    # or \"json\"\n",
+        );
+        text
+    }
+
+    fn outbox_keys(&self, text: &mut String) {
+        if self.is_file() {
+            text.push_str("# The file belongs to the application: it appends in its own transactions.\n");
+        } else {
+            let schema = self.schema.as_deref().unwrap_or("posthaste");
+            text.push_str(&format!("schema = {:<26} # where the outbox's tables are\n", quoted(schema)));
+            text.push_str("# pooled = true                     # behind a pooler in transaction mode\n");
+            text.push_str("# tls = \"verify-full\"               # and ca_file, where it is no public one\n");
+        }
+        text.push_str("# retention = { events_hours = 72 } # how long events stay in the log\n");
+    }
+
+    fn route(&self, text: &mut String) {
+        let topics: Vec<String> = self.topics.iter().map(|topic| quoted(topic)).collect();
+        text.push_str(&format!(
+            "\n[[route]]\ntopics = [{}]                    # * stands for any run of characters\nsinks = [\"{}\"]\n",
+            topics.join(", "),
+            self.sink.name()
+        ));
+        text.push_str(
+            "# destination = \"{topic}\"           # {topic}, {key}, {type}, {header:NAME} and text\n\
+             # envelope = \"cloudevents\"          # or \"cloudevents-json\", \"message-id\"\n\
+             # on_dead = \"hold\"                  # later events of a dead one's key wait\n\
+             # retry = { max_attempts = 15, max_ms = 300000 }\n",
+        );
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        self.url.starts_with("sqlite:")
+    }
+
+    fn url_has_secret(&self) -> bool {
+        scrub(&self.url) != self.url
+    }
+
+    /// Where to put what was left out.
+    pub(super) fn secrets_to_keep(&self) -> Vec<String> {
+        let mut steps = Vec::new();
+        if self.url_has_secret() {
+            steps.push(format!(
+                "write the database's URL, with its password, into {DATABASE_SECRET} (or change url_file, or set \
+                 POSTHASTE_OUTBOX__URL)"
+            ));
+        }
+        if self.sink.has_secret() {
+            steps.push(format!(
+                "write the broker's password or token into {BROKER_SECRET} (or change the file's name)"
+            ));
+        }
+        steps
+    }
+
+    /// A topic that the routes take.
+    pub(super) fn sample_topic(&self) -> String {
+        let first = self.topics.first().map_or("*", String::as_str);
+        if first.chars().all(|c| c == '*') { "hello".to_owned() } else { first.replace('*', "example") }
+    }
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// A name for the service: the database's, as far as it can be one.
+pub(super) fn service_of(url: &str) -> String {
+    let bare = url.split(['?', '#']).next().unwrap_or(url);
+    let last = bare.rsplit(['/', ':']).next().unwrap_or_default();
+    let stem = if url.starts_with("sqlite:") {
+        Path::new(last).file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+    } else if url.split_once("://").is_some_and(|(_, rest)| rest.contains('/')) {
+        last.to_owned()
+    } else {
+        String::new()
+    };
+    let fit: String = stem.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).collect();
+    if fit.is_empty() { "my-service".to_owned() } else { fit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn plan(url: &str, sink: &str) -> Plan {
+        Plan {
+            url: url.to_owned(),
+            schema: None,
+            service: service_of(url),
+            sink: SinkPlan::read(sink).expect("a sink"),
+            topics: vec!["orders.*".to_owned(), "paid \"x\"".to_owned()],
+        }
+    }
+
+    /// Whatever is written is a configuration that is accepted, also with every comment taken away.
+    #[test]
+    fn what_is_written_can_be_read() {
+        for url in ["postgres://relay@db/shop", "sqlite:shop.db", "postgres://u:hunter2@db/shop"] {
+            for sink in
+                ["nats://h:4222", "nats://u:hunter2@h", "nats://hunter2@h", "local:b.db", "stdout", "null"]
+            {
+                let plan = plan(url, sink);
+                let state = State { set_up: false, tables: vec!["public.outbox (id, payload)".to_owned()] };
+                let text = plan.text(&state);
+                assert!(!text.contains("hunter2"), "{text}");
+                assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+                if !url.contains("hunter2") && !sink.contains("hunter2") {
+                    let config =
+                        Config::parse(Path::new("x.toml"), &text).map_err(|e| e.to_string()).expect("read");
+                    assert_eq!((&*config.outboxes[0].service, config.sinks.len()), ("shop", 1));
+                    let found = config.outboxes[0].routes.find(plan.sink.name(), "orders.x");
+                    assert!(found.is_some(), "{text}");
+                }
+                Config::parse(Path::new("x.toml"), &plan.text_with_secrets())
+                    .map_err(|e| e.to_string())
+                    .expect("read");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_in_comments_are_real_ones() {
+        for (url, sink) in [("postgres://relay@db/shop", "nats://h"), ("sqlite:shop.db", "local:b.db")] {
+            let text = plan(url, sink).text(&State::default());
+            let bare: Vec<&str> = text
+                .lines()
+                .map(|line| {
+                    line.strip_prefix("# ").filter(|rest| rest.split(' ').nth(1) == Some("=")).unwrap_or(line)
+                })
+                // These two need files that are not there, or exclude others.
+                .filter(|line| !line.starts_with("creds_file") && !line.starts_with("tls"))
+                .collect();
+            let text = bare.join("\n");
+            assert!(text.contains("\nenvelope = \"cloudevents\""), "{text}");
+            Config::parse(Path::new("x.toml"), &text).map_err(|e| e.to_string()).expect("every key is known");
+        }
+    }
+
+    #[test]
+    fn a_service_is_named_after_its_database() {
+        let table = [
+            ("postgres://u@h:5432/shop?sslmode=x", "shop"),
+            ("sqlite:data/shop.db", "shop"),
+            ("postgres://h", "my-service"),
+            ("host=db dbname=shop", "my-service"),
+        ];
+        for (url, name) in table {
+            assert_eq!(service_of(url), name, "{url}");
+        }
+    }
+
+    #[test]
+    fn sinks_have_words() {
+        assert_eq!(SinkPlan::read("sqlite:///a/b.db"), Ok(SinkPlan::Local("/a/b.db".to_owned())));
+        assert!(SinkPlan::read("kafka://x").is_err_and(|why| why.contains("nats://HOST")));
+    }
+}

@@ -1,0 +1,232 @@
+//! Looking at the database and at the sink, without changing anything.
+
+use super::could_not;
+use super::file::Plan;
+use crate::config::{Config, Outbox, scrub};
+use crate::database::Database;
+use posthaste::sink::{Finding, Level};
+use posthaste_postgres::PostgresConfig;
+use posthaste_postgres::doctor::Bounds;
+use serde::Serialize;
+use std::time::Duration;
+
+/// A database or broker that does not answer within this time is told, and not waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Tables that look like an outbox, at most.
+const TABLES_MAX: i64 = 5;
+
+/// One thing that was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Seen {
+    /// `database` or `sink NAME`.
+    pub(super) of: String,
+    #[serde(flatten)]
+    pub(super) finding: Finding,
+}
+
+/// What the rest depends on.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// The outbox is there, and of this version.
+    pub(super) set_up: bool,
+    /// Tables of somebody else that look like an outbox.
+    pub(super) tables: Vec<String>,
+}
+
+fn seen(of: &str, level: Level, text: impl AsRef<str>) -> Seen {
+    Seen {
+        of: of.to_owned(),
+        finding: Finding { check: "init".to_owned(), level, text: scrub(text.as_ref()) },
+    }
+}
+
+pub(super) async fn look(config: &Config, plan: &Plan) -> (Vec<Seen>, State) {
+    let (mut list, mut state) = (Vec::new(), State::default());
+    if let Some(outbox) = config.outboxes.first() {
+        look_at_database(outbox, &mut list, &mut state).await;
+    }
+    list.extend(look_at_sink(config, plan).await);
+    (list, state)
+}
+
+async fn look_at_database(outbox: &Outbox, list: &mut Vec<Seen>, state: &mut State) {
+    let Ok(status) = tokio::time::timeout(PATIENCE, outbox.database.migrations()).await else {
+        let text = format!("no answer within {} s from {}", PATIENCE.as_secs(), outbox.database.address());
+        return list.push(seen("database", Level::Fail, text));
+    };
+    match status {
+        Err(error) => return list.push(seen("database", Level::Fail, error.to_string())),
+        Ok(status) => {
+            state.set_up = status.current.is_some() && status.pending.is_empty();
+            list.push(match (status.current, state.set_up) {
+                (None, _) => {
+                    let text = format!("it answers; no outbox yet ({})", outbox.database.place());
+                    seen("database", Level::Ok, text)
+                }
+                (Some(version), true) => {
+                    let text =
+                        format!("the outbox is set up ({}, version {version})", outbox.database.place());
+                    seen("database", Level::Ok, text)
+                }
+                (Some(version), false) => {
+                    let text =
+                        format!("the outbox is of version {version}, this binary writes {}", status.latest);
+                    seen("database", Level::Warn, text)
+                }
+            });
+        }
+    }
+    match &outbox.database {
+        Database::Postgres { config, .. } => look_at_server(config, list, state).await,
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite(config) => look_at_file(&config.path, list, state),
+    }
+    if state.set_up {
+        list.extend(trouble(outbox).await);
+    }
+}
+
+/// What `doctor` does not like.
+async fn trouble(outbox: &Outbox) -> Vec<Seen> {
+    match tokio::time::timeout(PATIENCE, outbox.database.examine(&Bounds::default())).await {
+        Ok(Ok(findings)) => {
+            let bad = findings.into_iter().filter(|finding| finding.level != Level::Ok);
+            bad.map(|finding| Seen { of: "database".to_owned(), finding }).collect()
+        }
+        Ok(Err(error)) => vec![seen("database", Level::Warn, format!("not checked further: {error}"))],
+        Err(_) => vec![seen("database", Level::Warn, "not checked further: it is slow")],
+    }
+}
+
+const RIGHTS: &str = "select current_user::text, has_database_privilege(current_database(), 'CREATE'), \
+    (select rolsuper or rolcreaterole from pg_roles where rolname = current_user), \
+    current_setting('server_version'), pg_is_in_recovery()";
+
+/// By name and by shape. Our own tables are left out, and so is the server's catalogue.
+const ALIKE: &str = "select c.table_schema || '.' || c.table_name || ' (' || \
+      string_agg(c.column_name, ', ' order by c.ordinal_position) || ')' \
+    from information_schema.columns c \
+    where c.table_schema not in ('pg_catalog', 'information_schema', $1) \
+      and (c.table_name ilike '%outbox%' or c.table_name ~* '(^|_)(events?|messages?)(_queue|_store|_log)?$') \
+    group by c.table_schema, c.table_name \
+    having count(*) >= 3 and bool_or(c.column_name ~* '(payload|data|body|message|content)') \
+    order by c.table_name not ilike '%outbox%', 1 limit $2";
+
+async fn look_at_server(config: &PostgresConfig, list: &mut Vec<Seen>, state: &mut State) {
+    let client = match posthaste_postgres::connect(config).await {
+        Ok(client) => client,
+        Err(error) => return list.push(seen("database", Level::Fail, error.to_string())),
+    };
+    match client.query_one(RIGHTS, &[]).await {
+        Ok(row) => list.push(judge_rights(&row, state.set_up)),
+        Err(error) => could_not("the role's rights", &error),
+    }
+    match client.query(ALIKE, &[&config.schema, &TABLES_MAX]).await {
+        Ok(rows) => note_tables(rows.iter().map(|row| row.get(0)).collect(), list, state),
+        Err(error) => could_not("tables that are there", &error),
+    }
+}
+
+fn judge_rights(row: &tokio_postgres::Row, set_up: bool) -> Seen {
+    let (role, creates, makes_roles): (String, bool, Option<bool>) = (row.get(0), row.get(1), row.get(2));
+    let version: String = row.get(3);
+    let makes_roles = makes_roles.unwrap_or(false);
+    if row.get(4) {
+        return seen("database", Level::Fail, "this is a standby: an outbox lives on the primary");
+    }
+    let text = format!("PostgreSQL {version}, connected as {role}");
+    match (set_up, creates, makes_roles) {
+        (true, ..) | (false, true, true) => seen("database", Level::Ok, text),
+        (false, true, false) => seen(
+            "database",
+            Level::Warn,
+            format!(
+                "{text}, which may make the outbox and no roles: `migrate up` prints what somebody else has to run"
+            ),
+        ),
+        (false, false, _) => seen(
+            "database",
+            Level::Warn,
+            format!(
+                "{text}, which may not make a schema: run `posthaste migrate sql` and give it to whoever may"
+            ),
+        ),
+    }
+}
+
+fn note_tables(tables: Vec<String>, list: &mut Vec<Seen>, state: &mut State) {
+    for table in &tables {
+        let text = format!(
+            "table {table} looks like an outbox. Posthaste reads its own log: append there in the same transaction, and \
+             let the old one run dry"
+        );
+        list.push(seen("database", Level::Warn, text));
+    }
+    state.tables = tables;
+}
+
+#[cfg(feature = "sqlite")]
+fn look_at_file(path: &std::path::Path, list: &mut Vec<Seen>, state: &mut State) {
+    if !path.exists() {
+        let text = format!("{} is not there yet; `migrate up` makes it", path.display());
+        return list.push(seen("database", Level::Ok, text));
+    }
+    match tables_alike(path) {
+        Ok(tables) => note_tables(tables, list, state),
+        Err(error) => could_not("tables that are there", &error),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn tables_alike(path: &std::path::Path) -> rusqlite::Result<Vec<String>> {
+    let connection = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let sql = "select m.name || ' (' || group_concat(c.name, ', ') || ')' \
+         from sqlite_master m join pragma_table_info(m.name) c \
+        where m.type = 'table' and m.name not like 'posthaste\\_%' escape '\\' and m.name not like 'sqlite\\_%' escape '\\' \
+          and (m.name like '%outbox%' or m.name like '%events' or m.name like '%messages') \
+        group by m.name \
+       having count(*) >= 3 and sum(c.name like '%payload%' or c.name like '%data%' or c.name like '%body%') > 0 \
+        order by m.name limit ?1";
+    let mut statement = connection.prepare(sql)?;
+    statement.query_map([TABLES_MAX], |row| row.get(0))?.collect()
+}
+
+async fn look_at_sink(config: &Config, plan: &Plan) -> Vec<Seen> {
+    let of = format!("sink {}", plan.sink.name());
+    let Some(setting) = config.sinks.first() else { return Vec::new() };
+    let sink = match setting.config.build(&setting.name).await {
+        Ok(sink) => sink,
+        Err(error) => return vec![seen(&of, Level::Fail, error.to_string())],
+    };
+    let findings = tokio::time::timeout(PATIENCE, sink.examine(&subjects(&plan.topics))).await;
+    sink.close().await;
+    match findings {
+        Err(_) => {
+            vec![seen(
+                &of,
+                Level::Fail,
+                format!("no answer within {} s; events wait in the log", PATIENCE.as_secs()),
+            )]
+        }
+        Ok(findings) if findings.is_empty() => vec![seen(&of, Level::Ok, "nothing to look at")],
+        Ok(findings) => findings.into_iter().map(|finding| Seen { of: of.clone(), finding }).collect(),
+    }
+}
+
+/// Addresses that stand for the topics: a pattern is tried with an example. One that takes everything has none.
+fn subjects(topics: &[String]) -> Vec<String> {
+    let telling = topics.iter().filter(|topic| topic.chars().any(|c| c != '*'));
+    telling.map(|topic| topic.replace('*', "example")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_tried_with_an_example() {
+        let topics = ["orders.*", "*", "paid"].map(str::to_owned);
+        assert_eq!(subjects(&topics), ["orders.example", "paid"]);
+    }
+}

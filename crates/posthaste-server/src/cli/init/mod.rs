@@ -1,0 +1,185 @@
+//! `posthaste init`: looks at a database and a sink, and writes a configuration file for the two.
+//!
+//! The file is small: what was asked for, and the keys that people change first, as comments. Every key with its
+//! default is what `config example` prints. A password never goes into the file: it is left out, and the file names
+//! another file for it.
+//!
+//! What was found wrong does not keep the file from being written: a database that is down is up tomorrow. It is
+//! printed, and so is what to do next.
+//!
+//! ```text
+//! file.rs   the text (pure)      look.rs   what is there
+//! ```
+
+mod file;
+mod look;
+
+use super::Context;
+use crate::config::{Config, DEFAULT_FILE};
+use crate::output::{Usage, remark};
+use clap::Args;
+use file::{Plan, SinkPlan};
+use look::{Seen, State};
+use posthaste::sink::Level;
+use serde_json::json;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  posthaste init --url postgres://relay@localhost/shop --sink stdout
+  posthaste init --url postgres://relay@db/shop --sink nats://nats:4222 \\
+      --topic 'orders.*' --topic 'payments.*'
+  posthaste init --url sqlite:shop.db --sink local:broker.db
+  posthaste init --url sqlite:shop.db --sink stdout --file relay.toml --force
+
+Looks first: is the outbox set up, may the role do it, is there a table that
+looks like an outbox already, does the broker answer, and does a stream take the
+topics. Nothing is changed but the file, and an existing file only with --force.
+A password is not written into it.";
+
+/// Write a configuration file for a database and a sink
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InitArgs {
+    /// Where events go: nats://HOST, local:FILE (a SQLite file), stdout, null
+    #[arg(long, value_name = "SINK")]
+    sink: String,
+    /// Topics to send; * stands for any run of characters. May be repeated
+    #[arg(long = "topic", value_name = "PATTERN", default_value = "*")]
+    topics: Vec<String>,
+    /// The service's name, for metrics and messages [default: the database's]
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// The file to write
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    file: PathBuf,
+    /// Overwrite the file if it is there
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) async fn run(context: &Context, args: InitArgs) -> anyhow::Result<ExitCode> {
+    if args.file.exists() && !args.force {
+        return Err(there_already(&args.file));
+    }
+    let plan = plan(context, &args)?;
+    // As it will be read, with the secrets still in it: looking needs them.
+    let config = Config::parse(&args.file, &plan.text_with_secrets())?;
+    context.start_logging(&config, "error")?;
+    let (seen, state) = look::look(&config, &plan).await;
+    write(&args.file, &plan.text(&state), args.force)?;
+    let next = next(&args.file, &plan, &state, &seen);
+    let answer = json!({ "file": args.file, "findings": seen, "next": next });
+    context.out().data(&answer, || draw(&args.file, &seen, &next))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<Plan> {
+    let from_env = || std::env::var("POSTHASTE_OUTBOX__URL").ok().filter(|url| !url.is_empty());
+    let url = context.flags().url.or_else(from_env).ok_or_else(|| {
+        Usage("name the database: --url postgres://user@host/database or --url sqlite:file.db".to_owned())
+    })?;
+    Ok(Plan {
+        service: args.service.clone().unwrap_or_else(|| file::service_of(&url)),
+        schema: context.flags().schema,
+        sink: SinkPlan::read(&args.sink).map_err(Usage)?,
+        topics: args.topics.clone(),
+        url,
+    })
+}
+
+fn there_already(file: &Path) -> anyhow::Error {
+    Usage(format!(
+        "{} is there already; say --force to overwrite it, or --file for another one",
+        file.display()
+    ))
+    .into()
+}
+
+/// Writes the file: a new one, unless it was said that an old one may go.
+fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    let opened =
+        if force { options.create(true).truncate(true) } else { options.create_new(true) }.open(file);
+    let written = opened.and_then(|mut out| out.write_all(text.as_bytes()).and_then(|()| out.sync_all()));
+    match written {
+        // Somebody else wrote it while we looked.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(there_already(file)),
+        Err(error) => Err(anyhow::anyhow!("cannot write {}: {error}", file.display())),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What to do next, in order.
+fn next(file: &Path, plan: &Plan, state: &State, seen: &[Seen]) -> Vec<String> {
+    let config =
+        if file == Path::new(DEFAULT_FILE) { String::new() } else { format!(" --config {}", file.display()) };
+    let mut steps = plan.secrets_to_keep();
+    if seen.iter().any(|seen| seen.finding.level == Level::Fail) {
+        steps.push("mend what fails above; the file can stay as it is".to_owned());
+    }
+    if !state.set_up {
+        steps.push(format!("set up the outbox:   posthaste migrate up{config}"));
+    }
+    steps.push(format!(
+        "append an event:     posthaste append {} --payload hello{config}",
+        plan.sample_topic()
+    ));
+    steps.push(format!("relay it:            posthaste run{config}"));
+    steps.push(format!("look for trouble:    posthaste doctor{config}"));
+    steps
+}
+
+fn draw(file: &Path, seen: &[Seen], next: &[String]) -> String {
+    let word = |level| match level {
+        Level::Ok => "ok  ",
+        Level::Warn => "warn",
+        Level::Fail => "fail",
+    };
+    let mut text = String::new();
+    for seen in seen {
+        let line = format!("{}  {}: {}", word(seen.finding.level), seen.of, seen.finding.text);
+        text.push_str(&fold(&line, 80, "      "));
+        text.push('\n');
+    }
+    text.push_str(&format!("\nwrote {}\n\nNext:\n", file.display()));
+    for (number, step) in (1..).zip(next) {
+        text.push_str(&format!("{}\n", fold(&format!("  {number}. {step}"), 80, "     ")));
+    }
+    text
+}
+
+/// Lines of at most a width, broken at spaces.
+fn fold(text: &str, width: usize, indent: &str) -> String {
+    let (mut out, mut line) = (String::new(), String::new());
+    for word in text.split_inclusive(' ') {
+        if !line.trim().is_empty() && (line.chars().count() + word.trim_end().chars().count()) > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = indent.to_owned();
+        }
+        line.push_str(word);
+    }
+    out + line.trim_end()
+}
+
+/// Says that something was left out of the look.
+fn could_not(what: &str, why: &dyn std::fmt::Display) {
+    remark(&format!("could not look at {what}: {why}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_folded_at_spaces() {
+        assert_eq!(fold("ab cd ef", 5, "  "), "ab cd\n  ef");
+        assert_eq!(fold("  1. set up:   posthaste", 80, ""), "  1. set up:   posthaste");
+        assert_eq!(fold("averylongword x", 5, ""), "averylongword\nx");
+    }
+}
