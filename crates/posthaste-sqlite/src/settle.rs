@@ -68,9 +68,15 @@ impl LogLease {
             self.holding.set();
         }
         let (inner, title) = (Arc::clone(&self.inner), Arc::clone(&self.title));
-        let steps = Arc::clone(&self.steps);
+        let (steps, holding) = (Arc::clone(&self.steps), Arc::clone(&self.holding));
+        let holds = !outcomes.is_empty();
         let finish = tokio::spawn(async move {
             inner.write(move |tx| write(tx, &title, receipt, &outcomes)).await?;
+            if holds {
+                // And once more now that they are: a look at the deferred in between did not see them, and may have
+                // said that nothing is held.
+                holding.set();
+            }
             (settled.n, settled.position) = (receipt.n, receipt.position);
             let mut steps = steps.lock();
             while steps.front().is_some_and(|step| through.is_some_and(|through| step.number <= through)) {

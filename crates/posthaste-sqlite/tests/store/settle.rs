@@ -3,10 +3,10 @@
 use crate::fixture::SqliteFixture;
 use posthaste::admin::{Admin, DeadAct, DeadFilter};
 use posthaste::event::Defect;
-use posthaste::route::Filter;
+use posthaste::route::{Filter, Pattern};
 use posthaste::store::{
-    Death, Deferral, Due, DueQuery, ErrorClass, JoinPlan, LaneId, Lease, PageLimit, Reason, Settlement,
-    SinkPlan, StartAt, Store,
+    Death, Deferral, Detained, Due, DueQuery, ErrorClass, JoinPlan, LaneId, Lease, PageLimit, Reason,
+    Settlement, SinkPlan, StartAt, Store, StoreError,
 };
 use posthaste_sqlite::SqliteStore;
 use posthaste_testkit::conformance::store::StoreFixture;
@@ -175,4 +175,67 @@ async fn a_rare_event_far_behind_is_found() {
         assert!(page.moved && pages < 10);
     }
     assert_eq!((found, pages > 2), (vec![250_001], true), "in {pages} pages");
+}
+
+/// G3: a look at the deferred runs while a settlement puts the first event of a key aside, and sees nothing of it.
+/// What is read after the settlement waits behind that event all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn g3_a_look_beside_a_settlement_does_not_unhold_its_keys() {
+    let fixture = SqliteFixture::make().await.expect("a fixture");
+    let (_store, lease) = lease(&fixture).await;
+    let connection = fixture.connect();
+    let append = "insert into posthaste_outbox (topic, key) values ('t', 'k')";
+    connection.execute(append, []).expect("appended");
+    let page = lease.read(WIDE).await.expect("read");
+    let deferral = Deferral {
+        reason: Reason::Retry,
+        due: Due::In(Duration::from_secs(600)),
+        attempts: 1,
+        class: Some(ErrorClass::Transient),
+        error: Some("no".to_owned()),
+        route: "r".into(),
+        destination: "d".to_owned(),
+        holds: true,
+        holds_when_dead: false,
+    };
+    let deferred = page.events.into_iter().map(|stored| (stored, deferral.clone())).collect();
+    let settlement = Settlement { through: Some(page.number), deferred, ..Settlement::default() };
+    connection.execute_batch("begin immediate").expect("the write lock");
+    let mut settling = lease.settle(&settlement);
+    tokio::select! {
+        biased;
+        settled = &mut settling => panic!("it waits for the lock: {settled:?}"),
+        () = std::future::ready(()) => {}
+    }
+    let query = DueQuery { events: 10, bytes: 1 << 20, ..DueQuery::default() };
+    assert!(lease.due(query).await.expect("a look").events.is_empty(), "it is not there yet");
+    connection.execute(append, []).expect("another of the key");
+    connection.execute_batch("commit").expect("the lock is free");
+    settling.await.expect("settled");
+    let page = lease.read(WIDE).await.expect("read");
+    assert_eq!(page.detained, [(0, Detained::Behind)], "it waits behind the first");
+}
+
+/// G2, G4: a relay that froze still reads by its former routes when others begin. It must not move a cursor past
+/// what is that sink's by now.
+#[tokio::test(flavor = "multi_thread")]
+async fn g2_g4_whoever_reads_by_former_routes_is_fenced_when_others_join() {
+    let fixture = SqliteFixture::make().await.expect("a fixture");
+    let (_frozen, lease) = lease(&fixture).await;
+    let expired = "update posthaste_relays set expires_at = 0";
+    fixture.connect().execute(expired, []).expect("it froze for long");
+    let other = SqliteStore::connect(fixture.config()).await.expect("the store opens");
+    let filter = Filter::Any(vec![Pattern::new("t")]);
+    let plan = JoinPlan {
+        relay: "b".into(),
+        sinks: vec![SinkPlan { name: "s".into(), filter, start_at: StartAt::Auto }],
+        routes: "others".to_owned(),
+        lanes: None,
+        lease_ttl: Duration::from_secs(30),
+    };
+    other.join(&plan).await.expect("joined");
+    fixture.connect().execute("insert into posthaste_outbox (topic) values ('t')", []).expect("appended");
+    let page = lease.read(WIDE).await.expect("read");
+    let settled = lease.settle(&Settlement { through: Some(page.number), ..Settlement::default() }).await;
+    assert!(matches!(settled, Err(StoreError::LeaseLost(_))), "{settled:?}");
 }
