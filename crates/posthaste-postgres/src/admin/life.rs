@@ -79,7 +79,9 @@ impl PostgresAdmin {
                 "no event has the number {seq}: it was rolled back, its time in the log is over, or it was never drawn"
             ))
         };
-        self.find_copy(session, None, Some(seq)).await?.ok_or_else(gone)
+        let sql = include_str!("../../sql/admin/event_copy_by_seq.sql");
+        let copies = self.query(session, sql, &[(&seq, Type::INT8)]).await?;
+        copies.first().map(found).ok_or_else(gone)
     }
 
     async fn find_id(&self, session: &mut Session, id: Uuid, place: Where) -> Result<Found, AdminError> {
@@ -120,24 +122,16 @@ impl PostgresAdmin {
 
     /// In all of the log, then among copies.
     async fn search(&self, session: &mut Session, id: Uuid) -> Result<Option<Found>, AdminError> {
-        let sql = self.sessions.sql(include_str!("../../sql/admin/event_by_id.sql"));
-        let rows =
-            session.query_alone(&sql, &[(&id, Type::UUID)]).await.map_err(|error| too_long(error, id))?;
-        match rows.first() {
-            Some(row) => Ok(Some(found(row))),
-            None => self.find_copy(session, Some(id), None).await,
+        for sql in [
+            include_str!("../../sql/admin/event_by_id.sql"),
+            include_str!("../../sql/admin/event_copy_by_id.sql"),
+        ] {
+            let rows = session.query_alone(&self.sessions.sql(sql), &[(&id, Type::UUID)]).await;
+            if let Some(row) = rows.map_err(|error| too_long(error, id))?.first() {
+                return Ok(Some(found(row)));
+            }
         }
-    }
-
-    async fn find_copy(
-        &self,
-        session: &mut Session,
-        id: Option<Uuid>,
-        seq: Option<i64>,
-    ) -> Result<Option<Found>, AdminError> {
-        let params: [Param<'_>; 2] = [(&id, Type::UUID), (&seq, Type::INT8)];
-        let rows = self.query(session, include_str!("../../sql/admin/event_copy.sql"), &params).await?;
-        Ok(rows.first().map(found))
+        Ok(None)
     }
 
     async fn sinks_of(&self, session: &mut Session, found: &Found) -> Result<Vec<SinkLife>, AdminError> {

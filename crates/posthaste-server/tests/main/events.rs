@@ -97,6 +97,51 @@ async fn a_life_shows_a_death_what_waits_behind_it_and_who_acted() {
     assert!(text.contains("eve  discard: not ours"), "{text}");
 }
 
+/// A cursor's position alone does not say that an event was read: its transaction may have been running.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_commits_late_is_not_called_delivered() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let (late, connection) =
+        tokio_postgres::connect(&outbox.url(), tokio_postgres::NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    late.batch_execute("begin; select posthaste.append('late', 'x'::text)").await.expect("appends");
+    let file = outbox.config(ALL);
+    let daemon = Daemon::start(&["--config", file.path()]);
+    outbox.append(&["early", "--payload", "x"]);
+    daemon.events(1);
+    daemon.stop();
+    late.batch_execute("commit").await.expect("commits");
+    let shown = outbox.cli(&["events", "show", "1"]).out;
+    assert!(shown.contains("out: not read yet\n  cursor        at 2"), "{shown}");
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.events(1);
+    daemon.stop();
+    assert!(outbox.cli(&["events", "show", "1"]).out.contains("out: delivered"));
+}
+
+/// The log forgets, copies do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_event_is_shown_when_its_time_in_the_log_is_over() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let file = outbox.config(&format!("{ALL}validate = \"json\"\n"));
+    let bad = outbox.append(&["t", "--payload", "{"]);
+    let daemon = Daemon::start(&["--config", file.path()]);
+    outbox.append(&["t", "--payload", "{}"]);
+    daemon.events(1);
+    daemon.stop();
+    let (client, connection) =
+        tokio_postgres::connect(&outbox.url(), tokio_postgres::NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    client.batch_execute("truncate posthaste.outbox_1").await.expect("truncates");
+    for name in [bad.as_str(), "1"] {
+        let life = outbox.cli(&["events", "show", name, "--json"]).json();
+        assert_eq!((&life["event"]["id"], &life["in_log"]), (&bad.as_str().into(), &false.into()), "{life}");
+        assert!(life.to_string().contains("payload.not_json"), "{life}");
+    }
+    let gone = run(&["events", "show", "2", "--url", &outbox.url()]);
+    assert!(gone.code == 1 && gone.err.contains("no event has the number 2"), "{}", gone.err);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_shows_what_comes_late_commits_too() {
     let Some(outbox) = Outbox::new().await else { return };
@@ -207,4 +252,46 @@ async fn an_interrupted_replay_says_how_to_go_on() {
     let rest = outbox.cli(&rest).json();
     assert_eq!(waiting(), 4, "{stopped} {rest}");
     assert_eq!(rest["left_alone"], 0, "{rest}");
+}
+
+/// The same commands on a file.
+#[test]
+fn everything_works_on_sqlite_too() {
+    let place = std::env::temp_dir().join(format!("posthaste-events-{}", uuid::Uuid::now_v7().simple()));
+    std::fs::create_dir(&place).expect("the temporary directory can be written to");
+    let url = format!("sqlite:{}", place.join("shop.db").display());
+    let cli = |args: &[&str]| run(&[args, &["--url", &url]].concat()).ok();
+    cli(&["migrate", "up"]);
+    let first = cli(&["append", "a.x", "--key", "k", "--payload", "{}"]).out.trim().to_owned();
+    cli(&["append", "b.x", "--payload", "{}"]);
+    let file = Scratch::new(&format!("outbox.url = \"{url}\"\nhttp.listen = \"127.0.0.1:0\"\n{ALL}"));
+    let relay = || Daemon::start(&["--config", file.path()]);
+    let daemon = relay();
+    daemon.events(2);
+    daemon.stop();
+    let page = cli(&["events", "list", "--topic", "a.*", "--json"]).json();
+    assert_eq!(ids(&page), [&first]);
+    let shown = cli(&["events", "show", &first]).out;
+    assert!(shown.contains("out: delivered"), "{shown}");
+    let tail = Daemon::spawn(posthaste(&[
+        "events",
+        "tail",
+        "--json",
+        "--interval",
+        "20ms",
+        "--limit",
+        "1",
+        "--url",
+        &url,
+    ]));
+    tail.says("following the log");
+    cli(&["append", "c.x", "--payload", "{}"]);
+    assert_eq!(tail.events(1)[0]["topic"], "c.x");
+    let replay = ["events", "replay", "--sink", "out", "--key", "k", "--reason", "lost", "--yes", "--json"];
+    assert_eq!(cli(&replay).json()["done"], 1);
+    let daemon = relay();
+    let topics: Vec<Value> = daemon.events(2).iter().map(|event| event["headers"]["type"].clone()).collect();
+    assert!(topics.contains(&"a.x".into()) && topics.contains(&"c.x".into()), "{topics:?}");
+    daemon.stop();
+    let _ = std::fs::remove_dir_all(&place);
 }
