@@ -71,13 +71,21 @@ impl Inner {
         let lanes = self.agree_on_lanes(session, plan).await?;
         let untouched = sql("select not exists (select from posthaste.lanes)");
         let untouched: bool = single(session.query(&untouched, &[]).await.map_err(store_error)?)?;
+        // First every cursor that is new or will read by another filter, then the filters: what goes over from one
+        // sink to another is still taken by the former one up to a number that no cursor of the latter was past.
         for sink in &plan.sinks {
             let start_at = match sink.start_at {
                 StartAt::Auto if untouched => StartAt::Earliest,
                 StartAt::Auto => StartAt::Now,
                 declared => declared,
             };
-            self.agree_on_sink(session, sink, start_at, lanes, &mark).await?;
+            self.check_former_filter(session, sink).await?;
+            if !self.fence_if_changed(session, sink, &mark).await? {
+                self.bear(session, sink, start_at, lanes, &mark).await?;
+            }
+        }
+        for sink in &plan.sinks {
+            self.refilter(session, sink).await?;
         }
         let names: Vec<String> = plan.sinks.iter().map(|sink| sink.name.to_string()).collect();
         session
@@ -171,8 +179,32 @@ impl Inner {
         }
     }
 
-    /// Makes a new sink's lanes and cursors, or brings a known one's filter up to date.
-    async fn agree_on_sink(
+    /// A relay that froze, or lost its heart, may still read by the former routes and would move past what now belongs
+    /// to this sink: it is fenced like a former owner (see take.sql). `false`: the sink is not known yet.
+    async fn fence_if_changed(
+        &self,
+        session: &mut Session,
+        sink: &SinkPlan,
+        mark: &BirthMark,
+    ) -> Result<bool, StoreError> {
+        let (name, filter): (&str, String) = (&sink.name, stored_filter(&sink.filter));
+        let sql = self.sessions.sql(include_str!("../sql/fence_changed.sql"));
+        let params: [Param<'_>; 3] = [(&name, Type::TEXT), (&filter, Type::TEXT), (&mark.seq, Type::INT8)];
+        session.query(&sql, &params).await.map_err(store_error)?;
+        let sql = self.sessions.sql("select exists (select from posthaste.lanes where sink = $1)");
+        single(session.query(&sql, &[(&name, Type::TEXT)]).await.map_err(store_error)?)
+    }
+
+    /// Brings a sink's filter up to date, and the sink back if it was retired.
+    async fn refilter(&self, session: &mut Session, sink: &SinkPlan) -> Result<(), StoreError> {
+        let (name, filter): (&str, String) = (&sink.name, stored_filter(&sink.filter));
+        let sql = self.sessions.sql(include_str!("../sql/refilter.sql"));
+        session.query(&sql, &[(&name, Type::TEXT), (&filter, Type::TEXT)]).await.map_err(store_error)?;
+        Ok(())
+    }
+
+    /// Makes a new sink's lanes and cursors.
+    async fn bear(
         &self,
         session: &mut Session,
         sink: &SinkPlan,
@@ -182,22 +214,6 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let filter = stored_filter(&sink.filter);
         let name: &str = &sink.name;
-        let sql = self.sessions.sql(
-            "update posthaste.lanes l
-                set retired_at = null, filter = $2,
-                    filter_before = case when l.filter = $2 then l.filter_before else l.filter end,
-                    filter_until = case when l.filter = $2 then l.filter_until
-                                   else coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0) end,
-                    filter_n = case when l.filter = $2 then l.filter_n
-                               else (select max(n) from posthaste.receipts r where r.sink = l.sink and r.lane = l.lane) end
-              where l.sink = $1 returning 1",
-        );
-        self.check_former_filter(session, name, &filter).await?;
-        let known =
-            session.query(&sql, &[(&name, Type::TEXT), (&filter, Type::TEXT)]).await.map_err(store_error)?;
-        if !known.is_empty() {
-            return Ok(());
-        }
         let position = match start_at {
             StartAt::Now | StartAt::Auto => {
                 "coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)".to_owned()
@@ -233,12 +249,8 @@ impl Inner {
     }
 
     /// Routes may change again only when the last change is worked off: a lane remembers one former filter.
-    async fn check_former_filter(
-        &self,
-        session: &mut Session,
-        sink: &str,
-        filter: &str,
-    ) -> Result<(), StoreError> {
+    async fn check_former_filter(&self, session: &mut Session, sink: &SinkPlan) -> Result<(), StoreError> {
+        let (sink, filter): (&str, String) = (&sink.name, stored_filter(&sink.filter));
         let sql = self.sessions.sql(
             "select l.filter_until, r.position from posthaste.lanes l
                join lateral (select position from posthaste.receipts r where r.sink = l.sink and r.lane = l.lane

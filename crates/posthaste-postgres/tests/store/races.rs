@@ -1,13 +1,16 @@
 //! Two things of one relay at the same time: a page that was fetched ahead beside a settlement, a look at the
-//! deferred beside a settlement, a slow read beside the ring.
+//! deferred beside a settlement, a slow read beside the ring. And two relays, when routes change.
 
 use crate::fixture::PostgresFixture;
 use crate::three_rules::plan;
+use posthaste::route::{Filter, Pattern};
 use posthaste::store::{
-    Deferral, Detained, Due, DueQuery, ErrorClass, LaneId, Lease, PageLimit, Reason, Settlement, Store,
+    Deferral, Detained, Due, DueQuery, ErrorClass, JoinPlan, LaneId, Lease, PageLimit, Reason, Settlement,
+    SinkPlan, StartAt, Store, StoreError,
 };
 use posthaste_postgres::{PostgresConfig, PostgresStore};
 use posthaste_testkit::conformance::eventually;
+use posthaste_testkit::conformance::store::StoreFixture;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Client;
@@ -159,4 +162,73 @@ async fn g2_a_read_that_was_answered_too_late_skips_nothing() {
         found += lease.read(WIDE).await.expect("a read").events.len();
     }
     assert_eq!(found, 1, "the event is read, once");
+}
+
+/// Two sinks; the second takes these topics, the first the others among `t` and `u`.
+fn routed(relay: &str, first: &[&str], second: &[&str]) -> JoinPlan {
+    let any = |topics: &[&str]| Filter::Any(topics.iter().map(|topic| Pattern::new(*topic)).collect());
+    let sink =
+        |name: &str, topics| SinkPlan { name: name.into(), filter: any(topics), start_at: StartAt::Auto };
+    JoinPlan {
+        sinks: vec![sink("s", first), sink("x", second)],
+        routes: format!("{first:?} {second:?}"),
+        ..plan(relay, 1)
+    }
+}
+
+async fn connect(fixture: &PostgresFixture, plan: &JoinPlan) -> Arc<dyn Store> {
+    let store = PostgresStore::connect(fixture.config()).await.expect("the store connects");
+    store.join(plan).await.expect("join");
+    Arc::new(store)
+}
+
+async fn lane_of(store: &Arc<dyn Store>, sink: &str) -> Arc<dyn Lease> {
+    let id = LaneId { sink: sink.into(), lane: 0 };
+    store.take(&id).await.expect("the store answers").expect("the lane is free")
+}
+
+/// G2, G4: a relay without a heart still reads by its former routes when others begin. It must not move a sink's
+/// cursor past what is that sink's by now.
+#[tokio::test(flavor = "multi_thread")]
+async fn g2_g4_whoever_reads_by_former_routes_is_fenced_when_others_join() {
+    let Some(fixture) = PostgresFixture::make().await else { return };
+    let client = fixture.connect().await;
+    let old = connect(&fixture, &routed("a", &["t"], &["u"])).await;
+    let lease = lane_of(&old, "x").await;
+    fixture.kill("a").await;
+    let new = connect(&fixture, &routed("b", &["u"], &["t"])).await;
+    client.batch_execute("select posthaste.append('t', 'x'::text)").await.expect("an append");
+    let page = lease.read(WIDE).await.expect("a read");
+    assert!(page.events.is_empty(), "not what it knows as its own");
+    let settled = lease.settle(&through(page.number)).await;
+    let found = lane_of(&new, "x").await.read(WIDE).await.expect("a read").events.len();
+    assert_eq!(found, 1, "the event is read by its new sink");
+    assert!(matches!(settled, Err(StoreError::LeaseLost(_))), "{settled:?}");
+}
+
+/// G2: a topic goes over to a sink that is new. What is appended while the relay joins is read by one of the two.
+#[tokio::test(flavor = "multi_thread")]
+async fn g2_what_is_appended_while_a_topic_goes_over_to_a_new_sink_is_read() {
+    let Some(fixture) = PostgresFixture::make().await else { return };
+    let (client, other) = (fixture.connect().await, fixture.connect().await);
+    let mut before = routed("a", &["t"], &[]);
+    before.sinks.pop();
+    connect(&fixture, &before).await.leave().await.expect("it leaves");
+    client.batch_execute("begin; lock table posthaste.receipts in share mode").await.expect("a lock");
+    let joining = tokio::spawn({
+        let (config, after) = (fixture.config(), routed("a", &["u"], &["t"]));
+        async move {
+            let store = PostgresStore::connect(config).await.expect("the store connects");
+            store.join(&after).await.map(|()| store)
+        }
+    });
+    blocked(&other, "receipts").await;
+    other.batch_execute("select posthaste.append('t', 'x'::text)").await.expect("an append");
+    client.batch_execute("commit").await.expect("the lock is gone");
+    let store: Arc<dyn Store> = Arc::new(joining.await.expect("no panic").expect("joined"));
+    let mut found = 0;
+    for sink in ["s", "x"] {
+        found += lane_of(&store, sink).await.read(WIDE).await.expect("a read").events.len();
+    }
+    assert!(found >= 1, "nobody reads it");
 }
