@@ -22,7 +22,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 /// Transactions in a row before the other side has its turn.
-const BLOCK: u64 = 20;
+pub(super) const BLOCK: u64 = 20;
 /// Events in a batch: what `append_all` sends as one statement.
 const BATCH: u64 = 1_000;
 /// Batches in the long transaction.
@@ -34,22 +34,22 @@ pub(super) struct AppendArgs {
     pub(super) common: Common,
     /// How many single appends, and as many plain inserts
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = clap::value_parser!(u64).range(1..))]
-    events: u64,
+    pub(super) events: u64,
     /// How many batches of 1,000, and as many COPYs
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    batches: u64,
+    pub(super) batches: u64,
 }
 
 /// Times of one side, in seconds.
 #[derive(Default)]
-struct Times {
+pub(super) struct Times {
     whole: Vec<f64>,
     statement: Vec<f64>,
     blocks: Vec<f64>,
 }
 
 impl Times {
-    fn add(&mut self, whole: Duration, statement: Duration) {
+    pub(super) fn add(&mut self, whole: Duration, statement: Duration) {
         self.whole.push(whole.as_secs_f64());
         self.statement.push(statement.as_secs_f64());
     }
@@ -60,7 +60,7 @@ impl Times {
         self.blocks.push(block.iter().sum::<f64>() / block.len().max(1) as f64);
     }
 
-    fn median(&self) -> f64 {
+    pub(super) fn median(&self) -> f64 {
         quantile(&sorted(self.whole.clone()), 0.5)
     }
 
@@ -76,9 +76,22 @@ impl Times {
 
 /// Who writes.
 #[derive(Clone, Copy, PartialEq)]
-enum Side {
+pub(super) enum Side {
     Ours,
     Plain,
+}
+
+impl Side {
+    /// Its times, of both.
+    pub(super) fn of<'a>(self, ours: &'a mut Times, plain: &'a mut Times) -> &'a mut Times {
+        if self == Self::Ours { ours } else { plain }
+    }
+}
+
+/// Both sides have done a block.
+pub(super) fn end_blocks(ours: &mut Times, plain: &mut Times, length: u64) {
+    ours.end_block(length);
+    plain.end_block(length);
 }
 
 pub(super) async fn run(bench: &Bench<'_>, args: &AppendArgs, report: &mut Report) -> anyhow::Result<()> {
@@ -112,7 +125,7 @@ pub(super) async fn run(bench: &Bench<'_>, args: &AppendArgs, report: &mut Repor
     Ok(())
 }
 
-fn single_figures(report: &mut Report, ours: &Times, plain: &Times) {
+pub(super) fn single_figures(report: &mut Report, ours: &Times, plain: &Times) {
     let ms = 1e3;
     report.figure(
         "single_ratio_to_plain_insert",
@@ -158,13 +171,12 @@ async fn singles(
                 let event = bench.load.event(2 * (block * BLOCK + number) + u64::from(side == Side::Plain));
                 let (whole, statement) = writer.single(side, &event).await?;
                 if block > 0 {
-                    if side == Side::Ours { ours.add(whole, statement) } else { plain.add(whole, statement) }
+                    side.of(&mut ours, &mut plain).add(whole, statement);
                 }
             }
         }
         if block > 0 {
-            ours.end_block(BLOCK);
-            plain.end_block(BLOCK);
+            end_blocks(&mut ours, &mut plain, BLOCK);
         }
         progress.set(2 * block * BLOCK);
     }
@@ -188,7 +200,7 @@ async fn batches(
             let events: Vec<Event> = (first..first + size).map(|index| bench.load.event(index)).collect();
             let took = writer.batch(side, &events).await?;
             if round > 0 {
-                let times = if side == Side::Ours { &mut ours } else { &mut plain };
+                let times = side.of(&mut ours, &mut plain);
                 times.add(took, took);
                 times.end_block(1);
             }
@@ -200,7 +212,7 @@ async fn batches(
 }
 
 /// Whose turn is first changes each time.
-fn turns(round: u64) -> [Side; 2] {
+pub(super) fn turns(round: u64) -> [Side; 2] {
     if round.is_multiple_of(2) { [Side::Ours, Side::Plain] } else { [Side::Plain, Side::Ours] }
 }
 

@@ -6,10 +6,14 @@
 //! is made.
 
 use super::Common;
+#[cfg(feature = "sqlite")]
+use super::sqlite::broker_of;
 use crate::config::{Config, Flags, scrub};
 use crate::output::{Usage, remark};
 use anyhow::{Context as _, bail};
 use posthaste::route::Order;
+#[cfg(feature = "sqlite")]
+use posthaste_sqlite::{SqliteConfig, Synchronous};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -61,9 +65,11 @@ impl Setup<'_> {
         put(&mut root, "log.level", text("warn"))?;
         put(&mut root, "outbox.name", text("bench"))?;
         put(&mut root, "outbox.url", text(&common.store))?;
-        put(&mut root, "outbox.schema", text(&common.schema))?;
-        // Roles belong to the whole server: a measurement leaves none behind.
-        put(&mut root, "outbox.roles.create", Value::Boolean(false))?;
+        if !common.store.starts_with("sqlite:") {
+            put(&mut root, "outbox.schema", text(&common.schema))?;
+            // Roles belong to the whole server: a measurement leaves none behind.
+            put(&mut root, "outbox.roles.create", Value::Boolean(false))?;
+        }
         let mut sink = Table::new();
         sink.insert("start_at".to_owned(), text("earliest"));
         match self.target.split_once("://") {
@@ -72,6 +78,16 @@ impl Setup<'_> {
                 sink.insert("url".to_owned(), text(self.target));
             }
             None => drop(sink.insert("type".to_owned(), text(self.target))),
+        }
+        #[cfg(feature = "sqlite")]
+        if self.target == "local" && common.store.starts_with("sqlite:") {
+            // As durable as the outbox, in a file beside it.
+            let outbox = SqliteConfig::from_url(&common.store)?;
+            let path = broker_of(&outbox.path).to_string_lossy().into_owned();
+            sink.insert("path".to_owned(), Value::String(path));
+            if outbox.synchronous == Synchronous::Normal {
+                sink.insert("synchronous".to_owned(), text("normal"));
+            }
         }
         put(&mut root, &format!("sinks.{}", self.sink), Value::Table(sink))?;
         let mut route = Table::new();

@@ -24,10 +24,10 @@ pub(super) struct DrainArgs {
     pub(super) events: u64,
     /// Repeat baselines and relay alternately; the best of each counts
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
+    pub(super) rounds: u32,
     /// Leave the baselines out
     #[arg(long)]
-    no_baselines: bool,
+    pub(super) no_baselines: bool,
     /// Also drain with order = none: ratio_key_to_none
     #[arg(long, group = "mode")]
     compare_order: bool,
@@ -40,6 +40,13 @@ pub(super) struct DrainArgs {
     /// Kill the relay with SIGKILL in the middle and start it again
     #[arg(long, group = "mode")]
     kill: bool,
+}
+
+impl DrainArgs {
+    /// Asks for more than a plain drain.
+    pub(super) fn is_special(&self) -> bool {
+        self.kill || self.compare_order || self.hold_transaction || self.backlog_ratio.is_some()
+    }
 }
 
 fn two_numbers(text: &str) -> Result<(u64, u64), String> {

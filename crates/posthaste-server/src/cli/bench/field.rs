@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A relay that settles nothing for this long will not do so at all.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One drain.
 pub(super) struct Drained {
@@ -182,7 +182,7 @@ impl<'a> Field<'a> {
 }
 
 /// All of them, once, and in order where that was asked for.
-fn complete(seen: &Seen, order: Order, events: u64) -> anyhow::Result<()> {
+pub(super) fn complete(seen: &Seen, order: Order, events: u64) -> anyhow::Result<()> {
     let disorder = if order == Order::Key { seen.out_of_order } else { 0 };
     if seen.distinct == events && seen.duplicates == 0 && seen.strangers == 0 && disorder == 0 {
         return Ok(());

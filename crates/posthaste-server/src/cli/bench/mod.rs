@@ -26,9 +26,13 @@ mod nats;
 mod pipe;
 mod report;
 mod sample;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 use super::Context;
 use crate::config::{Config, LogFormat};
+#[cfg(feature = "sqlite")]
+use crate::database::Database;
 use crate::logging;
 use anyhow::bail;
 use child::{Scratch, Setup};
@@ -49,10 +53,11 @@ Examples:
   posthaste bench drain --store … --sink stdout --kill     kill -9 in the middle
   posthaste bench latency --store … --rate 500 --seconds 20
   posthaste bench append --store … --json
+  posthaste bench drain --store sqlite:scratch.db --sink local
 
 It works in a schema of its own, which it makes and drops, and with a stream of
-its own on NATS. It loads the server as much as it can: do not run it beside
-anything that matters. The relay runs as a child process with the configuration
+its own on NATS; on SQLite, in files that it makes and removes. It loads the
+server as much as it can: do not run it beside anything that matters. The relay runs as a child process with the configuration
 that is printed; --config-set changes it.";
 
 /// Measure drain rate, latency or append cost
@@ -89,7 +94,7 @@ struct Common {
     /// Database to measure in
     #[arg(long, value_name = "URL")]
     store: String,
-    /// Sink to deliver to: null, stdout or a broker's URL
+    /// Sink to deliver to: null, stdout or a broker's URL; on SQLite null or local
     #[arg(long, value_name = "SINK", default_value = "null")]
     sink: String,
     /// Size of a payload
@@ -159,8 +164,15 @@ pub(crate) async fn run(context: &Context, args: BenchArgs) -> anyhow::Result<Ex
     let setup = Setup { sink: "check", target: &common.sink, order: common.order.into() };
     let (_, config) = setup.write(common, &scratch)?;
     let Some(outbox) = config.outboxes.first() else { bail!("the configuration has no outbox") };
+    #[cfg(feature = "sqlite")]
+    if let Database::Sqlite(config) = &outbox.database {
+        let mut report = sqlite::run(config.clone(), &what, scratch).await?;
+        conditions(&mut report, common);
+        report.print(context.out())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some((postgres, roles)) = outbox.database.postgres() else {
-        bail!("bench measures an outbox in PostgreSQL; give it a scratch database with --store")
+        bail!("bench measures an outbox in PostgreSQL or SQLite; give it a scratch database with --store")
     };
     let ground = Ground::make(postgres.clone(), roles).await?;
     let load = Arc::new(Load::new(common.payload_bytes, common.keys, common.spread));
@@ -184,14 +196,18 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Latency(args) => Box::pin(latency::run(bench, args, &mut report)).await?,
         What::Append(args) => Box::pin(append::run(bench, args, &mut report)).await?,
     }
-    let common = bench.common;
+    report.detail("server", bench.ground.facts().await?);
+    conditions(&mut report, bench.common);
+    Ok(report)
+}
+
+/// What else decides about figures.
+fn conditions(report: &mut Report, common: &Common) {
     report.detail("payload_bytes", common.payload_bytes);
     report.detail("keys", common.keys);
     report.detail("spread", format!("{:?}", common.spread).to_lowercase());
-    report.detail("server", bench.ground.facts().await?);
     report.detail("posthaste", env!("CARGO_PKG_VERSION"));
     report.detail("cores", std::thread::available_parallelism().map_or(0, usize::from));
-    Ok(report)
 }
 
 /// Resolves at a signal that asks us to end.
