@@ -47,7 +47,8 @@ Examples:
   posthaste demo --audit /tmp/shop
       Count them again.
 
-It needs no server and no configuration, and removes what it made.
+It needs no server and no configuration, and removes what it made. After a
+SIGKILL its processes end by themselves, and its files stay.
 
 Exit codes: 0 the ledger balances, 1 it does not, 130 interrupted.";
 

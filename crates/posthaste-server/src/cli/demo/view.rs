@@ -25,6 +25,9 @@ const PLAIN_PAUSE: Duration = Duration::from_secs(2);
 /// Rates are over this time: long enough to be read, short enough to show an outage.
 const RATE_WINDOW: Duration = Duration::from_millis(1_000);
 
+/// A bar: its name, how far it is, and the numbers.
+const TEMPLATE: &str = "  {prefix:<8}[{bar:22}] {msg}";
+
 #[derive(Debug, Clone, Copy)]
 enum Tone {
     Good,
@@ -52,8 +55,8 @@ struct Live {
 impl Live {
     fn new(events: u64) -> Self {
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stdout_with_hz(15));
-        // Parsed once, by a test too: the template is ours.
-        let style = ProgressStyle::with_template("  {prefix:<8}[{bar:22}] {msg}")
+        // A test parses it, too: the template is ours.
+        let style = ProgressStyle::with_template(TEMPLATE)
             .unwrap_or_else(|_| ProgressStyle::default_bar())
             .progress_chars("=> ");
         let bar = |name: &'static str| {
@@ -296,6 +299,6 @@ mod tests {
 
     #[test]
     fn the_bars_have_a_template_that_works() {
-        assert!(ProgressStyle::with_template("  {prefix:<8}[{bar:22}] {msg}").is_ok());
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
     }
 }
