@@ -33,9 +33,9 @@ pub(super) async fn run(
     over: &mut watch::Receiver<bool>,
 ) {
     let acts = acts(world);
-    let mut next = Instant::now() + dice.up_to(world.scenario.chaos_pause);
+    let mut next = Instant::now() + world.tempo.wait(dice.up_to(world.scenario.chaos_pause));
     while !*over.borrow() {
-        fleet.start_due();
+        fleet.start_due().await;
         super::check::attempts(world);
         let wake = fleet.next_start().map_or(next, |start| start.min(next));
         tokio::select! {
@@ -45,7 +45,7 @@ pub(super) async fn run(
             () = tokio::time::sleep_until(wake) => {}
         }
         if Instant::now() >= next {
-            next = Instant::now() + dice.up_to(world.scenario.chaos_pause);
+            next = Instant::now() + world.tempo.wait(dice.up_to(world.scenario.chaos_pause));
             if !acts.is_empty() {
                 perform(acts[dice.index(acts.len())], world, fleet, dice).await;
             }
@@ -69,12 +69,13 @@ fn acts(world: &World) -> Vec<Act> {
 
 async fn perform(act: Act, world: &Arc<World>, fleet: &mut Fleet, dice: &mut Dice) {
     let berth = dice.index(fleet.len());
-    let back = if dice.happens(0.5) { Duration::ZERO } else { dice.up_to(Duration::from_secs(3)) };
+    let length = |dice: &mut Dice, secs| world.tempo.wait(dice.up_to(Duration::from_secs(secs)));
+    let back = if dice.happens(0.5) { Duration::ZERO } else { length(dice, 3) };
     match act {
         Act::Kill => fleet.kill(berth, back),
         Act::Vanish => fleet.vanish(berth, back),
-        // Leases last two seconds: about half of the frozen come back as zombies.
-        Act::Freeze => fleet.freeze(berth, dice.up_to(Duration::from_secs(5))),
+        // Leases last two seconds (or as much less, in real time): about half of the frozen come back as zombies.
+        Act::Freeze => fleet.freeze(berth, length(dice, 5)),
         Act::Restart => {
             fleet.drain(berth, back).await;
         }
@@ -85,8 +86,8 @@ async fn perform(act: Act, world: &Arc<World>, fleet: &mut Fleet, dice: &mut Dic
         }
         Act::Outage => outage(world, dice),
         Act::CloseDestination => close_destination(world, dice),
-        Act::Pause => pause(world, dice),
-        Act::Operate => operate(world, dice),
+        Act::Pause => pause(world, dice).await,
+        Act::Operate => operate(world, dice).await,
     }
 }
 
@@ -97,7 +98,7 @@ fn any_place(world: &World, dice: &mut Dice) -> Arc<Place> {
 /// Ends something later, whatever happens in between.
 fn later(length: Duration, end: impl FnOnce() + Send + 'static) {
     tokio::spawn(async move {
-        tokio::time::sleep(length).await; // pace: virtual time
+        tokio::time::sleep(length).await; // pace
         end();
     });
 }
@@ -105,7 +106,7 @@ fn later(length: Duration, end: impl FnOnce() + Send + 'static) {
 fn outage(world: &Arc<World>, dice: &mut Dice) {
     let place = any_place(world, dice);
     let reach = [Reach::Refusing, Reach::Mute, Reach::Hanging][dice.index(3)];
-    let length = dice.up_to(Duration::from_secs(3));
+    let length = world.tempo.wait(dice.up_to(Duration::from_secs(3)));
     world.note(format_args!("{} is {reach:?} for {length:?}", place.name));
     lock(&place.weather).reach = reach;
     later(length, move || lock(&place.weather).reach = Reach::Open);
@@ -114,7 +115,7 @@ fn outage(world: &Arc<World>, dice: &mut Dice) {
 fn close_destination(world: &Arc<World>, dice: &mut Dice) {
     let place = any_place(world, dice);
     let destination = TOPICS[dice.index(TOPICS.len())].to_owned();
-    let length = dice.up_to(Duration::from_secs(3));
+    let length = world.tempo.wait(dice.up_to(Duration::from_secs(3)));
     world.note(format_args!("{destination} of {} is closed for {length:?}", place.name));
     lock(&place.weather).closed_destinations.insert(destination.clone());
     later(length, move || {
@@ -122,31 +123,34 @@ fn close_destination(world: &Arc<World>, dice: &mut Dice) {
     });
 }
 
-fn pause(world: &Arc<World>, dice: &mut Dice) {
+async fn pause(world: &Arc<World>, dice: &mut Dice) {
     let name = any_place(world, dice).name.to_string();
     let controls = match dice.index(3) {
         0 => Controls { paused_sinks: vec![name], ..Controls::default() },
         1 => Controls { paused_routes: vec![format!("route-{name}")], ..Controls::default() },
         _ => Controls { rate_limits: vec![(name, 50.0)], ..Controls::default() },
     };
-    let length = dice.up_to(Duration::from_secs(2));
+    let length = world.tempo.wait(dice.up_to(Duration::from_secs(2)));
     world.note(format_args!("{controls:?} for {length:?}"));
-    world.database.set_controls(controls);
-    let database = world.database.clone();
-    later(length, move || database.set_controls(Controls::default()));
+    world.database.set_controls(controls).await;
+    let world = Arc::clone(world);
+    tokio::spawn(async move {
+        tokio::time::sleep(length).await; // pace
+        world.database.set_controls(Controls::default()).await;
+    });
 }
 
-fn operate(world: &Arc<World>, dice: &mut Dice) {
+async fn operate(world: &Arc<World>, dice: &mut Dice) {
     let place = any_place(world, dice);
     let act = if dice.happens(0.7) { DeadAct::Replay } else { DeadAct::Discard };
-    let letters = world.database.act_on_dead(&place.name, act);
+    let letters = world.database.act_on_dead(&place.name, act).await;
     world.note(format_args!("{act:?} of {letters} dead letters of {}", place.name));
 }
 
 /// The weather clears up.
-pub(super) fn clear_up(world: &World) {
+pub(super) async fn clear_up(world: &World) {
     world.note("everything heals");
-    world.database.set_controls(Controls::default());
+    world.database.set_controls(Controls::default()).await;
     for place in &world.places {
         let mut weather = lock(&place.weather);
         weather.reach = Reach::Open;

@@ -2,7 +2,6 @@
 
 use super::world::{Place, World, lock};
 use crate::faults::{Dice, Faults, FaultyStore, Odds, RecordingSink};
-use crate::memory::MemoryStore;
 use async_trait::async_trait;
 use posthaste::clock::SimulatedClock;
 use posthaste::event::Limits;
@@ -21,7 +20,7 @@ struct Running {
     handle: RelayHandle,
     store_faults: Faults,
     sink_faults: Faults,
-    store: Arc<MemoryStore>,
+    store: Arc<dyn Store>,
 }
 
 /// A berth of the fleet: a relay, or the time when the next one starts.
@@ -37,7 +36,7 @@ pub(super) struct Fleet {
     berths: Vec<Berth>,
     started: u64,
     /// Hosts that vanished: their connections were never closed.
-    vanished: Vec<Arc<MemoryStore>>,
+    vanished: Vec<Arc<dyn Store>>,
     deaths: mpsc::UnboundedReceiver<Arc<str>>,
     faulty: bool,
 }
@@ -61,11 +60,11 @@ impl Fleet {
     }
 
     /// Starts a relay in every berth whose time has come.
-    pub(super) fn start_due(&mut self) {
+    pub(super) async fn start_due(&mut self) {
         let now = Instant::now();
         for berth in 0..self.berths.len() {
             if matches!(self.berths[berth], Berth::Empty { until } if until <= now) {
-                self.berths[berth] = Berth::Running(Box::new(self.launch(berth)));
+                self.berths[berth] = Berth::Running(Box::new(self.launch(berth).await));
             }
         }
     }
@@ -81,7 +80,7 @@ impl Fleet {
         if let Some(name) = self.deaths.recv().await
             && let Some(berth) = self.find(&name)
         {
-            let back = self.dice.up_to(Duration::from_millis(500));
+            let back = self.world.tempo.wait(self.dice.up_to(Duration::from_millis(500)));
             self.world.note(format_args!("{name} is killed by an event"));
             self.kill(berth, back);
         }
@@ -93,7 +92,7 @@ impl Fleet {
             .position(|berth| matches!(berth, Berth::Running(running) if *running.name == *name))
     }
 
-    fn launch(&mut self, berth: usize) -> Running {
+    async fn launch(&mut self, berth: usize) -> Running {
         self.started += 1;
         let name: Arc<str> = format!("relay-{berth}.{}", self.started).into();
         let scenario = &self.world.scenario;
@@ -103,8 +102,7 @@ impl Fleet {
         };
         let store_faults = Faults::scripted(self.dice.fork(), odds(scenario.store_odds, self.faulty));
         let sink_faults = Faults::scripted(self.dice.fork(), odds(scenario.sink_odds, self.faulty));
-        let store = self.world.database.store();
-        let inner: Arc<dyn Store> = Arc::<MemoryStore>::clone(&store);
+        let store = self.world.database.store().await;
         let dice = &mut self.dice;
         let sink = |place: &Arc<Place>| {
             let sink = RecordingSink::new(&place.broker, &name, scenario.ordering)
@@ -127,7 +125,7 @@ impl Fleet {
             outbox: "simulated".into(),
             service: "simulation".into(),
             relay: Arc::clone(&name),
-            store: Arc::new(FaultyStore::new(inner, store_faults.clone())),
+            store: Arc::new(FaultyStore::new(Arc::clone(&store), store_faults.clone())),
             sinks: self.world.places.iter().map(sink).collect(),
             routes: scenario.routes(),
             limits: Limits::default(),
@@ -177,7 +175,7 @@ impl Fleet {
         let (store, sink) = (running.store_faults.clone(), running.sink_faults.clone());
         let (world, name) = (Arc::clone(&self.world), Arc::clone(&running.name));
         tokio::spawn(async move {
-            tokio::time::sleep(length).await; // pace: virtual time
+            tokio::time::sleep(length).await; // pace
             world.note(format_args!("{name} thaws"));
             store.thaw();
             sink.thaw();
@@ -198,7 +196,7 @@ impl Fleet {
     }
 
     /// No more faults, no frozen calls, and nobody is missing.
-    pub(super) fn heal(&mut self) {
+    pub(super) async fn heal(&mut self) {
         self.faulty = false;
         for berth in &mut self.berths {
             match berth {
@@ -209,7 +207,7 @@ impl Fleet {
                 Berth::Empty { until } => *until = Instant::now(),
             }
         }
-        self.start_due();
+        self.start_due().await;
     }
 
     /// Those that run.

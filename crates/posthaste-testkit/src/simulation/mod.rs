@@ -1,13 +1,14 @@
-//! A seeded simulation of the production relay on the virtual clock.
+//! A seeded simulation of the production relay.
 //!
 //! Writers append in overlapping transactions, relays of the real engine move the events, and chaos
 //! kills, freezes, cuts off and crashes, all of it thrown from one seed. At the end everything heals;
 //! the simulation waits until all is quiet, with a bound, and then looks at it from outside: at what the
 //! brokers got and at what the database says (`check.rs` has the list of promises).
 //!
-//! Time is tokio's paused clock on a single thread, so minutes of retries and leases pass in
-//! milliseconds, and the same seed does the same again. The store is the model
-//! ([`crate::memory`]); the engine, the cursor and the lifecycle are the shipped ones.
+//! The engine, the cursor and the lifecycle are the shipped ones. The database is a [`Ground`]. On the model
+//! ([`crate::memory`]) time is tokio's paused clock on a single thread, so minutes of retries and leases pass in
+//! milliseconds, and the same seed does the same again. On a real store time is real and short, and a seed repeats what
+//! is thrown, not how threads interleave (`ground.rs`).
 //!
 //! A simulation that cannot fail is worth nothing: [`posthaste::mutation`] breaks the engine in five
 //! ways, and each must turn some seed red.
@@ -15,11 +16,15 @@
 mod chaos;
 mod check;
 mod fleet;
+mod ground;
 mod scenario;
 mod world;
 mod writers;
 
+pub use ground::{Burial, Entry, Ground, Tempo, Transaction, Waiting};
+
 use crate::faults::Dice;
+use crate::memory::MemoryDatabase;
 use fleet::Fleet;
 use posthaste::admin::DeadAct;
 use posthaste::relay::DrainOutcome;
@@ -33,7 +38,7 @@ use tokio::time::Instant;
 use world::World;
 use writers::Writers;
 
-/// Virtual time that a healed simulation has to become quiet. Retries end within seconds, breakers close
+/// Time that a healed simulation has to become quiet, at any tempo. Retries end within seconds, breakers close
 /// within one, leases of the dead expire within two, a broken lane is tried again after ten.
 const QUIET_WITHIN: Duration = Duration::from_secs(90);
 
@@ -44,35 +49,43 @@ pub struct Outcome {
     pub seed: u64,
     /// Promises that were broken. None: it is green.
     pub problems: Vec<String>,
-    /// What happened, in order of virtual time.
+    /// What happened, in order of time.
     pub history: Vec<String>,
     /// Events that were committed.
     pub committed: usize,
     /// Messages that arrived at all brokers.
     pub deliveries: usize,
-    /// Virtual time from the end of all faults until everything was settled.
+    /// Time from the end of all faults until everything was settled.
     pub healed_in: Duration,
 }
 
-/// Runs one seed to its end.
+/// Runs one seed to its end, on the model.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
+    run_on(seed, Tempo::Virtual, || Arc::new(MemoryDatabase::new()))
+}
+
+/// Runs one seed to its end on a database that is made inside the runtime. The engine stays on this thread, whatever
+/// threads the database has: mutations and panics belong to it.
+#[must_use]
+pub fn run_on(seed: u64, tempo: Tempo, make: impl FnOnce() -> Arc<dyn Ground>) -> Outcome {
     watch_panics();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
-        .start_paused(true)
+        .start_paused(tempo == Tempo::Virtual)
         .build()
         .expect("a runtime needs nothing but memory");
-    let outcome = runtime.block_on(simulate(seed));
+    let outcome = runtime.block_on(async { simulate(seed, make()).await });
     // Tasks that are still there go with the runtime, before the next seed begins.
     drop(runtime);
     outcome
 }
 
-async fn simulate(seed: u64) -> Outcome {
+async fn simulate(seed: u64, database: Arc<dyn Ground>) -> Outcome {
     let mut dice = Dice::new(seed);
     let (poisoned, deaths) = mpsc::unbounded_channel();
-    let world = World::new(Scenario::throw(&mut dice), poisoned);
+    let scenario = Scenario::throw(&mut dice, database.tempo());
+    let world = World::new(database, scenario, poisoned);
     world.note(format_args!("{:?}", world.scenario));
     let mut fleet = Fleet::new(&world, dice.fork(), deaths);
     let (over, mut is_over) = watch::channel(false);
@@ -83,9 +96,8 @@ async fn simulate(seed: u64) -> Outcome {
     }
     let healed_in = heal(&world, &mut fleet).await;
     check::everything(&world);
-    check::shares(&world, &fleet.names());
-    for complaint in fleet.complaints() {
-        world.problem(complaint);
+    for problem in standing(&world, &fleet).await {
+        world.problem(problem);
     }
     drain(&world, &mut fleet).await;
     for panic in PANICS.take() {
@@ -111,32 +123,32 @@ async fn write(world: Arc<World>, mut dice: Dice, over: watch::Sender<bool>) {
         done.expect("writers do not fail");
     }
     world.note("the writers are done");
-    tokio::time::sleep(dice.up_to(Duration::from_secs(4))).await; // pace: virtual time
+    world.pause(dice.up_to(Duration::from_secs(4))).await;
     over.send_replace(true);
 }
 
 /// Everything works again; waits until all is quiet, and says how long that took.
 async fn heal(world: &Arc<World>, fleet: &mut Fleet) -> Duration {
     let healed = Instant::now();
-    chaos::clear_up(world);
-    fleet.heal();
+    chaos::clear_up(world).await;
+    fleet.heal().await;
     if world.scenario.drains_early {
         drain(world, fleet).await;
     }
     let deadline = Instant::now() + QUIET_WITHIN;
-    let mut next_act = Instant::now() + Duration::from_secs(1);
+    let mut next_act = Instant::now() + world.tempo.wait(Duration::from_secs(1));
     while !check::is_quiet(world) && Instant::now() < deadline {
-        fleet.start_due();
+        fleet.start_due().await;
         tokio::select! {
             biased;
             () = fleet.poisoning() => {}
-            () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            () = world.pause(Duration::from_millis(100)) => {}
         }
         // Keys that a dead letter holds wait for an operator: one comes after a while, and stays.
         if world.scenario.on_dead == OnDead::Hold && Instant::now() >= next_act {
-            next_act = Instant::now() + Duration::from_millis(300);
+            next_act = Instant::now() + world.tempo.wait(Duration::from_millis(300));
             for place in &world.places {
-                let letters = world.database.act_on_dead(&place.name, DeadAct::Discard);
+                let letters = world.database.act_on_dead(&place.name, DeadAct::Discard).await;
                 world.note(format_args!("{letters} dead letters of {} are discarded", place.name));
             }
         }
@@ -144,9 +156,22 @@ async fn heal(world: &Arc<World>, fleet: &mut Fleet) -> Duration {
     world.note("quiet");
     let healed_in = healed.elapsed();
     // Some heartbeats more, so that every relay has heard that all is well and has its share.
-    fleet.start_due();
-    tokio::time::sleep(Duration::from_secs(5)).await; // pace: virtual time
+    fleet.start_due().await;
+    world.pause(Duration::from_secs(5)).await;
     healed_in
+}
+
+/// What is wrong with the relays after all that: shares of lanes, and what they say of themselves.
+async fn standing(world: &Arc<World>, fleet: &Fleet) -> Vec<String> {
+    let deadline = Instant::now() + world.tempo.patience();
+    loop {
+        let mut problems = check::shares(world, &fleet.names());
+        problems.extend(fleet.complaints());
+        if problems.is_empty() || Instant::now() >= deadline {
+            return problems;
+        }
+        world.pause(Duration::from_millis(200)).await;
+    }
 }
 
 /// A drained shutdown of all relays at once.
@@ -155,7 +180,7 @@ async fn drain(world: &Arc<World>, fleet: &mut Fleet) {
     for berth in 0..fleet.len() {
         let Some((name, outcome)) = fleet.drain(berth, Duration::ZERO).await else { continue };
         // One that lost a lease on its way says so, and rightly.
-        if outcome == DrainOutcome::Hurried && world.scenario.troubles.spare_the_fleet() {
+        if outcome == DrainOutcome::Hurried && check::is_calm(world) {
             world.problem(format_args!("G8: the drained shutdown of {name} was not clean"));
         }
         drained.push(name);

@@ -4,6 +4,7 @@
 //! pages hold three events and windows two pages. Not every fault is in every scenario; a run without
 //! any is what shows that a guard does not depend on the faults' own repairs.
 
+use super::ground::Tempo;
 use crate::faults::{Dice, Odds};
 use posthaste::relay::RelaySettings;
 use posthaste::retry::RetryPolicy;
@@ -96,9 +97,14 @@ pub(super) struct Scenario {
 
 impl Scenario {
     /// The scenario of these dice.
-    pub(super) fn throw(dice: &mut Dice) -> Self {
-        let troubles = Troubles::throw(dice);
-        let settings = settings(dice);
+    pub(super) fn throw(dice: &mut Dice, tempo: Tempo) -> Self {
+        let mut troubles = Troubles::throw(dice);
+        let mut settings = settings(dice);
+        if tempo == Tempo::Real {
+            shorten(&mut settings);
+            // A file has no server to crash.
+            (troubles.crashes, troubles.asynchronous) = (false, false);
+        }
         settings.check().expect("the settings of a scenario agree with each other");
         let errors = |odds: f64, on: bool| if on { odds } else { 0.0 };
         let store_odds = Odds {
@@ -128,7 +134,7 @@ impl Scenario {
             retry: RetryPolicy {
                 max_attempts: u32::try_from(dice.between(2, 5)).expect("small"),
                 initial_ms: dice.between(5, 60),
-                max_ms: 400,
+                max_ms: if tempo == Tempo::Real { 80 } else { 400 },
                 ..RetryPolicy::default()
             },
             sink_latency: sink_latency(dice, &settings),
@@ -166,6 +172,20 @@ fn sink_latency(dice: &mut Dice, settings: &RelaySettings) -> Duration {
     let fits = Duration::from_millis(settings.publish_timeout_ms) / 3;
     let each = fits / u32::try_from(settings.page_events_max).expect("small");
     dice.up_to(each.min(Duration::from_millis(20)))
+}
+
+/// The same settings for real time: a lease of 400 ms, and the rest in proportion. Still long beside what a call takes,
+/// or nothing but expiry would be tested.
+fn shorten(settings: &mut RelaySettings) {
+    settings.poll_max_ms = settings.poll_max_ms / 8 + settings.poll_min_ms;
+    settings.poll_max_unwoken_ms = 50;
+    settings.settle_interval_ms = settings.settle_interval_ms / 4 + 1;
+    settings.lease_ttl_ms = 400;
+    settings.heartbeat_ms /= 5;
+    settings.publish_timeout_ms /= 5;
+    settings.sweep_interval_ms = 250;
+    settings.breaker_initial_ms = 10;
+    settings.breaker_max_ms = 60;
 }
 
 fn settings(dice: &mut Dice) -> RelaySettings {

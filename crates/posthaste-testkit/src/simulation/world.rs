@@ -1,12 +1,13 @@
 //! What all actors of a simulation share, and what the final check looks at.
 
+use super::ground::{Ground, Tempo};
 use super::scenario::Scenario;
 use crate::faults::{Broker, Dice, Offer, Reply};
-use crate::memory::MemoryDatabase;
 use posthaste::event::Timestamp;
 use posthaste::sink::{Failure, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -86,7 +87,8 @@ pub(super) struct Place {
 /// The whole simulation.
 pub(super) struct World {
     pub(super) scenario: Scenario,
-    pub(super) database: MemoryDatabase,
+    pub(super) tempo: Tempo,
+    pub(super) database: Arc<dyn Ground>,
     pub(super) places: Vec<Arc<Place>>,
     pub(super) ledger: Mutex<BTreeMap<Uuid, Appended>>,
     /// Relays that published an event which kills.
@@ -104,7 +106,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    pub(super) fn new(scenario: Scenario, poisoned: mpsc::UnboundedSender<Arc<str>>) -> Arc<Self> {
+    pub(super) fn new(
+        database: Arc<dyn Ground>,
+        scenario: Scenario,
+        poisoned: mpsc::UnboundedSender<Arc<str>>,
+    ) -> Arc<Self> {
         let place = |name: &String| {
             Arc::new(Place {
                 name: name.as_str().into(),
@@ -116,7 +122,8 @@ impl World {
         let world = Arc::new(Self {
             places: scenario.sinks.iter().map(place).collect(),
             scenario,
-            database: MemoryDatabase::new(),
+            tempo: database.tempo(),
+            database,
             ledger: Mutex::default(),
             poisoned,
             start: Instant::now(),
@@ -143,6 +150,16 @@ impl World {
             });
         }
         world
+    }
+
+    /// Lets some time pass.
+    pub(super) async fn pause(&self, wait: Duration) {
+        tokio::time::sleep(self.tempo.wait(wait)).await; // pace
+    }
+
+    /// The same inside a transaction.
+    pub(super) async fn pause_inside(&self, wait: Duration) {
+        tokio::time::sleep(self.tempo.wait_inside(wait)).await; // pace
     }
 
     /// Writes down what happened, for whoever looks at a failed seed.

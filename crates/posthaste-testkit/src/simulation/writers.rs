@@ -38,40 +38,38 @@ impl Writers {
     pub(super) async fn write(self: Arc<Self>, mut dice: Dice) {
         while self.left.load(Ordering::Relaxed) > 0 {
             self.transaction(&mut dice).await;
-            tokio::time::sleep(dice.up_to(Duration::from_millis(150))).await; // pace: virtual time
+            self.world.pause(dice.up_to(Duration::from_millis(150))).await;
         }
     }
 
     async fn transaction(&self, dice: &mut Dice) {
-        let mut tx = self.world.database.begin();
-        if self.world.scenario.troubles.asynchronous && dice.happens(0.6) {
-            tx = tx.asynchronous();
-        }
+        let asynchronous = self.world.scenario.troubles.asynchronous && dice.happens(0.6);
+        let mut tx = self.world.database.begin(!asynchronous);
         if dice.happens(0.3) {
             tx.touch();
-            tokio::time::sleep(dice.up_to(Duration::from_millis(400))).await; // pace: virtual time
+            self.world.pause_inside(dice.up_to(Duration::from_millis(400))).await;
         }
         let locks = self.lock_keys(dice).await;
         let mut ids = Vec::new();
         for _ in 0..self.claim(size(dice)) {
             if dice.happens(0.1) {
-                tokio::time::sleep(dice.up_to(Duration::from_millis(100))).await; // pace: virtual time
+                self.world.pause_inside(dice.up_to(Duration::from_millis(100))).await;
             }
             let (event, appended) = self.event(dice, &locks);
             ids.push(event.id);
             lock(&self.world.ledger).insert(event.id, appended);
-            tx.append(event);
+            tx.append(event).await;
         }
         if dice.happens(0.12) {
             // A straggler: it keeps its keys and its numbers while everybody else passes.
-            tokio::time::sleep(dice.up_to(Duration::from_secs(4))).await; // pace: virtual time
+            self.world.pause_inside(dice.up_to(Duration::from_secs(4))).await;
         }
         let rolls_back = dice.happens(0.2);
         let committed = if rolls_back {
-            tx.rollback();
+            tx.rollback().await;
             false
         } else {
-            tx.commit()
+            tx.commit().await
         };
         if !committed {
             self.forget(&ids);
@@ -116,7 +114,8 @@ impl Writers {
         }
         let scheduled = dice.happens(0.04);
         if scheduled {
-            let delay = i64::try_from(dice.between(1, 3_000_000)).expect("small");
+            let delay = self.world.tempo.wait(Duration::from_micros(dice.between(1, 3_000_000)));
+            let delay = i64::try_from(delay.as_micros()).expect("small");
             event = event.deliver_at(self.world.database.now().plus_micros(delay));
         }
         let fate = fate(dice, &self.world.scenario);
@@ -125,15 +124,15 @@ impl Writers {
 
     /// One event that kills whoever publishes it.
     pub(super) async fn poison(self: Arc<Self>, mut dice: Dice) {
-        tokio::time::sleep(dice.up_to(Duration::from_secs(3))).await; // pace: virtual time
+        self.world.pause(dice.up_to(Duration::from_secs(3))).await;
         let locks = self.lock_keys(&mut dice).await;
         let (event, appended) = self.event(&mut dice, &locks);
         let appended = Appended { fate: Fate::Poison, ..appended };
         let id = event.id;
         lock(&self.world.ledger).insert(id, appended);
-        let mut tx = self.world.database.begin();
-        tx.append(event);
-        if !tx.commit() {
+        let mut tx = self.world.database.begin(true);
+        tx.append(event).await;
+        if !tx.commit().await {
             self.forget(&[id]);
         }
     }
