@@ -15,13 +15,25 @@ use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Marks a file as a local broker's: "PHlb".
 const APPLICATION_ID: i32 = 0x5048_6c62;
 
 /// The version of the tables.
 const VERSION: i32 = 1;
+
+/// How long a file without a table is waited for, and how often it is looked at: whoever makes it needs some milliseconds.
+const MAKER_WAIT: Duration = Duration::from_secs(2);
+const MAKER_LOOK: Duration = Duration::from_millis(20);
+
+/// Pages of a new file. Partitions grow in the middle of one tree, and a page that is split there is left half empty: with
+/// messages of half a kilobyte a page of 4 kB holds too few to share out well. More would make a lone message dear.
+const PAGE_BYTES: i32 = 8_192;
+
+/// Pages in the log before they are copied into the file: 16 MB. Each copying syncs twice, and what was written several
+/// times since the last one is copied once.
+const CHECKPOINT_PAGES: i32 = 2_000;
 
 /// Where the broker is, and how it works.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,6 +146,7 @@ impl Link {
         let path = canonical(&config.path);
         check(&open_reader(&path)?, &config.path)?;
         let connection = open_writer(&path, config.synchronous)?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(store_error)?;
         limit(&connection, config.file_bytes_max).map_err(store_error)?;
         let writer = Writer::on(connection);
         let identity = identity(&path).ok_or_else(|| gone(&config.path))?;
@@ -177,6 +190,7 @@ fn set_up(path: &Path) -> Result<(), StoreError> {
     }
     // Before the first table: a file shrinks when messages are removed.
     connection.pragma_update(None, "auto_vacuum", "incremental").map_err(store_error)?;
+    connection.pragma_update(None, "page_size", PAGE_BYTES).map_err(store_error)?;
     connection.query_row("pragma journal_mode = wal", [], |_| Ok(())).map_err(store_error)?;
     let tx = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
@@ -191,9 +205,19 @@ fn set_up(path: &Path) -> Result<(), StoreError> {
     tx.commit().map_err(store_error)
 }
 
+/// A file without any table may be one that another process is making at this moment.
+fn await_maker(connection: &Connection) -> Result<(), StoreError> {
+    let give_up = Instant::now() + MAKER_WAIT;
+    while number(connection, "select count(*) from sqlite_schema")? == 0 && Instant::now() < give_up {
+        std::thread::sleep(MAKER_LOOK);
+    }
+    Ok(())
+}
+
 /// Refuses a file that is no broker's, or a newer one's.
 fn check(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let path = path.display();
+    await_maker(connection)?;
     if number(connection, "pragma application_id")? != APPLICATION_ID {
         return Err(StoreError::Fatal(format!(
             "{path} is an SQLite database, but no local broker. It was not touched; the broker needs a file of its own"

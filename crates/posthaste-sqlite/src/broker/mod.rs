@@ -25,6 +25,7 @@ mod hash;
 mod look;
 mod membership;
 mod order;
+mod pack;
 mod publish;
 mod retention;
 mod roll;

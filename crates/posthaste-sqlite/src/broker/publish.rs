@@ -6,15 +6,14 @@
 
 use super::file::{Broker, BrokerConfig};
 use super::hash::partition_of;
+use super::pack::{Pack, Packed};
 use crate::clock;
 use crate::writer::WriteError;
 use bytes::Bytes;
 use posthaste::store::StoreError;
-use rusqlite::types::{ToSqlOutput, Value, ValueRef};
-use rusqlite::{OptionalExtension, ToSql, Transaction, params};
+use rusqlite::{OptionalExtension, Transaction, params};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use uuid::Uuid;
 
 /// Bits of a place that are the position.
 pub(super) const POSITION_BITS: u32 = 40;
@@ -44,22 +43,6 @@ pub struct Outgoing {
     pub payload: Option<Bytes>,
 }
 
-/// An id as it is stored: 16 bytes where it is a UUID in its usual form, text otherwise. Only the usual form, so that
-/// what is read is what was written.
-pub(super) struct StoredId<'a>(pub(super) &'a str);
-
-impl ToSql for StoredId<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        let mut text = Uuid::encode_buffer();
-        match Uuid::try_parse(self.0) {
-            Ok(id) if id.hyphenated().encode_lower(&mut text) == self.0 => {
-                Ok(ToSqlOutput::Owned(Value::Blob(id.as_bytes().to_vec())))
-            }
-            _ => Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0.as_bytes()))),
-        }
-    }
-}
-
 impl Broker {
     /// Makes a topic with so many partitions. One that is there stays as it is; the answer is how many it has.
     pub async fn declare(&self, topic: &str, partitions: u32) -> Result<u32, StoreError> {
@@ -82,8 +65,11 @@ impl Broker {
     /// Publishes messages in one transaction, past any sink: for tests and tools. Answers how many were new.
     pub async fn publish(self: &Arc<Self>, messages: Vec<Outgoing>) -> Result<usize, StoreError> {
         let broker = Arc::clone(self);
+        let mut pack = Pack::default();
+        messages.iter().for_each(|message| pack.push_outgoing(message));
+        drop(messages);
         let written: Result<usize, WriteError> =
-            self.link()?.writer.run(move |tx| Ok(write(tx, &broker.config, &messages)?)).await;
+            self.link()?.writer.run(move |tx| Ok(write(tx, &broker.config, &[pack])?)).await;
         written.map_err(StoreError::from)
     }
 }
@@ -101,12 +87,8 @@ struct Partition {
     touched: bool,
 }
 
-/// Writes messages, in order. Answers how many of them were new.
-pub(super) fn write(
-    tx: &Transaction<'_>,
-    config: &BrokerConfig,
-    messages: &[Outgoing],
-) -> rusqlite::Result<usize> {
+/// Writes messages of some calls, in order. Answers how many of them were new.
+pub(super) fn write(tx: &Transaction<'_>, config: &BrokerConfig, calls: &[Pack]) -> rusqlite::Result<usize> {
     let now = clock::now();
     let dedup = dedup_generation(tx, config, now)?;
     let mut topics: FxHashMap<&str, Topic> = FxHashMap::default();
@@ -116,33 +98,30 @@ pub(super) fn write(
     let mut insert = tx.prepare_cached(
         "insert into messages (place, id, key, headers, payload, published_at) values (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
-    for message in messages {
-        let topic = match topics.entry(&message.topic) {
+    for message in calls.iter().flat_map(Pack::iter) {
+        let topic = match topics.entry(message.topic) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(open_topic(tx, config, &message.topic, now)?)
+                entry.insert(open_topic(tx, config, message.topic, now)?)
             }
         };
-        let id = message.id.as_deref().map(StoredId);
-        if let Some(id) = &id
+        if let Some(id) = &message.id
             && (known.exists(params![topic.id, id])? || remember.execute(params![topic.id, id])? == 0)
         {
             continue;
         }
-        let partition = choose(topic, message);
+        let partition = choose(topic, &message);
         partition.last_at = partition.last_at.max(now);
-        let headers = headers_json(&message.headers);
-        let (key, payload) = (message.key.as_deref(), message.payload.as_deref());
         insert.execute(params![
             place(partition.id, partition.next),
-            id,
-            key,
-            headers,
-            payload,
+            message.id,
+            message.key,
+            message.headers,
+            message.payload,
             partition.last_at
         ])?;
         partition.next += 1;
-        partition.bytes += bytes_of(message) as i64;
+        partition.bytes += bytes_of(&message) as i64;
         partition.touched = true;
         new += 1;
     }
@@ -166,29 +145,25 @@ const KNOWN: [&str; 2] = [
 const FORGET: [&str; 2] = ["delete from dedup_0", "delete from dedup_1"];
 
 /// Bytes that count for the topic's size.
-fn bytes_of(message: &Outgoing) -> usize {
-    message.payload.as_ref().map_or(0, Bytes::len) + message.key.as_ref().map_or(0, Bytes::len)
+fn bytes_of(message: &Packed<'_>) -> usize {
+    message.payload.map_or(0, <[u8]>::len) + message.key.map_or(0, <[u8]>::len)
 }
 
 /// The partition of a message. Without a key its id decides, so that the same message goes the same way.
-fn choose<'a>(topic: &'a mut Topic, message: &Outgoing) -> &'a mut Partition {
+fn choose<'a>(topic: &'a mut Topic, message: &Packed<'_>) -> &'a mut Partition {
     let count = topic.partitions.len();
-    let by_id = message.id.as_deref().unwrap_or_default().as_bytes();
-    let chosen = match &message.key {
-        Some(key) => partition_of(key, count as u32) as usize,
-        None if by_id.is_empty() => {
+    let of = |bytes: &[u8]| partition_of(bytes, count as u32) as usize;
+    let by_id = message.id.and_then(|id| id.with_text(|text| (!text.is_empty()).then(|| of(text))));
+    let chosen = match (message.key, by_id) {
+        (Some(key), _) => of(key),
+        (None, Some(chosen)) => chosen,
+        (None, None) => {
             // The emptiest one: a running turn without a counter of its own.
             let least = topic.partitions.iter().enumerate().min_by_key(|(_, partition)| partition.next);
             least.map_or(0, |(index, _)| index)
         }
-        None => partition_of(by_id, count as u32) as usize,
     };
     &mut topic.partitions[chosen]
-}
-
-fn headers_json(headers: &[(String, String)]) -> Option<String> {
-    // Pairs of strings always serialise.
-    if headers.is_empty() { None } else { serde_json::to_string(headers).ok() }
 }
 
 /// The generation that new ids go into, after a turn if it is time for one.

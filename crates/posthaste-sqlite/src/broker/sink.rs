@@ -20,7 +20,8 @@
 
 use super::file::{Broker, Link, gone};
 use super::order::Order;
-use super::publish::{Outgoing, write};
+use super::pack::Pack;
+use super::publish::write;
 use crate::connect::Synchronous;
 use crate::writer::WriteError;
 use async_trait::async_trait;
@@ -36,8 +37,9 @@ use tokio::time::Instant;
 /// Names of the checks that the sink makes of its broker.
 pub const CHECKS: &[&str] = &["local_file", "local_durability"];
 
-/// Messages of one transaction, so that the write lock is shared. Calls are not divided: the last one may exceed it.
-const GROUP_MESSAGES_MAX: usize = 5_000;
+/// Messages of one transaction. Calls are not divided: the last one may exceed it. A full page of the relay is enough for
+/// its sync to cost little; more would only keep the next call waiting, and the write lock from others.
+const GROUP_MESSAGES_MAX: usize = 2_000;
 
 /// Calls that may wait for the task. The relay has fewer in flight; beyond it callers wait.
 const CALLS_MAX: usize = 256;
@@ -58,7 +60,7 @@ pub struct LocalSink {
 /// A call that waits to be written.
 struct Pending {
     number: u64,
-    messages: Vec<Outgoing>,
+    messages: Pack,
     reply: oneshot::Sender<Result<(), Trouble>>,
 }
 
@@ -115,7 +117,8 @@ impl Sink for LocalSink {
         let (reply, mut answer) = oneshot::channel();
         let queue = |number: u64, verdicts: &[Option<Verdict>]| {
             let to_write = messages.iter().zip(verdicts).filter(|(_, verdict)| verdict.is_none());
-            let messages = to_write.map(|(message, _)| outgoing(message)).collect();
+            let mut messages = Pack::default();
+            to_write.for_each(|(message, _)| messages.push(message));
             // Full: more calls overlap than anybody should make. The call fails like one in an outage.
             let _ = self.calls.try_send(Pending { number, messages, reply });
         };
@@ -172,23 +175,6 @@ impl LocalSink {
     }
 }
 
-/// Encodes a message. Id and key have columns of their own.
-fn outgoing(message: &Message) -> Outgoing {
-    let mut headers = Vec::new();
-    message.each_header(|name, value| {
-        if name != "Message-ID" && name != "key" {
-            headers.push((name.to_owned(), value.to_owned()));
-        }
-    });
-    Outgoing {
-        topic: message.destination.clone(),
-        id: Some(message.id()),
-        key: message.stored.event.key.as_ref().map(|key| Bytes::copy_from_slice(key.as_bytes())),
-        headers,
-        payload: message.payload.clone(),
-    }
-}
-
 /// The task: a group at a time, until the sink is gone.
 async fn write_on(broker: Arc<Broker>, order: Arc<Order>, mut queue: mpsc::Receiver<Pending>) {
     let mut next_purge = Instant::now() + PURGE_EVERY;
@@ -233,8 +219,8 @@ fn gather(order: &Order, first: Pending, queue: &mut mpsc::Receiver<Pending>) ->
 
 async fn write_group(broker: &Arc<Broker>, order: &Order, group: Vec<Pending>) {
     let (mut messages, mut replies) = (Vec::new(), Vec::new());
-    for mut call in group {
-        messages.append(&mut call.messages);
+    for call in group {
+        messages.push(call.messages);
         replies.push((call.number, call.reply));
     }
     let outcome = commit(broker, messages).await;
@@ -247,8 +233,8 @@ async fn write_group(broker: &Arc<Broker>, order: &Order, group: Vec<Pending>) {
     }
 }
 
-async fn commit(broker: &Arc<Broker>, messages: Vec<Outgoing>) -> Result<(), Trouble> {
-    if messages.is_empty() {
+async fn commit(broker: &Arc<Broker>, messages: Vec<Pack>) -> Result<(), Trouble> {
+    if messages.iter().all(|call| call.len() == 0) {
         return Ok(());
     }
     let is_there = broker.config.path.exists();
