@@ -211,22 +211,9 @@ impl PostgresAdmin {
         session: &mut Session,
         micros_wanted: i64,
     ) -> Result<i64, AdminError> {
-        let sql = "select coalesce(min(seq), 0), coalesce(max(seq), 0) from posthaste.outbox";
-        let rows = self.query(session, sql, &[]).await?;
-        let (mut low, mut high): (i64, i64) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
-        // Everything below `low` was appended before; `high` is where to go on looking at the latest.
-        high += 1;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let rows = self
-                .query(session, include_str!("../../sql/admin/first_at.sql"), &[(&middle, Type::INT8)])
-                .await?;
-            match rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1))) {
-                Some((seq, micros)) if micros < micros_wanted => low = seq + 1,
-                _ => high = middle,
-            }
-        }
-        Ok(low)
+        let sql = include_str!("../../sql/admin/first_about.sql");
+        let rows = self.query(session, sql, &[(&micros_wanted, Type::INT8)]).await?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
     }
 
     async fn move_back_in(
