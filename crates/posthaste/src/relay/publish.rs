@@ -47,7 +47,10 @@ impl Lane {
             if batch.is_empty() {
                 return;
             }
-            self.call(batch, now);
+            // Verdicts that are there already come first: what follows of a failed key must not start (G3).
+            if self.call(batch, now).is_ready() {
+                return;
+            }
         }
     }
 
@@ -73,7 +76,8 @@ impl Lane {
         }
     }
 
-    fn call(&mut self, batch: Vec<Pending>, now: Instant) {
+    /// Starts a call. Ready: it has come back already and waits to be handled.
+    fn call(&mut self, batch: Vec<Pending>, now: Instant) -> Poll<()> {
         if self.passage(now) == Passage::Probe {
             self.breaker.probe();
             self.metrics.breaker.set(self.breaker.level());
@@ -147,8 +151,14 @@ impl Lane {
         // calls is the earlier one is decided by who entered first, and a future enters when it is
         // polled. The waker does not matter: whoever waits for the calls polls it again.
         match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(returned) => self.calls.push(std::future::ready(returned).boxed()),
-            Poll::Pending => self.calls.push(call),
+            Poll::Ready(returned) => {
+                self.calls.push(std::future::ready(returned).boxed());
+                Poll::Ready(())
+            }
+            Poll::Pending => {
+                self.calls.push(call);
+                Poll::Pending
+            }
         }
     }
 
