@@ -13,7 +13,7 @@ pub struct SqliteConfig {
     pub path: PathBuf,
     /// How safe a commit of the relay is. See [`Synchronous`] for what `Normal` costs.
     pub synchronous: Synchronous,
-    /// Connections for reading, beside the writer's and the watch's. Each holds up to 2 MB of pages.
+    /// Connections for reading, beside the writer's and the watch's. Each holds up to half a megabyte of pages.
     pub readers_max: usize,
     /// How often to look whether another process has written something, while the relay has nothing to do. A look takes
     /// some microseconds, so 10 ms cost about a thousandth of a core.

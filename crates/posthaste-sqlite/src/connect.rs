@@ -37,6 +37,10 @@ fn wait_a_little(asked: i32) -> bool {
     asked < BUSY_STEPS_MAX
 }
 
+/// Pages that a reader keeps, in KiB with a minus, as SQLite has it. Pages of the log are read once, in order: keeping them
+/// would only cost memory, four times.
+const READER_CACHE: i32 = -512;
+
 /// Slots of the key hash; lanes are ranges of them.
 pub(crate) const SLOTS: i32 = 1024;
 
@@ -59,6 +63,7 @@ pub(crate) fn open_writer(path: &Path, synchronous: Synchronous) -> Result<Conne
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, Synchronous::Full)?;
     connection.pragma_update(None, "query_only", true).map_err(store_error)?;
+    connection.pragma_update(None, "cache_size", READER_CACHE).map_err(store_error)?;
     Ok(connection)
 }
 

@@ -8,7 +8,7 @@
 use crate::clock::{NEVER, now};
 use crate::error::store_error;
 use crate::lease::LogLease;
-use crate::row::{self, COLUMNS};
+use crate::row::{self, COLUMNS, Payloads};
 use posthaste::store::{DueBatch, DueEvent, DueQuery, Reason, StoreError};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Look {
         let read = |row: &Row<'_>| {
             let reason: String = row.get(11)?;
             Ok(DueEvent {
-                stored: row::event(row, self.payload_bytes_max)?,
+                stored: row::event(row, self.payload_bytes_max, &mut Payloads::apart())?,
                 attempts: row.get::<_, i64>(10)?.try_into().unwrap_or(u32::MAX),
                 reason: reason_of(&reason),
             })

@@ -7,7 +7,7 @@
 use crate::clock::now;
 use crate::error::store_error;
 use crate::lease::{Holding, LogLease, Step};
-use crate::row::{self, COLUMNS};
+use crate::row::{self, COLUMNS, Payloads};
 use crate::watch::last_seq;
 use posthaste::event::StoredEvent;
 use posthaste::store::{Detained, Page, PageLimit, StoreError};
@@ -103,9 +103,9 @@ impl Look {
         let rows_max = i64::try_from(self.limit.events.max(1)).unwrap_or(i64::MAX - 1) + 1;
         let payload_max = i64::try_from(self.payload_bytes_max).unwrap_or(i64::MAX);
         let mut rows = statement.query(params![payload_max, self.behind, window, rows_max])?;
-        let (mut events, mut bytes) = (Vec::new(), 0);
+        let (mut events, mut bytes, mut payloads) = (Vec::new(), 0, Payloads::shared());
         while let Some(row) = rows.next()? {
-            let stored = row::event(row, self.payload_bytes_max)?;
+            let stored = row::event(row, self.payload_bytes_max, &mut payloads)?;
             bytes += stored.event.payload.as_ref().map_or(0, bytes::Bytes::len) + ROW_BYTES;
             // One event may exceed the bytes alone, or it would never be read.
             if !events.is_empty() && (bytes > self.limit.bytes || events.len() >= self.limit.events) {
