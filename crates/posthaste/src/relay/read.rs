@@ -69,6 +69,11 @@ impl Lane {
                 return Ok(());
             }
         };
+        if self.is_draining() {
+            // Pages before it may have been given up, and settling it would settle them too (G2). Nobody has touched
+            // it: the next owner reads it.
+            return Ok(());
+        }
         self.metrics.read.record(self.read_started.elapsed().as_secs_f64());
         self.last_read = page.number;
         self.window.forget_blocked_before(page.number);
