@@ -46,6 +46,14 @@ impl Tempo {
         }
     }
 
+    /// A writer's rest between two transactions. They are over sooner in real time; chaos needs some time beside them.
+    pub(super) fn rest(self, rest: Duration) -> Duration {
+        match self {
+            Self::Virtual => rest,
+            Self::Real => rest / 2,
+        }
+    }
+
     /// How long something that must become true may take beyond its time. A machine may be busy, virtual time is not.
     pub(super) fn patience(self) -> Duration {
         match self {

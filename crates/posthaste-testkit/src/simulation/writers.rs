@@ -38,7 +38,7 @@ impl Writers {
     pub(super) async fn write(self: Arc<Self>, mut dice: Dice) {
         while self.left.load(Ordering::Relaxed) > 0 {
             self.transaction(&mut dice).await;
-            self.world.pause(dice.up_to(Duration::from_millis(150))).await;
+            tokio::time::sleep(self.world.tempo.rest(dice.up_to(Duration::from_millis(150)))).await; // pace
         }
     }
 
