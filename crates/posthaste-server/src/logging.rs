@@ -32,7 +32,9 @@ fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
     let directives = match level {
         _ if !is_level => level.to_owned(),
         "off" | "error" => level.to_owned(),
-        _ => format!("warn,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}"),
+        _ => format!(
+            "warn,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}"
+        ),
     };
     if !is_level && !directives.contains('=') && !directives.contains(',') {
         return Err(wrong(level, "it is no level"));

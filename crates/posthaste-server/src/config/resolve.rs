@@ -5,10 +5,10 @@
 use super::outbox::outboxes;
 use super::problem::{self, ConfigError, nearest};
 use super::section::{File, RouteSection, SINK_OWN, SinkOwn};
+use super::sink::SinkConfig;
 use super::tree::{Tree, member};
 use super::{Config, SinkSetting};
 use posthaste::route::{Pattern, Route, Template, UNROUTED};
-use super::sink::SinkConfig;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

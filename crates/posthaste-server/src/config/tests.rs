@@ -117,7 +117,10 @@ fn a_full_file_becomes_what_the_engine_takes() {
         (users.postgres().retention.dead_letters, orders.postgres().limits.payload_bytes_max),
         (None, 100)
     );
-    assert_eq!((orders.roles().app.as_str(), orders.roles().relay.as_str()), ("orders_app", "posthaste_relay"));
+    assert_eq!(
+        (orders.roles().app.as_str(), orders.roles().relay.as_str()),
+        ("orders_app", "posthaste_relay")
+    );
     assert_eq!((orders.routes.routes().len(), users.routes.routes().len()), (2, 1));
     let route = &orders.routes.routes()[0];
     assert_eq!((&*route.name, route.retry.max_attempts, route.retry.initial_ms), ("orders.*,carts.*", 5, 50));
