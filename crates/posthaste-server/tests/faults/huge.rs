@@ -102,6 +102,7 @@ async fn f18_a_huge_transaction_under_kills() {
     );
     let relay = site.start("posthaste.toml");
     let client = connect(&server.url()).await;
+    relay.says("lane taken").await;
     await_settled(&client).await;
     relay.stop().await;
     let log = log(&client).await;
