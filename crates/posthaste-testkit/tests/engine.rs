@@ -80,7 +80,7 @@ fn launch_with(
     settings: RelaySettings,
     process: &Process,
     store: Arc<dyn Store>,
-    sink: &Arc<Counting>,
+    sink: &Arc<impl Sink + 'static>,
 ) -> RelayHandle {
     let settings = RelaySettings { drain_timeout_ms: 5_000, ..settings };
     let routes = RouteTable::new(vec![Route::everything_to("s")]);
@@ -243,5 +243,63 @@ async fn g7_probes_of_a_destination_end() {
     eventually("it is back", Duration::from_secs(30), || async { (sink.seqs().len() == 50).then_some(()) })
         .await;
     assert!(database.dead("s").is_empty(), "F50");
+    assert_eq!(relay.drain().await, DrainOutcome::Clean);
+}
+
+/// Takes a second for its first calls and answers all others at once. One event fails once; behind it its call is held.
+#[derive(Default)]
+struct Prompt {
+    slow_calls: usize,
+    calls: AtomicUsize,
+    fails_once: Mutex<Option<i64>>,
+    arrived: Mutex<Vec<i64>>,
+}
+
+#[async_trait::async_trait]
+impl Sink for Prompt {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max: None }
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
+        if self.calls.fetch_add(1, Atomic::SeqCst) < self.slow_calls {
+            tokio::time::sleep(Duration::from_secs(1)).await; // pace: virtual time
+        }
+        let mut held = false;
+        let judge = |message: &Message| {
+            let seq = message.stored.seq;
+            let mut fails = self.fails_once.lock().expect("no panic");
+            if held {
+                return Verdict::Held;
+            }
+            if fails.take_if(|failing| *failing == seq).is_some() {
+                held = true;
+                return Verdict::Retry(Failure::of_event("test.no", "not this time"));
+            }
+            self.arrived.lock().expect("no panic").push(seq);
+            Verdict::Delivered
+        };
+        messages.iter().map(judge).collect()
+    }
+}
+
+/// G3: a call that is answered at once is heard before another one starts, also when older calls come back at the same
+/// moment and make room: otherwise what follows of its failed key slips past.
+#[tokio::test(start_paused = true)]
+async fn g3_a_call_that_is_answered_at_once_is_heard_first() {
+    let settings = RelaySettings { page_events_max: 2, ..RelaySettings::default() };
+    let slow_calls = settings.calls_in_flight;
+    let database = MemoryDatabase::new();
+    for n in 0..slow_calls * 2 {
+        database.append_now(Event::new("t", "x").with_key(format!("other-{n}")));
+    }
+    let key: Vec<i64> = (0..16).map(|_| database.append_now(Event::new("t", "x").with_key("k"))).collect();
+    let sink = Arc::new(Prompt { slow_calls, fails_once: Mutex::new(Some(key[0])), ..Prompt::default() });
+    let relay = launch_with(settings, &Process::default(), database.store(), &sink);
+    let arrived = || sink.arrived.lock().expect("no panic").clone();
+    let all = slow_calls * 2 + key.len();
+    eventually("everything arrives", WAIT, || async { (arrived().len() == all).then_some(()) }).await;
+    let of_key: Vec<i64> = arrived().into_iter().filter(|seq| key.contains(seq)).collect();
+    assert_eq!(of_key, key);
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }

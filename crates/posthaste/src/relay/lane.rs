@@ -134,6 +134,8 @@ pub(crate) struct Lane {
     /// Events still to be settled before a careful lane goes back to normal.
     pub(super) careful_left: usize,
     pub(super) calls: FuturesUnordered<BoxFuture<'static, Returned>>,
+    /// A call that was answered at once. It is handled before another one starts, and before those that wait.
+    pub(super) answered: Option<Returned>,
     pub(super) reading: Option<Task<Result<Page, StoreError>>>,
     pub(super) last_read: u64,
     pub(super) read_started: Instant,
@@ -206,6 +208,11 @@ async fn ended<T>(slot: &mut Option<Task<T>>) -> Result<T, TaskDied> {
     }
 }
 
+/// What is in the slot, at once.
+async fn taken<T>(slot: &mut Option<T>) -> Option<T> {
+    slot.take()
+}
+
 impl Lane {
     fn new(
         context: Arc<LaneContext>,
@@ -235,6 +242,7 @@ impl Lane {
             rate: None,
             pace: Pace::new(),
             calls: FuturesUnordered::new(),
+            answered: None,
             reading: None,
             last_read: 0,
             read_started: now,
@@ -276,6 +284,7 @@ impl Lane {
             tokio::select! {
                 biased;
                 result = ended(&mut self.settling) => self.on_settled(result)?,
+                Some(returned) = taken(&mut self.answered), if self.answered.is_some() => self.on_returned(returned),
                 Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.on_returned(returned),
                 result = ended(&mut self.reading) => self.on_read(result)?,
                 result = ended(&mut self.looking) => self.on_due(result)?,
@@ -333,6 +342,11 @@ impl Lane {
         !self.draining && !self.is_paused()
     }
 
+    /// Whether a call is with the sink, or back and not handled yet.
+    pub(super) fn is_calling(&self) -> bool {
+        !self.calls.is_empty() || self.answered.is_some()
+    }
+
     pub(super) fn is_draining(&self) -> bool {
         self.draining
     }
@@ -346,7 +360,7 @@ impl Lane {
             let store = Arc::clone(&self.context.store);
             self.listening = Some(spawn("wakeup", async move { store.wakeup().await }));
         }
-        let idle = self.reading.is_none() && self.dozing.is_none() && self.calls.is_empty();
+        let idle = self.reading.is_none() && self.dozing.is_none() && !self.is_calling();
         if !idle || self.is_paused() || !self.breaker.is_closed() {
             return;
         }
@@ -391,7 +405,7 @@ impl Lane {
     }
 
     fn is_drained(&mut self) -> bool {
-        if !self.calls.is_empty() || self.settling.is_some() {
+        if self.is_calling() || self.settling.is_some() {
             return false;
         }
         let left: Vec<Pending> = self.window.abandon();
@@ -445,7 +459,7 @@ impl Lane {
     pub(super) fn may_fetch(&self, now: Instant) -> bool {
         match self.passage(now) {
             Passage::Free => true,
-            Passage::Probe => self.calls.is_empty() && !self.window.has_waiting(),
+            Passage::Probe => !self.is_calling() && !self.window.has_waiting(),
             Passage::Shut => false,
         }
     }

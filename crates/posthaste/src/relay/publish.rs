@@ -47,16 +47,17 @@ impl Lane {
             if batch.is_empty() {
                 return;
             }
-            // Verdicts that are there already come first: what follows of a failed key must not start (G3).
-            if self.call(batch, now).is_ready() {
-                return;
-            }
+            self.call(batch, now);
         }
     }
 
     /// How many events the next call may hold: 0 while the breaker is open, the lease is too short, the
-    /// sink is paused, the rate is used up or enough calls are in flight.
+    /// sink is paused, the rate is used up or enough calls are in flight. And while one is back and not
+    /// handled: what follows of a key that failed in it must not start (G3).
     fn may_publish(&mut self, now: Instant) -> usize {
+        if self.answered.is_some() {
+            return 0;
+        }
         if self.calls.len() >= self.settings.calls_in_flight || !self.is_trusted(now) || !self.is_open() {
             return 0;
         }
@@ -65,19 +66,15 @@ impl Lane {
             Passage::Probe => 1,
             Passage::Free => self.settings.page_events_max,
         };
-        let most = if matches!(self.care, Care::OneByOne { .. }) {
-            usize::from(self.calls.is_empty())
-        } else {
-            most
-        };
+        let most =
+            if matches!(self.care, Care::OneByOne { .. }) { usize::from(!self.is_calling()) } else { most };
         match &mut self.rate {
             Some(rate) => most.min(rate.allowance(now)),
             None => most,
         }
     }
 
-    /// Starts a call. Ready: it has come back already and waits to be handled.
-    fn call(&mut self, batch: Vec<Pending>, now: Instant) -> Poll<()> {
+    fn call(&mut self, batch: Vec<Pending>, now: Instant) {
         if self.passage(now) == Passage::Probe {
             self.breaker.probe();
             self.metrics.breaker.set(self.breaker.level());
@@ -151,14 +148,8 @@ impl Lane {
         // calls is the earlier one is decided by who entered first, and a future enters when it is
         // polled. The waker does not matter: whoever waits for the calls polls it again.
         match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(returned) => {
-                self.calls.push(std::future::ready(returned).boxed());
-                Poll::Ready(())
-            }
-            Poll::Pending => {
-                self.calls.push(call);
-                Poll::Pending
-            }
+            Poll::Ready(returned) => self.answered = Some(returned),
+            Poll::Pending => self.calls.push(call),
         }
     }
 

@@ -110,7 +110,7 @@ impl Lane {
 
     /// Clean progress past the place where former owners died: back to normal.
     pub(super) fn leave_careful_mode(&mut self) {
-        if self.care == Care::None || self.careful_left > 0 || !self.calls.is_empty() {
+        if self.care == Care::None || self.careful_left > 0 || self.is_calling() {
             return;
         }
         tracing::info!(lane = %self.lease.id(), "past the dangerous place: back to normal");
