@@ -94,6 +94,7 @@ fn message(number: usize, ordered: bool) -> Message {
         ordered,
         source: "bench".into(),
         envelope: Default::default(),
+        partition_key: None,
     }
 }
 

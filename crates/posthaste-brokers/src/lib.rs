@@ -13,12 +13,28 @@
 //! shows in verdicts and findings.
 
 // What brokers share has no user in a build without any.
-#![cfg_attr(not(feature = "nats"), allow(dead_code, unused_variables))]
+#![cfg_attr(
+    not(all(
+        feature = "http",
+        feature = "kafka",
+        feature = "nats",
+        feature = "rabbitmq",
+        feature = "redis"
+    )),
+    allow(dead_code, unused_variables)
+)]
 
-#[cfg(feature = "nats")]
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod secret;
 #[cfg(feature = "tls")]
 mod tls;
@@ -43,6 +59,18 @@ pub enum SinkConfig {
     /// NATS JetStream.
     #[cfg(feature = "nats")]
     Nats(Box<nats::NatsConfig>),
+    /// Apache Kafka.
+    #[cfg(feature = "kafka")]
+    Kafka(Box<kafka::KafkaConfig>),
+    /// Redis Streams.
+    #[cfg(feature = "redis")]
+    Redis(Box<redis::RedisConfig>),
+    /// RabbitMQ.
+    #[cfg(feature = "rabbitmq")]
+    Rabbitmq(Box<rabbitmq::RabbitmqConfig>),
+    /// HTTP: webhooks.
+    #[cfg(feature = "http")]
+    Http(Box<http::HttpConfig>),
 }
 
 impl SinkConfig {
@@ -53,6 +81,14 @@ impl SinkConfig {
             Self::Null {} | Self::Stdout {} => Ok(()),
             #[cfg(feature = "nats")]
             Self::Nats(config) => config.check_words().map(drop),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.check_words().map(drop),
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => config.check_words().map(drop),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(config) => config.check_words().map(drop),
+            #[cfg(feature = "http")]
+            Self::Http(config) => config.check_words().map(drop),
         }
     }
 
@@ -62,6 +98,14 @@ impl SinkConfig {
             Self::Null {} | Self::Stdout {} => Ok(()),
             #[cfg(feature = "nats")]
             Self::Nats(config) => config.check().map(drop),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.check().map(drop),
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => config.check().map(drop),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(config) => config.check().map(drop),
+            #[cfg(feature = "http")]
+            Self::Http(config) => config.check().map(drop),
         }
     }
 
@@ -72,6 +116,14 @@ impl SinkConfig {
             Self::Stdout {} => Arc::new(StdoutSink),
             #[cfg(feature = "nats")]
             Self::Nats(config) => Arc::new(nats::NatsSink::start(config, name)?),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => Arc::new(kafka::KafkaSink::start(config, name)?),
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => Arc::new(redis::RedisSink::start(config, name)?),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(config) => Arc::new(rabbitmq::RabbitmqSink::start(config, name)?),
+            #[cfg(feature = "http")]
+            Self::Http(config) => Arc::new(http::HttpSink::start(config, name)?),
         })
     }
 }
@@ -82,6 +134,14 @@ pub fn checks() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
         #[cfg(feature = "nats")]
         ("nats", nats::CHECKS),
+        #[cfg(feature = "kafka")]
+        ("kafka", kafka::CHECKS),
+        #[cfg(feature = "redis")]
+        ("redis", redis::CHECKS),
+        #[cfg(feature = "rabbitmq")]
+        ("rabbitmq", rabbitmq::CHECKS),
+        #[cfg(feature = "http")]
+        ("http", http::CHECKS),
     ]
 }
 

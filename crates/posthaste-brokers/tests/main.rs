@@ -3,5 +3,13 @@
 //! Every test starts a server of its own and says what a user would see: verdicts, findings, and what is in
 //! the stream afterwards, read by another client. A server that is not installed is a counted skip.
 
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;

@@ -4,7 +4,8 @@
 //!
 //! - `message-id` adds one member to a JSON object.
 //! - `cloudevents`: [CloudEvents 1.0](https://github.com/cloudevents/spec) in binary mode. The body stays as it
-//!   is, attributes travel as `ce-*` headers, percent-encoded as the NATS and HTTP bindings ask for.
+//!   is, attributes travel in headers, named and encoded as the broker's [`Binding`] asks for: `ce-id` over NATS
+//!   and HTTP, `ce_id` over Kafka, `cloudEvents_id` over AMQP.
 //! - `cloudevents-json`: structured mode. The body is one JSON object (`application/cloudevents+json`) that
 //!   holds the attributes and the payload.
 //!
@@ -66,6 +67,22 @@ impl Envelope {
     }
 }
 
+/// How a protocol carries the attributes of a CloudEvent in headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Binding {
+    /// What stands before an attribute's name.
+    pub prefix: &'static str,
+    /// Whether values are percent-encoded: where headers are not UTF-8.
+    pub percent: bool,
+}
+
+/// HTTP and NATS.
+pub const HTTP_BINDING: Binding = Binding { prefix: "ce-", percent: true };
+/// Kafka: values are UTF-8.
+pub const KAFKA_BINDING: Binding = Binding { prefix: "ce_", percent: false };
+/// AMQP: `_` because some clients cannot read a `:` in a name; values are UTF-8.
+pub const AMQP_BINDING: Binding = Binding { prefix: "cloudEvents_", percent: false };
+
 /// The body of an event in this envelope, or why it can have none. Tombstones have none anyway.
 pub(crate) fn body(
     envelope: Envelope,
@@ -81,7 +98,7 @@ pub(crate) fn body(
 }
 
 /// Every header of a message: ours first, then the event's own, then those of the envelope.
-pub(crate) fn each_header(message: &Message, mut header: impl FnMut(&str, &str)) {
+pub(crate) fn each_header(message: &Message, binding: Binding, mut header: impl FnMut(&str, &str)) {
     let event = &message.stored.event;
     header("Message-ID", &message.id());
     header(TYPE_HEADER, event.event_type());
@@ -104,16 +121,18 @@ pub(crate) fn each_header(message: &Message, mut header: impl FnMut(&str, &str))
     }
     let attributes = attributes(&message.stored, &message.source);
     // An author's own `CE-Id` would be a second one: names of headers have no case.
-    let twice = |name: &str| attributes.iter().any(|(ours, _)| is_ce(name, ours));
+    let twice = |name: &str| attributes.iter().any(|(ours, _)| is_ce(name, binding.prefix, ours));
     own.filter(|(name, _)| !twice(name)).for_each(|(name, value)| header(name, value));
     for (name, value) in &attributes {
-        header(&format!("ce-{name}"), &percent(value, |byte| !matches!(byte, b' ' | b'"' | b'%')));
+        let encode = |text| percent(text, |byte| !matches!(byte, b' ' | b'"' | b'%'));
+        let value = if binding.percent { encode(value) } else { Cow::Borrowed(&**value) };
+        header(&format!("{}{name}", binding.prefix), &value);
     }
 }
 
-fn is_ce(header: &str, attribute: &str) -> bool {
-    let Some((prefix, rest)) = header.split_at_checked(3) else { return false };
-    prefix.eq_ignore_ascii_case("ce-") && rest.eq_ignore_ascii_case(attribute)
+fn is_ce(header: &str, binding: &str, attribute: &str) -> bool {
+    let Some((prefix, rest)) = header.split_at_checked(binding.len()) else { return false };
+    prefix.eq_ignore_ascii_case(binding) && rest.eq_ignore_ascii_case(attribute)
 }
 
 /// The attributes of an event, required ones first.

@@ -216,6 +216,9 @@ pub struct Route {
     pub sinks: Vec<String>,
     /// Address at the broker.
     pub destination: Template,
+    /// What decides about the broker's partition, instead of the key. An event that lacks it is refused:
+    /// spreading it at random would break the order that was asked for.
+    pub partition_key: Option<Template>,
     /// What goes around the payload.
     pub envelope: Envelope,
     /// Payload check.
@@ -239,6 +242,7 @@ impl Route {
             topics: vec![Pattern::new("*")],
             sinks: vec![sink.to_owned()],
             destination: Template::default(),
+            partition_key: None,
             envelope: Envelope::None,
             validate: Validate::None,
             require_key: false,
@@ -260,9 +264,10 @@ impl Route {
         limits: &Limits,
     ) -> Result<Message, Box<Refused>> {
         match self.dress(&stored, source, limits) {
-            Ok((destination, payload)) => Ok(Message {
+            Ok(Dress { destination, partition_key, payload }) => Ok(Message {
                 stored,
                 destination,
+                partition_key,
                 payload,
                 ordered: self.order == Order::Key,
                 source: Arc::clone(source),
@@ -272,12 +277,7 @@ impl Route {
         }
     }
 
-    fn dress(
-        &self,
-        stored: &StoredEvent,
-        source: &str,
-        limits: &Limits,
-    ) -> Result<(String, Option<Bytes>), Failure> {
+    fn dress(&self, stored: &StoredEvent, source: &str, limits: &Limits) -> Result<Dress, Failure> {
         let above = |error: &EventError| Failure::of_event("event.limits", error.to_string());
         match &stored.defect {
             Some(Defect::Row(why)) => return Err(Failure::of_event("event.defect", why.clone())),
@@ -292,14 +292,31 @@ impl Route {
         }
         let destination =
             self.destination.fill(stored).map_err(|why| Failure::of_event("route.destination", why))?;
-        let Some(bytes) = stored.event.payload.clone() else { return Ok((destination, None)) };
+        let partition_key = self.partition_key.as_ref().map(|template| fill_partition_key(template, stored));
+        let partition_key = partition_key.transpose()?;
+        let Some(bytes) = stored.event.payload.clone() else {
+            return Ok(Dress { destination, partition_key, payload: None });
+        };
         // A message id goes into an object only, which is checked there.
         if self.validate == Validate::Json && self.envelope != Envelope::MessageId {
             envelope::check_json(&bytes)?;
         }
-        let payload = envelope::body(self.envelope, bytes, stored, source)?;
-        Ok((destination, Some(payload)))
+        let payload = Some(envelope::body(self.envelope, bytes, stored, source)?);
+        Ok(Dress { destination, partition_key, payload })
     }
+}
+
+/// What a route makes of an event.
+struct Dress {
+    destination: String,
+    partition_key: Option<String>,
+    payload: Option<Bytes>,
+}
+
+fn fill_partition_key(template: &Template, stored: &StoredEvent) -> Result<String, Failure> {
+    let bad = |why: String| Failure::of_event("route.partition_key", why);
+    let key = template.fill(stored).map_err(|why| bad(format!("the partition key: {why}")))?;
+    if key.is_empty() { Err(bad("the partition key is empty".to_owned())) } else { Ok(key) }
 }
 
 /// An event that can never be published, and why.
@@ -468,6 +485,22 @@ mod tests {
         assert_eq!(code(Event::new("t", "{").with_key("k")), Err("payload.not_json".to_owned()));
         assert_eq!(code(Event::new("", "{}").with_key("k")), Err("event.limits".to_owned()));
         assert_eq!(code(Event::new("t", "{}").with_key("k")), Ok(()));
+    }
+
+    #[test]
+    fn an_event_without_its_partition_key_is_refused() {
+        let template = Template::parse("{header:tenant_id}").expect("valid");
+        let route = Route { partition_key: Some(template), ..Route::everything_to("s") };
+        let message = encode(&route, Event::new("t", "x").with_key("k").with_header("tenant_id", "acme"));
+        assert_eq!(message.expect("encodes").partition_key(), Some("acme"));
+        for bad in [Event::new("t", "x").with_key("k"), Event::new("t", "x").with_header("tenant_id", "")] {
+            assert_eq!(
+                encode(&route, bad).map(drop).map_err(|f| f.code.into_owned()),
+                Err("route.partition_key".into())
+            );
+        }
+        let message = encode(&Route::everything_to("s"), Event::new("t", "x").with_key("k"));
+        assert_eq!(message.expect("encodes").partition_key(), Some("k"));
     }
 
     #[test]

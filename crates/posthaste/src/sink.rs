@@ -33,6 +33,8 @@ pub struct Message {
     pub source: Arc<str>,
     /// What the route put around the payload: it decides about headers too.
     pub envelope: Envelope,
+    /// What decides about the broker's partition, where the route names something else than the key.
+    pub partition_key: Option<String>,
 }
 
 impl Message {
@@ -40,6 +42,12 @@ impl Message {
     #[must_use]
     pub fn order_key(&self) -> Option<&str> {
         if self.ordered { self.stored.event.key.as_deref() } else { None }
+    }
+
+    /// What decides about the broker's partition, where it has any: what the route names, or the key.
+    #[must_use]
+    pub fn partition_key(&self) -> Option<&str> {
+        self.partition_key.as_deref().or(self.stored.event.key.as_deref())
     }
 
     /// The event id in its usual text form: the broker's dedup slot.
@@ -51,7 +59,12 @@ impl Message {
     /// Every header that travels, ours first, then the event's own, then the envelope's. Made on demand: a
     /// sink that sends no headers pays nothing.
     pub fn each_header(&self, header: impl FnMut(&str, &str)) {
-        envelope::each_header(self, header);
+        envelope::each_header(self, envelope::HTTP_BINDING, header);
+    }
+
+    /// The same, with the attributes of a CloudEvent named and encoded as another protocol's binding asks for.
+    pub fn each_header_for(&self, binding: envelope::Binding, header: impl FnMut(&str, &str)) {
+        envelope::each_header(self, binding, header);
     }
 }
 

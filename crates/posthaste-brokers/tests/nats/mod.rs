@@ -100,6 +100,7 @@ fn message(subject: &str, event: Event) -> Message {
         ordered: true,
         source: "shop".into(),
         envelope: Default::default(),
+        partition_key: None,
     }
 }
 

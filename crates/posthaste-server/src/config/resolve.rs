@@ -161,6 +161,9 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
         review.problem(&member(path, "destination"), why);
         Template::default()
     });
+    let partition_key = section.partition_key.as_ref().and_then(|text| {
+        Template::parse(text).map_err(|why| review.problem(&member(path, "partition_key"), why)).ok()
+    });
     check_retry(review, path, section);
     let joined = topics.iter().map(|topic| topic.as_str()).collect::<Vec<_>>().join(",");
     Route {
@@ -168,6 +171,7 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
         topics: topics.into_iter().map(Pattern::new).collect(),
         sinks,
         destination,
+        partition_key,
         envelope: section.envelope,
         validate: section.validate,
         require_key: section.require_key,

@@ -262,6 +262,9 @@ pub(crate) struct RouteSection {
     pub(crate) sinks: Vec<String>,
     /// Address at the broker: text with `{topic}`, `{key}`, `{type}`, `{header:NAME}`.
     pub(crate) destination: String,
+    /// What decides about the broker's partition, instead of the key: the same kind of text, for example
+    /// `{header:tenant_id}`. An event that lacks it is a dead letter.
+    pub(crate) partition_key: Option<String>,
     /// What is put around the payload.
     pub(crate) envelope: Envelope,
     /// What is checked of the payload.
@@ -287,6 +290,7 @@ impl Default for RouteSection {
             sink: None,
             sinks: Vec::new(),
             destination: "{topic}".to_owned(),
+            partition_key: None,
             envelope: Envelope::default(),
             validate: Validate::default(),
             require_key: false,

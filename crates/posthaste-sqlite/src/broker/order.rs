@@ -130,6 +130,7 @@ mod tests {
             ordered: true,
             source: "".into(),
             envelope: Default::default(),
+            partition_key: None,
         }
     }
 

@@ -16,6 +16,7 @@ fn message(seq: i64) -> Message {
         ordered: true,
         source: "shop".into(),
         envelope: Default::default(),
+        partition_key: None,
     }
 }
 

@@ -28,6 +28,7 @@ fn message() -> [Message; 1] {
         ordered: true,
         source: "".into(),
         envelope: Default::default(),
+        partition_key: None,
     }]
 }
 

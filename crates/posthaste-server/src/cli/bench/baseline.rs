@@ -231,6 +231,7 @@ fn message(load: &Load, index: u64, source: &Arc<str>) -> Message {
         ordered: false,
         source: Arc::clone(source),
         envelope: Default::default(),
+        partition_key: None,
     }
 }
 

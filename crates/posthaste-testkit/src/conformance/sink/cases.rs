@@ -20,6 +20,7 @@ fn message(seq: i64, destination: &str, event: Event) -> Message {
         ordered: true,
         source: "shop".into(),
         envelope: Default::default(),
+        partition_key: None,
     }
 }
 

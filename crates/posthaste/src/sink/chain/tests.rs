@@ -17,6 +17,7 @@ fn message(key: Option<&str>) -> Message {
         ordered: true,
         source: "".into(),
         envelope: Default::default(),
+        partition_key: None,
     }
 }
 
