@@ -149,9 +149,9 @@ impl Nats {
         self.process.end(Signal::TERM).await
     }
 
-    /// Stops the process without ending it: connections stay open and nobody answers.
+    /// Stops the process without ending it: connections stay open and nobody answers, from the moment this returns.
     pub fn pause(&self) {
-        self.process.signal(Signal::STOP);
+        self.process.pause();
     }
 
     /// Lets it go on after [`pause`](Self::pause).

@@ -21,6 +21,7 @@ use super::{
     ServiceError,
     dir::PrivateDir,
     guard::{Guard, LastSignal},
+    tree::is_stopped,
 };
 
 /// A loaded machine starts servers three to five times slower than the second or so they need.
@@ -29,6 +30,8 @@ pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a condition is looked at that the kernel gives no signal for.
 const PACE: Duration = Duration::from_millis(5);
+/// For a process that was told to stand still. It takes a moment for each thread that is on a processor just now.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_TAIL_LINES: usize = 30;
 
 /// A server process, its directory and its guard. It can be ended and launched again any number of times.
@@ -120,6 +123,21 @@ impl Process {
         if let Some(child) = &self.child {
             // The child is not reaped yet, so the pid is still its own; at worst it is a zombie and does not mind.
             let _ = kill_process(Pid::from_child(child), signal);
+        }
+    }
+
+    /// Stops the process without ending it, and returns when no thread of it runs any more.
+    ///
+    /// # Panics
+    ///
+    /// If one still runs after ten seconds: what a test shows about a silent server would be chance.
+    pub(super) fn pause(&self) {
+        let Some(pid) = self.pid() else { return };
+        self.signal(Signal::STOP);
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while !is_stopped(pid) {
+            assert!(Instant::now() < deadline, "{} still runs after SIGSTOP", self.name);
+            std::thread::sleep(Duration::from_micros(200)); // pace
         }
     }
 

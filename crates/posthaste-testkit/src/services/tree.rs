@@ -1,4 +1,7 @@
-//! Who is whose child, from `/proc`: to kill a server with all its processes, and to know when they are gone.
+//! Processes as `/proc` shows them: who is whose child, to kill a server with all its processes and to know when they are
+//! gone, and whether a process stands still.
+
+use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -34,6 +37,17 @@ pub(super) fn children_of(parent: u32) -> Vec<Relative> {
         .collect()
 }
 
+/// Whether each thread of the process has stopped. The signal stops them one after the other, and one that is still on
+/// its way may answer a client.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| match Stat::read(&thread.path().join("stat")) {
+        Some(stat) => matches!(stat.state, 'T' | 't' | 'Z' | 'X'),
+        // It ended between the two looks.
+        None => true,
+    })
+}
+
 /// The three fields of `/proc/<pid>/stat` that matter here (proc_pid_stat(5)).
 struct Stat {
     state: char,
@@ -43,7 +57,11 @@ struct Stat {
 
 impl Stat {
     fn of(pid: Pid) -> Option<Self> {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+        Self::read(Path::new(&format!("/proc/{}/stat", pid.as_raw_nonzero())))
+    }
+
+    fn read(file: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(file).ok()?;
         // The second field, the name, is in parentheses and may hold anything, also spaces and parentheses.
         let fields: Vec<_> = text.rsplit_once(')')?.1.split_whitespace().collect();
         Some(Self {
@@ -70,5 +88,18 @@ mod tests {
         cat.kill();
         child.wait().expect("cat is reaped");
         assert!(!cat.is_alive());
+    }
+
+    #[test]
+    fn a_process_is_stopped_when_all_its_threads_are() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat starts");
+        assert!(!is_stopped(child.id()));
+        assert!(!is_stopped(std::process::id()), "this thread runs, whatever the others do");
+        let _ = kill_process(Pid::from_child(&child), Signal::STOP);
+        while !is_stopped(child.id()) {
+            std::thread::yield_now(); // pace
+        }
+        child.kill().expect("killed");
+        child.wait().expect("cat is reaped");
     }
 }

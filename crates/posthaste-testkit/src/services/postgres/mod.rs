@@ -82,7 +82,7 @@ impl Postgres {
     pub async fn kill9(&mut self) -> Result<(), ServiceError> {
         let Some(pid) = self.pid() else { return Ok(()) };
         // A stopped postmaster forks no child that we would miss.
-        self.process.signal(Signal::STOP);
+        self.process.pause();
         let children = children_of(pid);
         children.iter().for_each(|child| child.kill());
         self.process.end(Signal::KILL).await?;
