@@ -24,6 +24,7 @@
     allow(dead_code, unused_variables)
 )]
 
+pub mod bench;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]

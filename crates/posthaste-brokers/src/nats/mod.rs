@@ -56,6 +56,7 @@
 //! | a file of the configuration can no longer be read | `Retry` | sink | `nats.config` |
 //! | the sink was closed | `Retry` | sink | `nats.closed` |
 
+pub(crate) mod bench;
 mod examine;
 mod link;
 mod sink;

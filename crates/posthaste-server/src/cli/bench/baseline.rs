@@ -221,6 +221,12 @@ pub(super) async fn sink_alone(sink: &dyn Sink, load: &Load, events: u64) -> any
     Ok(rate(events, took))
 }
 
+/// All of them, made before anything is measured.
+pub(super) fn messages(load: &Load, events: u64) -> Vec<Message> {
+    let source: Arc<str> = "bench".into();
+    (0..events).map(|index| message(load, index, &source)).collect()
+}
+
 fn message(load: &Load, index: u64, source: &Arc<str>) -> Message {
     let stored = load.stored(index);
     let (destination, payload) = (stored.event.topic.clone(), stored.event.payload.clone());
@@ -250,6 +256,6 @@ pub(super) async fn warm(sink: &dyn Sink, load: &Load) -> anyhow::Result<()> {
     }
 }
 
-fn rate(events: u64, took: Duration) -> f64 {
+pub(super) fn rate(events: u64, took: Duration) -> f64 {
     events as f64 / took.as_secs_f64().max(1e-9)
 }

@@ -51,6 +51,8 @@ pub(super) struct Setup<'a> {
     pub(super) sink: &'a str,
     /// `null`, `stdout` or a broker's URL.
     pub(super) target: &'a str,
+    /// The sink's options, where a yard knows them better than the target.
+    pub(super) options: Option<&'a serde_json::Map<String, serde_json::Value>>,
     pub(super) order: Order,
 }
 
@@ -72,12 +74,13 @@ impl Setup<'_> {
         }
         let mut sink = Table::new();
         sink.insert("start_at".to_owned(), text("earliest"));
-        match self.target.split_once("://") {
-            Some((scheme, _)) => {
+        match (self.options, self.target.split_once("://")) {
+            (Some(options), _) => sink.extend(Table::try_from(options)?),
+            (None, Some((scheme, _))) => {
                 sink.insert("type".to_owned(), text(if scheme == "tls" { "nats" } else { scheme }));
                 sink.insert("url".to_owned(), text(self.target));
             }
-            None => drop(sink.insert("type".to_owned(), text(self.target))),
+            (None, None) => drop(sink.insert("type".to_owned(), text(self.target))),
         }
         #[cfg(feature = "sqlite")]
         if self.target == "local" && common.store.starts_with("sqlite:") {

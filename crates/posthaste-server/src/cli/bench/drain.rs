@@ -81,6 +81,7 @@ impl Variant {
 struct Baselines {
     select: Vec<f64>,
     claim_mark: Vec<f64>,
+    client_alone: Vec<f64>,
     sink_alone: Vec<f64>,
 }
 
@@ -126,16 +127,19 @@ impl Baselines {
         let ground = field.bench.ground;
         self.select.push(baseline::select(ground, field.events).await?);
         self.claim_mark.push(baseline::claim_and_mark(ground, field.events).await?);
+        if let Some(rate) = field.client_alone().await? {
+            self.client_alone.push(rate);
+        }
         if let Some(rate) = field.sink_alone().await? {
             self.sink_alone.push(rate);
         }
         Ok(())
     }
 
-    /// What the relay cannot pass: the slower one of reading and publishing.
+    /// What somebody without Posthaste could reach: the slower one of reading and publishing.
     fn limit(&self) -> f64 {
         // f64::min prefers a number to none.
-        best(&self.select).min(best(&self.sink_alone))
+        best(&self.select).min(best(&self.client_alone))
     }
 }
 
@@ -143,8 +147,8 @@ fn main_figures(report: &mut Report, variant: &Variant, baselines: &Baselines, b
     let rate = best(&variant.rates());
     let most = |pick: fn(&Drained) -> f64| best(&variant.drains.iter().map(pick).collect::<Vec<_>>());
     let least = |pick: fn(&Drained) -> f64| variant.drains.iter().map(pick).fold(f64::NAN, f64::min);
-    let (select, claim, sink) =
-        (best(&baselines.select), best(&baselines.claim_mark), best(&baselines.sink_alone));
+    let (select, claim) = (best(&baselines.select), best(&baselines.claim_mark));
+    let (client, sink) = (best(&baselines.client_alone), best(&baselines.sink_alone));
     report.figure("events_per_s", rate, "the relay, from taking the lane to the last receipt");
     report.figure("select_per_s", select, "a bare loop of 1,000-row SELECTs over the same rows");
     report.figure(
@@ -152,11 +156,16 @@ fn main_figures(report: &mut Report, variant: &Variant, baselines: &Baselines, b
         claim,
         "claim with SKIP LOCKED + mark, 1,000 a batch, in a queue table",
     );
-    report.figure("sink_alone_per_s", sink, "the sink without a relay; - for one that does nothing");
+    report.figure(
+        "client_alone_per_s",
+        client,
+        "the broker's client without Posthaste, every message acknowledged",
+    );
+    report.figure("sink_alone_per_s", sink, "our sink without a relay; - for one that does nothing");
     report.figure("ratio_to_select", rate / select, "events_per_s to it");
     report.figure("ratio_to_claim_mark", rate / claim, "events_per_s to it");
     report.figure("ratio_to_sink_alone", rate / sink, "events_per_s to it");
-    report.figure("ratio_to_limit", rate / baselines.limit(), "to the slower one of select and sink alone");
+    report.figure("ratio_to_limit", rate / baselines.limit(), "to the slower one of select and client alone");
     report.figure(
         "rss_peak_mb",
         most(|drained| drained.rss_peak_mb),
@@ -175,7 +184,8 @@ fn main_figures(report: &mut Report, variant: &Variant, baselines: &Baselines, b
         "rounds",
         json!({
             "events_per_s": rounded(&variant.rates()), "select_per_s": rounded(&baselines.select),
-            "claim_mark_per_s": rounded(&baselines.claim_mark), "sink_alone_per_s": rounded(&baselines.sink_alone),
+            "claim_mark_per_s": rounded(&baselines.claim_mark),
+            "client_alone_per_s": rounded(&baselines.client_alone), "sink_alone_per_s": rounded(&baselines.sink_alone),
         }),
     );
 }
@@ -241,7 +251,7 @@ mod tests {
     fn the_limit_is_the_slower_one_that_there_is() {
         let mut baselines = Baselines { select: vec![400.0, 420.0], ..Baselines::default() };
         assert_eq!(baselines.limit(), 420.0);
-        baselines.sink_alone = vec![90.0];
+        baselines.client_alone = vec![90.0];
         assert_eq!(baselines.limit(), 90.0);
     }
 }

@@ -5,8 +5,7 @@
 //! whoever sees the sink from outside (a pipe, a stream) where there is somebody.
 
 use super::child::{Relay, Setup, show};
-use super::load::Seen;
-use super::nats::Witness;
+use super::load::{Seen, TOPIC};
 use super::pipe::{self, Count};
 use super::report::Progress;
 use super::sample::{Usage, audit, covered, span};
@@ -14,6 +13,7 @@ use super::{Bench, baseline};
 use crate::output::Usage as WrongUse;
 use anyhow::{Context as _, bail};
 use posthaste::route::Order;
+use posthaste_brokers::bench::{Yard, yard};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -39,20 +39,21 @@ pub(super) struct Field<'a> {
     pub(super) events: u64,
     sinks: u32,
     shown: Option<String>,
-    pub(super) witness: Option<Witness>,
+    pub(super) yard: Option<Box<dyn Yard>>,
 }
 
 impl<'a> Field<'a> {
     pub(super) async fn new(bench: &'a Bench<'a>, events: u64) -> anyhow::Result<Self> {
-        let witness = Witness::for_sink(&bench.common.sink).await?;
-        Ok(Self { bench, events, sinks: 0, shown: None, witness })
+        let yard = yard(&bench.common.sink, TOPIC).await?;
+        Ok(Self { bench, events, sinks: 0, shown: None, yard })
     }
 
     /// The configuration of a relay with a new sink, shown if it is another one than before.
     pub(super) fn configure(&mut self, order: Order) -> anyhow::Result<(String, PathBuf)> {
         self.sinks += 1;
         let sink = format!("bench{}", self.sinks);
-        let setup = Setup { sink: &sink, target: &self.bench.common.sink, order };
+        let options = self.yard.as_ref().map(|yard| yard.sink());
+        let setup = Setup { sink: &sink, target: &self.bench.common.sink, options: options.as_ref(), order };
         let (path, _) = self.bench.write(setup)?;
         let text = Setup { sink: "bench", ..setup }.text(self.bench.common)?;
         if self.shown.as_ref() != Some(&text) {
@@ -65,7 +66,7 @@ impl<'a> Field<'a> {
     /// Lets one relay deliver the whole log.
     pub(super) async fn drain(&mut self, order: Order, held: bool) -> anyhow::Result<Drained> {
         let (sink, path) = self.configure(order)?;
-        self.fresh_stream().await?;
+        self.clear().await?;
         let holder = if held { Some(self.bench.ground.hold().await?) } else { None };
         let count = Count::new(Seen::new(&self.bench.load, self.events));
         let (mut relay, stdout) = Relay::start(&path, self.bench.common.sink == "stdout")?;
@@ -100,13 +101,13 @@ impl<'a> Field<'a> {
     }
 
     async fn verify_stream(&mut self, order: Order) -> anyhow::Result<&'static str> {
-        let Some(witness) = &mut self.witness else {
+        let Some(yard) = &mut self.yard else {
             return Ok("the receipts' double entry: counts and sums of all rows equal those of the log");
         };
         let mut seen = Seen::new(&self.bench.load, self.events);
-        witness.read_all(&mut seen).await?;
+        yard.read_all(&mut |id| seen.note(id)).await?;
         complete(&seen, order, self.events)?;
-        Ok("every message's Nats-Msg-Id read from the stream, and the receipts' double entry")
+        Ok(yard.evidence())
     }
 
     /// Waits until the receipts cover everything. Answers with the CPU time since the lane was taken.
@@ -142,40 +143,57 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The sink's own rate, where it does something.
+    /// The rate of the broker's client without Posthaste, where there is one.
+    pub(super) async fn client_alone(&mut self) -> anyhow::Result<Option<f64>> {
+        let Some(yard) = &mut self.yard else { return Ok(None) };
+        yard.clear(None).await?;
+        let messages = baseline::messages(&self.bench.load, self.events);
+        let took = yard.client_alone(&messages).await.context("the broker's client alone")?;
+        let mut seen = Seen::new(&self.bench.load, self.events);
+        yard.read_all(&mut |id| seen.note(id)).await?;
+        complete(&seen, Order::None, self.events)
+            .context("what the client alone delivered is not at the broker")?;
+        Ok(Some(baseline::rate(self.events, took)))
+    }
+
+    /// The sink's own rate, without a relay.
     pub(super) async fn sink_alone(&mut self) -> anyhow::Result<Option<f64>> {
         if matches!(self.bench.common.sink.as_str(), "null" | "stdout") {
             return Ok(None);
         }
-        let setup = Setup { sink: "alone", target: &self.bench.common.sink, order: Order::None };
+        let options = self.yard.as_ref().map(|yard| yard.sink());
+        let target = &self.bench.common.sink;
+        let setup = Setup { sink: "alone", target, options: options.as_ref(), order: Order::None };
         let (_, config) = self.bench.write(setup)?;
         let setting = config.sinks.first().context("the configuration has no sink")?;
         let sink = setting.config.build("alone").await.map_err(|error| WrongUse(error.to_string()))?;
-        self.fresh_stream().await?;
+        self.clear().await?;
         baseline::warm(&*sink, &self.bench.load).await?;
+        // The warming left an event behind.
+        self.clear().await?;
         let rate = baseline::sink_alone(&*sink, &self.bench.load, self.events).await?;
         sink.close().await;
-        if let Some(witness) = &mut self.witness {
+        if let Some(yard) = &mut self.yard {
             let mut seen = Seen::new(&self.bench.load, self.events);
-            witness.read_all(&mut seen).await?;
+            yard.read_all(&mut |id| seen.note(id)).await?;
             complete(&seen, Order::None, self.events)
-                .context("what the sink alone delivered is not in the stream")?;
+                .context("what the sink alone delivered is not at the broker")?;
         }
         Ok(Some(rate))
     }
 
     /// Leaves nothing behind on the broker.
     pub(super) async fn leave(mut self) -> anyhow::Result<()> {
-        match &mut self.witness {
-            Some(witness) => witness.delete_stream().await,
+        match &mut self.yard {
+            Some(yard) => Ok(yard.remove().await?),
             None => Ok(()),
         }
     }
 
-    /// Nothing of an earlier round is in the stream, and none of its ids are known to it.
-    async fn fresh_stream(&mut self) -> anyhow::Result<()> {
-        match &mut self.witness {
-            Some(witness) => witness.fresh_stream(None).await,
+    /// Nothing of an earlier round is at the broker, and none of its ids are known to it.
+    async fn clear(&mut self) -> anyhow::Result<()> {
+        match &mut self.yard {
+            Some(yard) => Ok(yard.clear(None).await?),
             None => Ok(()),
         }
     }

@@ -25,9 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(bench: &Bench<'_>, args: &DrainArgs, report: &mut Report) -> anyhow::Result<()> {
     let mut field = Field::new(bench, args.events).await?;
-    if field.witness.is_none() && bench.common.sink != "stdout" {
+    if field.yard.is_none() && bench.common.sink != "stdout" {
         return Err(Usage(
-            "--kill wants a sink that shows duplicates: --sink stdout or --sink nats://…".to_owned(),
+            "--kill wants a sink that can be looked into: --sink stdout or a broker's URL".to_owned(),
         )
         .into());
     }
@@ -35,8 +35,8 @@ pub(super) async fn run(bench: &Bench<'_>, args: &DrainArgs, report: &mut Report
     let (sink, path) = field.configure(bench.order())?;
     let mut scene =
         Scene { count: Count::new(Seen::new(&bench.load, args.events)), events: args.events, field };
-    if let Some(witness) = &mut scene.field.witness {
-        witness.fresh_stream(Some(WINDOW)).await?;
+    if let Some(yard) = &mut scene.field.yard {
+        yard.clear(Some(WINDOW)).await?;
     }
     let killed_at = scene.first_life(&path).await?;
     let resumed = scene.second_life(&path, &sink).await?;
@@ -57,8 +57,8 @@ impl Scene<'_> {
 
     /// How many have arrived, duplicates included.
     async fn arrived(&mut self) -> anyhow::Result<u64> {
-        match &mut self.field.witness {
-            Some(witness) => witness.messages().await,
+        match &mut self.field.yard {
+            Some(yard) => Ok(yard.count().await?),
             None => Ok(self.count.with(|seen| seen.distinct + seen.duplicates)),
         }
     }
@@ -132,11 +132,11 @@ impl Scene<'_> {
         report.fact("events", self.events, "how many");
         report.fact("killed_at", killed_at, "arrived when the relay was killed");
         report.figure("resume_ms", resumed.as_secs_f64() * 1e3, "from the restart to the next delivery");
-        match &mut self.field.witness {
-            Some(witness) => {
+        match &mut self.field.yard {
+            Some(yard) => {
                 let mut seen = Seen::new(&self.field.bench.load, self.events);
-                witness.read_all(&mut seen).await?;
-                witness.delete_stream().await?;
+                yard.read_all(&mut |id| seen.note(id)).await?;
+                yard.remove().await?;
                 outcome(report, &seen, self.events)
             }
             None => self.count.with(|seen| outcome(report, seen, self.events)),

@@ -11,7 +11,7 @@
 
 use super::book::Book;
 use super::child::{Relay, Setup, show};
-use super::nats::Witness;
+use super::load::TOPIC;
 use super::pipe;
 use super::report::{Progress, Report};
 use super::sample::{Counter, Usage, audit, covered, quantile, sorted};
@@ -21,6 +21,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use futures_util::future::try_join_all;
 use posthaste::task::{Task, spawn};
+use posthaste_brokers::bench::yard;
 use posthaste_postgres::Outbox;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -156,7 +157,9 @@ impl Watched {
     async fn start(bench: &Bench<'_>, book: &Arc<Book>) -> anyhow::Result<Self> {
         // The null sink acknowledges where nobody can see it: a pipe stands in for it.
         let target = if bench.common.sink == "null" { "stdout" } else { bench.common.sink.as_str() };
-        let setup = Setup { sink: "bench", target, order: bench.order() };
+        let yard = yard(target, TOPIC).await?;
+        let options = yard.as_ref().map(|yard| yard.sink());
+        let setup = Setup { sink: "bench", target, options: options.as_ref(), order: bench.order() };
         let (path, _) = bench.write(setup)?;
         show(&setup.text(bench.common)?);
         let arrived = |book: &Arc<Book>| {
@@ -164,11 +167,11 @@ impl Watched {
             move |id, moment| book.arrive(id, moment)
         };
         let mut stream = None;
-        if let Some(mut witness) = Witness::for_sink(target).await? {
-            witness.fresh_stream(None).await?;
-            stream = Some(witness.follow(arrived(book)).await?);
+        if let Some(mut yard) = yard {
+            yard.clear(None).await?;
+            stream = Some(yard.follow(Box::new(arrived(book))).await?);
         } else if target != "stdout" {
-            bail!("latency cannot be seen at this sink: use null, stdout or nats://…");
+            bail!("latency cannot be seen at this sink: use null, stdout or a broker's URL");
         }
         let (mut relay, stdout) = Relay::start(&path, target == "stdout")?;
         if let Some(stdout) = stdout {
@@ -177,7 +180,7 @@ impl Watched {
         }
         wait_for_lane(bench, &mut relay).await?;
         let observed_by =
-            if stream.is_some() { "a consumer of the stream" } else { "lines of the stdout sink in a pipe" };
+            if stream.is_some() { "a consumer at the broker" } else { "lines of the stdout sink in a pipe" };
         Ok(Self { relay, observed_by, _stream: stream })
     }
 

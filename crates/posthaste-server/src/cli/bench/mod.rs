@@ -22,7 +22,6 @@ mod ground;
 mod kill;
 mod latency;
 mod load;
-mod nats;
 mod pipe;
 mod report;
 mod sample;
@@ -161,7 +160,7 @@ pub(crate) async fn run(context: &Context, args: BenchArgs) -> anyhow::Result<Ex
     let what = args.what;
     let common = what.common();
     let scratch = Scratch::make()?;
-    let setup = Setup { sink: "check", target: &common.sink, order: common.order.into() };
+    let setup = Setup { sink: "check", target: &common.sink, options: None, order: common.order.into() };
     let (_, config) = setup.write(common, &scratch)?;
     let Some(outbox) = config.outboxes.first() else { bail!("the configuration has no outbox") };
     #[cfg(feature = "sqlite")]

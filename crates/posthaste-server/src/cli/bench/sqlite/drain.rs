@@ -29,7 +29,7 @@ pub(super) async fn run(bench: &Bench<'_>, args: &DrainArgs, report: &mut Report
         return Err(Usage(why.to_owned()).into());
     }
     let order: Order = bench.common.order.into();
-    show(&Setup { sink: "bench", target: &bench.common.sink, order }.text(bench.common)?);
+    show(&Setup { sink: "bench", target: &bench.common.sink, options: None, order }.text(bench.common)?);
     bench.ground.fill(&bench.load, 0..args.events).await?;
     let (mut inserts, mut drains) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
@@ -67,7 +67,7 @@ fn figures(report: &mut Report, events: u64, drains: &[Drained], inserts: &[f64]
 /// Lets one relay deliver the whole log.
 async fn drain(bench: &Bench<'_>, order: Order, events: u64, round: u32) -> anyhow::Result<Drained> {
     let sink = format!("bench{round}");
-    let path = bench.write(Setup { sink: &sink, target: &bench.common.sink, order })?;
+    let path = bench.write(Setup { sink: &sink, target: &bench.common.sink, options: None, order })?;
     bench.ground.fresh_broker();
     let outbox = bench.ground.connect()?;
     let (mut relay, _) = Relay::start(&path, false)?;

@@ -1,18 +1,19 @@
-//! The witness of a drain to NATS: makes the stream, counts what is in it, reads every id.
+//! NATS in a measurement: makes the stream, counts what is in it, reads every id.
 //!
-//! It speaks the protocol by itself, which is a line of text and a payload, and uses nothing of the sink or
-//! of its client: a witness that shares code with the accused proves little. And this crate keeps out of its
-//! manifest what belongs to the brokers' one. The price is that it knows neither TLS nor passwords, so a
-//! measurement wants an open server, as `./bench` starts one.
+//! The witness speaks the protocol by itself, which is a line of text and a payload, and uses nothing of the
+//! sink or of its client. Only the client alone is the client: its own `publish_with_headers`, a window of
+//! acknowledgements, each awaited.
 //!
 //! The stream is ours by its description. One of the same name without it is somebody's, and refused.
 
-use super::load::{Seen, TOPIC};
-use crate::config::scrub;
-use crate::output::Usage;
-use anyhow::{Context as _, bail};
+use crate::bench::{Arrived, Yard, YardError, YardResult};
+use async_nats::jetstream;
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use posthaste::sink::Message;
 use posthaste::task::{Task, spawn};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -36,10 +37,11 @@ const TRIES: usize = 20;
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// A connection to the server.
-pub(super) struct Witness {
+struct Witness {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     inbox: String,
+    destination: String,
     requests: u64,
 }
 
@@ -50,40 +52,112 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-impl Witness {
-    /// For a sink that is NATS; `None` for any other.
-    pub(super) async fn for_sink(sink: &str) -> anyhow::Result<Option<Self>> {
-        match sink.split_once("://") {
-            Some(("nats", _)) => Ok(Some(Self::connect(sink).await?)),
-            Some(("tls", _)) => {
-                Err(Usage("a measurement wants a NATS server without TLS: nats://host:port".to_owned())
-                    .into())
-            }
-            _ => Ok(None),
-        }
+/// Acknowledgements that the client alone awaits at once: more do not make it faster.
+const WINDOW: usize = 4_096;
+
+/// A server, seen from outside.
+pub(crate) async fn open(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
+    Ok(Box::new(Ground { witness: Witness::connect(url, destination).await?, url: url.to_owned() }))
+}
+
+struct Ground {
+    witness: Witness,
+    url: String,
+}
+
+#[async_trait]
+impl Yard for Ground {
+    fn sink(&self) -> Map<String, Value> {
+        Map::from_iter([("type".to_owned(), "nats".into()), ("url".to_owned(), self.url.as_str().into())])
     }
 
-    async fn connect(url: &str) -> anyhow::Result<Self> {
+    async fn clear(&mut self, window: Option<Duration>) -> YardResult<()> {
+        self.witness.fresh_stream(window).await
+    }
+
+    async fn count(&mut self) -> YardResult<u64> {
+        self.witness.messages().await
+    }
+
+    async fn read_all(&mut self, seen: &mut (dyn FnMut(Uuid) + Send)) -> YardResult<()> {
+        self.witness.read_all(seen).await
+    }
+
+    async fn follow(self: Box<Self>, arrived: Arrived) -> YardResult<Task<()>> {
+        self.witness.follow(arrived).await
+    }
+
+    async fn client_alone(&mut self, messages: &[Message]) -> YardResult<Duration> {
+        let client = async_nats::connect(&self.url).await.map_err(YardError::new)?;
+        let context = jetstream::ContextBuilder::new().max_ack_inflight(WINDOW).build(client);
+        let started = Instant::now();
+        let mut acknowledgements = FuturesUnordered::new();
+        for message in messages {
+            if acknowledgements.len() >= WINDOW {
+                let answer: Option<Result<_, _>> = acknowledgements.next().await;
+                answer.transpose().map_err(YardError::new)?;
+            }
+            let mut headers = async_nats::HeaderMap::new();
+            message.each_header(|name, value| headers.insert(name, value));
+            headers.insert(async_nats::header::NATS_MESSAGE_ID, message.id());
+            let payload = message.payload.clone().unwrap_or_default();
+            let sent = context.publish_with_headers(message.destination.clone(), headers, payload).await;
+            acknowledgements.push(sent.map_err(YardError::new)?.into_future());
+        }
+        while let Some(answer) = acknowledgements.next().await {
+            answer.map_err(YardError::new)?;
+        }
+        Ok(started.elapsed())
+    }
+
+    async fn remove(&mut self) -> YardResult<()> {
+        self.witness.delete_stream().await
+    }
+
+    fn evidence(&self) -> &'static str {
+        "every message's Nats-Msg-Id read from the stream"
+    }
+}
+
+/// Somebody else's word for what is missing.
+trait Because<T> {
+    fn because(self, what: &str) -> YardResult<T>;
+}
+
+impl<T, E: std::fmt::Display> Because<T> for Result<T, E> {
+    fn because(self, what: &str) -> YardResult<T> {
+        self.map_err(|error| YardError(format!("{what}: {error}")))
+    }
+}
+
+fn bad<T>(what: impl Into<String>) -> YardResult<T> {
+    Err(YardError(what.into()))
+}
+
+impl Witness {
+    async fn connect(url: &str, destination: &str) -> YardResult<Self> {
         let first = url.split(',').next().unwrap_or_default();
         let address = first.trim_start_matches("nats://").trim_end_matches('/');
         let address = if address.contains(':') { address.to_owned() } else { format!("{address}:4222") };
-        let stream =
-            TcpStream::connect(&address).await.with_context(|| format!("cannot reach {}", scrub(first)))?;
-        stream.set_nodelay(true)?;
+        let stream = TcpStream::connect(&address).await.because("cannot reach the NATS server")?;
+        stream.set_nodelay(true).map_err(YardError::new)?;
         let (reader, writer) = stream.into_split();
         let inbox = format!("_INBOX.{}", Uuid::now_v7().simple());
-        let mut witness =
-            Self { reader: BufReader::with_capacity(1 << 18, reader), writer, inbox, requests: 0 };
-        timeout(PATIENCE, witness.greet()).await.context("the NATS server does not answer")??;
+        let reader = BufReader::with_capacity(1 << 18, reader);
+        let mut witness = Self { reader, writer, inbox, destination: destination.to_owned(), requests: 0 };
+        timeout(PATIENCE, witness.greet()).await.because("the NATS server does not answer")??;
         Ok(witness)
     }
 
-    async fn greet(&mut self) -> anyhow::Result<()> {
+    async fn greet(&mut self) -> YardResult<()> {
         let line = self.line().await?;
-        let info: Value =
-            serde_json::from_str(line.strip_prefix("INFO ").context("this is no NATS server")?)?;
+        let info: Value = serde_json::from_str(
+            line.strip_prefix("INFO ").ok_or_else(|| YardError::new("this is no NATS server"))?,
+        )?;
         if info["tls_required"] == true || info["auth_required"] == true {
-            bail!("the NATS server wants TLS or a login, which a measurement does not have: use an open one");
+            return bad(
+                "the NATS server wants TLS or a login, which a measurement does not have: use an open one",
+            );
         }
         let options = json!({
             "verbose": false, "pedantic": false, "headers": true, "no_responders": true, "lang": "posthaste",
@@ -95,24 +169,27 @@ impl Witness {
         Ok(())
     }
 
-    async fn line(&mut self) -> anyhow::Result<String> {
+    async fn line(&mut self) -> YardResult<String> {
         let mut line = String::new();
         if self.reader.read_line(&mut line).await? == 0 {
-            bail!("the NATS server closed the connection");
+            return bad("the NATS server closed the connection");
         }
         if line.starts_with("-ERR") {
-            bail!("the NATS server says {}", line.trim_end());
+            return bad(format!("the NATS server says {}", line.trim_end()));
         }
         Ok(line.trim_end().to_owned())
     }
 
     /// The next message. Pings are answered on the way.
-    async fn frame(&mut self) -> anyhow::Result<Frame> {
+    async fn frame(&mut self) -> YardResult<Frame> {
         loop {
             let line = self.line().await?;
             let words: Vec<&str> = line.split(' ').collect();
             let size = |n: usize| {
-                words.get(n).and_then(|word| word.parse::<usize>().ok()).context("a message without a size")
+                words
+                    .get(n)
+                    .and_then(|word| word.parse::<usize>().ok())
+                    .ok_or_else(|| YardError::new("a message without a size"))
             };
             match words[0] {
                 "PING" => self.writer.write_all(b"PONG\r\n").await?,
@@ -133,7 +210,7 @@ impl Witness {
     }
 
     /// A message's bytes and the line end after them.
-    async fn bytes(&mut self, size: usize) -> anyhow::Result<Vec<u8>> {
+    async fn bytes(&mut self, size: usize) -> YardResult<Vec<u8>> {
         let mut bytes = vec![0; size + 2];
         self.reader.read_exact(&mut bytes).await?;
         bytes.truncate(size);
@@ -141,7 +218,7 @@ impl Witness {
     }
 
     /// Asks for something. Answers with the subject that replies come to.
-    async fn ask(&mut self, subject: &str, body: &str) -> anyhow::Result<String> {
+    async fn ask(&mut self, subject: &str, body: &str) -> YardResult<String> {
         self.requests += 1;
         let reply = format!("{}.{}", self.inbox, self.requests);
         let text = format!("PUB {subject} {reply} {}\r\n{body}\r\n", body.len());
@@ -150,27 +227,27 @@ impl Witness {
     }
 
     /// Calls JetStream's API.
-    async fn call(&mut self, subject: &str, body: &Value) -> anyhow::Result<Value> {
+    async fn call(&mut self, subject: &str, body: &Value) -> YardResult<Value> {
         let reply = self.ask(&format!("$JS.API.{subject}"), &body.to_string()).await?;
         let answer = async {
             loop {
                 let frame = self.frame().await?;
                 if frame.subject == reply {
-                    return anyhow::Ok(frame);
+                    return Ok::<_, YardError>(frame);
                 }
             }
         };
-        let frame = timeout(PATIENCE, answer).await.context("the NATS server does not answer")??;
+        let frame = timeout(PATIENCE, answer).await.because("the NATS server does not answer")??;
         if frame.headers.starts_with("NATS/1.0 503") {
-            bail!("the NATS server has no JetStream: start it with -js");
+            return bad("the NATS server has no JetStream: start it with -js");
         }
         Ok(serde_json::from_slice(&frame.payload)?)
     }
 
     /// An empty stream on files, with this window for duplicates or the usual one of two minutes.
-    pub(super) async fn fresh_stream(&mut self, window: Option<Duration>) -> anyhow::Result<()> {
+    async fn fresh_stream(&mut self, window: Option<Duration>) -> YardResult<()> {
         let mut config = json!({
-            "name": STREAM, "description": MARK, "subjects": [TOPIC], "storage": "file", "retention": "limits",
+            "name": STREAM, "description": MARK, "subjects": [&self.destination], "storage": "file", "retention": "limits",
             "num_replicas": 1, "max_consumers": -1, "max_msgs": -1, "max_bytes": -1,
         });
         if let Some(window) = window {
@@ -186,38 +263,40 @@ impl Witness {
             }
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
-        bail!("the new stream {STREAM} is not empty")
+        bad(format!("the new stream {STREAM} is not empty"))
     }
 
     /// Takes away what an earlier run or round has left.
-    async fn clear(&mut self) -> anyhow::Result<()> {
+    async fn clear(&mut self) -> YardResult<()> {
         let found = self.call(&format!("STREAM.INFO.{STREAM}"), &json!({})).await?;
         if !found["error"].is_null() {
             return Ok(());
         }
         if found["config"]["description"] != MARK {
-            bail!(Usage(format!(
+            return bad(format!(
                 "there is a stream {STREAM} that was not made by `posthaste bench`: rename it first"
-            )));
+            ));
         }
         self.delete_stream().await
     }
 
     /// Takes the stream away.
-    pub(super) async fn delete_stream(&mut self) -> anyhow::Result<()> {
+    async fn delete_stream(&mut self) -> YardResult<()> {
         checked(self.call(&format!("STREAM.DELETE.{STREAM}"), &json!({})).await?, "delete the stream")
             .map(drop)
     }
 
     /// How many messages the stream holds.
-    pub(super) async fn messages(&mut self) -> anyhow::Result<u64> {
+    async fn messages(&mut self) -> YardResult<u64> {
         let info =
             checked(self.call(&format!("STREAM.INFO.{STREAM}"), &json!({})).await?, "look at the stream")?;
-        info["state"]["messages"].as_u64().context("the stream does not say how many messages it has")
+        info["state"]["messages"]
+            .as_u64()
+            .ok_or_else(|| YardError::new("the stream does not say how many messages it has"))
     }
 
     /// Reads the whole stream in its order, headers only.
-    pub(super) async fn read_all(&mut self, seen: &mut Seen) -> anyhow::Result<()> {
+    async fn read_all(&mut self, seen: &mut (dyn FnMut(Uuid) + Send)) -> YardResult<()> {
         let mut left = self.messages().await?;
         let consumer = self.consumer(json!({ "deliver_policy": "all" })).await?;
         while left > 0 {
@@ -225,18 +304,18 @@ impl Witness {
             let body = json!({ "batch": wanted, "expires": PATIENCE.as_nanos() as u64 }).to_string();
             let reply = self.ask(&format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer}"), &body).await?;
             for _ in 0..wanted {
-                let frame = timeout(PATIENCE, self.frame()).await.context("the stream does not answer")??;
+                let frame = timeout(PATIENCE, self.frame()).await.because("the stream does not answer")??;
                 let Some(id) = frame.id() else {
-                    bail!("a message without an id came to {reply}: {}", frame.headers.trim())
+                    return bad(format!("a message without an id came to {reply}: {}", frame.headers.trim()));
                 };
-                seen.note(id);
+                seen(id);
             }
             left -= wanted;
         }
         Ok(())
     }
 
-    async fn consumer(&mut self, more: Value) -> anyhow::Result<String> {
+    async fn consumer(&mut self, more: Value) -> YardResult<String> {
         let mut config = json!({
             "ack_policy": "none", "headers_only": true, "mem_storage": true,
             "inactive_threshold": FORGET_AFTER.as_nanos() as u64,
@@ -246,14 +325,11 @@ impl Witness {
         }
         let body = json!({ "stream_name": STREAM, "config": config });
         let made = checked(self.call(&format!("CONSUMER.CREATE.{STREAM}"), &body).await?, "read the stream")?;
-        made["name"].as_str().map(str::to_owned).context("the consumer has no name")
+        made["name"].as_str().map(str::to_owned).ok_or_else(|| YardError::new("the consumer has no name"))
     }
 
     /// Calls `arrived` for every message that the stream stores from now on, until the task is dropped.
-    pub(super) async fn follow(
-        mut self,
-        mut arrived: impl FnMut(Uuid, Instant) + Send + 'static,
-    ) -> anyhow::Result<Task<()>> {
+    async fn follow(mut self, mut arrived: Arrived) -> YardResult<Task<()>> {
         // The server looks for somebody who listens on just this subject, not on a pattern that covers it.
         let deliver = format!("{}-new", self.inbox);
         self.writer.write_all(format!("SUB {deliver} 2\r\n").as_bytes()).await?;
@@ -276,9 +352,9 @@ impl Frame {
 }
 
 /// An answer, or the error in it.
-fn checked(answer: Value, what: &str) -> anyhow::Result<Value> {
+fn checked(answer: Value, what: &str) -> YardResult<Value> {
     match answer["error"]["description"].as_str() {
-        Some(error) => bail!("NATS: cannot {what}: {error}"),
+        Some(error) => bad(format!("NATS: cannot {what}: {error}")),
         None => Ok(answer),
     }
 }
