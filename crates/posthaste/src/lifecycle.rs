@@ -87,7 +87,9 @@ pub fn decide(
                 return Decision::Dead { attempts, class, failure };
             }
             let reason = if class == ErrorClass::Unknown { Reason::Unknown } else { Reason::Retry };
-            Decision::Defer { reason, attempts, delay: policy.delay(attempts, chance), class, failure }
+            // A broker that asks for more time than the policy gives gets it.
+            let delay = policy.delay(attempts, chance).max(failure.wait_at_least());
+            Decision::Defer { reason, attempts, delay, class, failure }
         }
     }
 }
@@ -129,6 +131,21 @@ mod tests {
             run(retry(), 14),
             Decision::Dead { attempts: 15, class: ErrorClass::Transient, .. }
         ));
+    }
+
+    #[test]
+    fn a_broker_that_asks_for_time_gets_it_and_no_more_than_an_hour() {
+        let asked = |seconds| {
+            let failure = Failure::of_event("x.busy", "busy");
+            let wait = Some(Duration::from_secs(seconds));
+            match run(Verdict::Retry(failure.with_retry_after(wait)), 4) {
+                Decision::Defer { delay, .. } => delay,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(asked(30), Duration::from_secs(30));
+        assert_eq!(asked(0), RetryPolicy::default().base(5), "a lower bound, no upper one");
+        assert_eq!(asked(u64::MAX), Duration::from_secs(3_600));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An event encoded for one broker. It exists only at this edge.
 #[derive(Debug)]
@@ -92,7 +93,14 @@ pub struct Failure {
     pub message: String,
     /// Whose fault it is.
     pub scope: Scope,
+    /// Not before this long from now, where the broker said so. A lower bound, and bounded itself
+    /// ([`RETRY_AFTER_MAX`]).
+    pub retry_after: Option<Duration>,
 }
+
+/// The longest wait that a broker can ask for. It is a stranger's word: without a bound one wrong header
+/// would put a destination to sleep for years. Asked again after this time, it can say it again.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 /// Whose fault a failure is. Only an event's own fault spends one of its attempts (F50).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,17 +116,30 @@ pub enum Scope {
 impl Failure {
     /// A failure that is the event's own fault.
     pub fn of_event(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), scope: Scope::Event }
+        Self { code: code.into(), message: message.into(), scope: Scope::Event, retry_after: None }
     }
 
     /// A failure of one destination.
     pub fn of_destination(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), scope: Scope::Destination }
+        Self { code: code.into(), message: message.into(), scope: Scope::Destination, retry_after: None }
     }
 
     /// A failure of the whole sink.
     pub fn of_sink(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), scope: Scope::Sink }
+        Self { code: code.into(), message: message.into(), scope: Scope::Sink, retry_after: None }
+    }
+
+    /// The same, not to be tried again before this long from now.
+    #[must_use]
+    pub fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
+        self.retry_after = wait.map(|wait| wait.min(RETRY_AFTER_MAX));
+        self
+    }
+
+    /// How long the broker asked to be left alone; zero if it did not.
+    #[must_use]
+    pub fn wait_at_least(&self) -> Duration {
+        self.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX)
     }
 }
 

@@ -33,7 +33,7 @@ impl FaultySink {
     }
 
     fn failure(&self, code: &'static str) -> Failure {
-        Failure { code: code.into(), message: "failed on purpose".to_owned(), scope: self.scope }
+        Failure { scope: self.scope, ..Failure::of_event(code, "failed on purpose") }
     }
 }
 

@@ -68,12 +68,24 @@ impl Breaker {
         self.state = State::Open { until: now + self.pause };
     }
 
+    /// Stays open at least this long from now: the broker asked for it. The pause after the next failure does
+    /// not grow by it.
+    pub(crate) fn wait_at_least(&mut self, now: Instant, wait: Duration) {
+        if let State::Open { until } = &mut self.state {
+            *until = (*until).max(now + wait);
+        }
+    }
+
     /// When a probe is due, if it waits for one.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         match self.state {
             State::Open { until } => Some(until),
             State::Closed | State::Probing => None,
         }
+    }
+
+    pub(crate) fn is_probing(&self) -> bool {
+        self.state == State::Probing
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -112,5 +124,22 @@ mod tests {
         assert_eq!(breaker.wakes_at(), Some(start + max));
         breaker.succeed();
         assert_eq!(breaker.passage(start), Passage::Free);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stays_open_as_long_as_it_was_asked_to() {
+        let (initial, max) = (Duration::from_millis(100), Duration::from_millis(300));
+        let (start, asked) = (Instant::now(), Duration::from_secs(30));
+        let mut breaker = Breaker::opened(start, initial);
+        breaker.wait_at_least(start, asked);
+        breaker.wait_at_least(start, Duration::ZERO);
+        assert_eq!(breaker.passage(start + max), Passage::Shut);
+        assert_eq!(breaker.passage(start + asked), Passage::Probe);
+        breaker.probe();
+        breaker.fail(start + asked, initial, max);
+        assert_eq!(breaker.wakes_at(), Some(start + asked + Duration::from_millis(200)));
+        breaker.succeed();
+        breaker.wait_at_least(start, asked);
+        assert_eq!(breaker.passage(start), Passage::Free, "a closed one has nobody to wait for");
     }
 }
