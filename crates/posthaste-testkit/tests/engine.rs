@@ -303,3 +303,70 @@ async fn g3_a_call_that_is_answered_at_once_is_heard_first() {
     assert_eq!(of_key, key);
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
+
+/// Takes all but one destination at once. That one never answers: a call that holds something for it comes back after
+/// the sink's delivery timeout.
+#[derive(Default)]
+struct Hole {
+    /// When each event was taken.
+    arrived: Mutex<Vec<(i64, Instant)>>,
+    fails_once: Mutex<Option<i64>>,
+}
+
+#[async_trait::async_trait]
+impl Sink for Hole {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max: None }
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
+        let judge = |message: &Message| {
+            let seq = message.stored.seq;
+            if message.destination == "hole" {
+                return Verdict::Unknown(Failure::of_destination("test.silent", "no answer"));
+            }
+            if self.fails_once.lock().expect("no panic").take_if(|failing| *failing == seq).is_some() {
+                return Verdict::Retry(Failure::of_event("test.no", "not this time"));
+            }
+            self.arrived.lock().expect("no panic").push((seq, Instant::now()));
+            Verdict::Delivered
+        };
+        let verdicts = messages.iter().map(judge).collect();
+        if messages.iter().any(|message| message.destination == "hole") {
+            tokio::time::sleep(Duration::from_secs(8)).await; // pace: virtual time
+        }
+        verdicts
+    }
+}
+
+/// F30: a destination that never answers costs the others nothing: not while its first events run into the timeout, and
+/// not while it is probed.
+#[tokio::test(start_paused = true)]
+async fn f30_a_destination_that_never_answers_costs_the_others_nothing() {
+    let (database, sink) = (MemoryDatabase::new(), Arc::new(Hole::default()));
+    let relay = launch_with(RelaySettings::default(), &Process::default(), database.store(), &sink);
+    let mut appended = Vec::new();
+    for n in 0..600 {
+        database.append_now(Event::new("hole", "x").with_key(format!("hole-{n}")));
+        appended
+            .push((database.append_now(Event::new("live", "x").with_key(format!("k{n}"))), Instant::now()));
+        tokio::time::sleep(Duration::from_millis(50)).await; // pace: virtual time
+    }
+    let arrived = || sink.arrived.lock().expect("no panic").clone();
+    eventually("all live ones arrive", WAIT, || async { (arrived().len() == 600).then_some(()) }).await;
+    let late = |(seq, at): &(i64, Instant)| {
+        let taken = arrived().iter().find(|(other, _)| other == seq).map(|(_, at)| *at);
+        taken.is_none_or(|taken| taken.duration_since(*at) > Duration::from_millis(400)).then_some(*seq)
+    };
+    let late: Vec<i64> = appended.iter().filter_map(late).collect();
+    assert!(late.is_empty(), "{} of 600 were late: {late:?}", late.len());
+    // A retry of another destination does not wait for a probe either.
+    let failing = database.append_now(Event::new("live", "x").with_key("again"));
+    *sink.fails_once.lock().expect("no panic") = Some(failing);
+    let started = Instant::now();
+    let retried = || async { arrived().iter().any(|(seq, _)| *seq == failing).then_some(()) };
+    eventually("it is retried", WAIT, retried).await;
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(database.dead("s").is_empty(), "F50");
+    relay.drain().await;
+}

@@ -7,9 +7,11 @@
 pub mod chain;
 mod null;
 mod stdout;
+mod vetted;
 
 pub use null::NullSink;
 pub use stdout::StdoutSink;
+pub use vetted::Vetted;
 
 use crate::envelope::{self, Envelope};
 use crate::event::StoredEvent;
@@ -165,6 +167,10 @@ pub struct Capabilities {
     /// Largest payload the broker takes, where it is known.
     pub payload_bytes_max: Option<usize>,
 }
+
+/// Name of the check whether an acknowledged event can be lost. A sink makes it for each destination that it is
+/// asked about and can see.
+pub const DURABILITY: &str = "durability";
 
 /// One remark of a sink about its broker, for `posthaste doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

@@ -2,7 +2,8 @@
 //!
 //! One batch at a time, small, in calls of their own: a hundred thousand failing events cost fresh ones
 //! nothing (F51). While a destination's breaker is open its events are left out; when it is time to
-//! probe, one of them is asked for by name.
+//! probe, one of them is asked for by name. A probe may take as long as a publish does; others do not wait
+//! for it: its row is left out with its destination, and what is behind it in its key is not due.
 
 use super::breaker::Passage;
 use super::lane::{Lane, alive};
@@ -21,7 +22,8 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 impl Lane {
     pub(super) fn may_look(&self, now: Instant) -> bool {
         // A settlement on its way, or to be tried again, may hold what the last look found.
-        let busy = self.looking.is_some() || self.window.has_due() || self.settlement.is_some();
+        let unsettled = self.window.has_outcome() || self.settlement.is_some();
+        let busy = self.looking.is_some() || unsettled || self.window.due_in_hand() > self.probes_in_hand();
         !busy && self.is_open() && self.may_fetch(now)
     }
 
@@ -49,6 +51,12 @@ impl Lane {
         self.probing_destination = probe;
         let lease = Arc::clone(&self.lease);
         self.looking = Some(spawn("due", async move { lease.due(query).await }));
+    }
+
+    /// Probes of destinations that have not come back: one event each. It may say too few, when something
+    /// else was heard of the destination meanwhile; then a look waits for the probe.
+    fn probes_in_hand(&self) -> usize {
+        self.destinations.values().filter(|breaker| breaker.is_probing()).count()
     }
 
     fn destination_to_probe(&self, now: Instant) -> Option<String> {

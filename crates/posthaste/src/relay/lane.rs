@@ -11,6 +11,7 @@
 //! bytes, calls by `calls_in_flight`, one read, one look at the deferred and one settlement at a time.
 
 use super::breaker::{Breaker, Passage};
+use super::calls::Calls;
 use super::pace::{Pace, RateLimit};
 use super::publish::Returned;
 use super::settings::RelaySettings;
@@ -134,6 +135,10 @@ pub(crate) struct Lane {
     /// Events still to be settled before a careful lane goes back to normal.
     pub(super) careful_left: usize,
     pub(super) calls: FuturesUnordered<BoxFuture<'static, Returned>>,
+    /// What is known of them.
+    pub(super) begun: Calls,
+    /// Whether a destination's breaker opened since waiting events were looked at.
+    pub(super) closed_anew: bool,
     /// A call that was answered at once. It is handled before another one starts, and before those that wait.
     pub(super) answered: Option<Returned>,
     pub(super) reading: Option<Task<Result<Page, StoreError>>>,
@@ -242,6 +247,8 @@ impl Lane {
             rate: None,
             pace: Pace::new(),
             calls: FuturesUnordered::new(),
+            begun: Calls::default(),
+            closed_anew: false,
             answered: None,
             reading: None,
             last_read: 0,
@@ -399,6 +406,9 @@ impl Lane {
         breakers.filter_map(Breaker::wakes_at).filter(|at| *at > now).for_each(&mut sooner);
         if let Some(rate) = self.rate.as_ref().filter(|_| self.window.has_waiting()) {
             sooner(rate.next_at().max(now + Duration::from_millis(1)));
+        }
+        if let Some(at) = self.begun.next_slow() {
+            sooner(at);
         }
         // Whatever was due in the past has been looked at in this turn: never spin.
         timer.max(now + Duration::from_micros(200))

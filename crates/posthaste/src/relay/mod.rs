@@ -9,6 +9,7 @@
 //! sink and lane has its own cursor, its own window, its own breaker.
 
 mod breaker;
+mod calls;
 mod due;
 mod lane;
 mod pace;

@@ -34,21 +34,38 @@ pub(super) struct Returned {
 impl Lane {
     pub(super) fn start_publish(&mut self) {
         self.hold_blocked();
+        self.put_aside_closed();
+        self.begun.notice(Instant::now());
         loop {
             let now = Instant::now();
             let most = self.may_publish(now);
             if most == 0 {
                 return;
             }
-            let mut batch = self.window.take_due(most.min(self.settings.due_events_max), self.ordering);
-            if batch.is_empty() {
-                batch = self.window.take_batch(most, self.ordering);
-            }
-            if batch.is_empty() {
-                return;
-            }
-            self.call(batch, now);
+            let Some((batch, is_trial)) = self.next_batch(most) else { return };
+            self.call(batch, is_trial, now);
         }
+    }
+
+    /// The next call's events, and whether they go to one suspect alone.
+    fn next_batch(&mut self, most: usize) -> Option<(Vec<Pending>, bool)> {
+        let due = self.window.take_due(most.min(self.settings.due_events_max), self.ordering);
+        if !due.is_empty() {
+            return Some((due, false));
+        }
+        if !self.begun.has_suspects() {
+            let batch = self.window.take_batch(most, self.ordering, None);
+            return (!batch.is_empty()).then_some((batch, false));
+        }
+        let suspects = self.begun.suspects();
+        let batch = self.window.take_batch(most, self.ordering, Some(&|name| !suspects.contains(name)));
+        if !batch.is_empty() {
+            return Some((batch, false));
+        }
+        let mut trials = self.begun.to_try().into_iter().map(|suspect| {
+            (self.window.take_batch(most, self.ordering, Some(&|name| name == suspect)), true)
+        });
+        trials.find(|(batch, _)| !batch.is_empty())
     }
 
     /// How many events the next call may hold: 0 while the breaker is open, the lease is too short, the
@@ -58,7 +75,7 @@ impl Lane {
         if self.answered.is_some() {
             return 0;
         }
-        if self.calls.len() >= self.settings.calls_in_flight || !self.is_trusted(now) || !self.is_open() {
+        if !self.begun.has_room(self.settings.calls_in_flight) || !self.is_trusted(now) || !self.is_open() {
             return 0;
         }
         let most = match self.passage(now) {
@@ -74,7 +91,7 @@ impl Lane {
         }
     }
 
-    fn call(&mut self, batch: Vec<Pending>, now: Instant) {
+    fn call(&mut self, batch: Vec<Pending>, is_trial: bool, now: Instant) {
         if self.passage(now) == Passage::Probe {
             self.breaker.probe();
             self.metrics.breaker.set(self.breaker.level());
@@ -88,6 +105,7 @@ impl Lane {
         let (one_hand, trust) = (Arc::clone(&self.context.one_hand), self.trusted_until());
         let timeout = self.settings.publish_timeout();
         let number = self.window.start_call();
+        self.begun.begin(number, now, &batch, is_trial);
         let call = async move {
             let (metas, messages): (Vec<_>, Vec<Message>) =
                 batch.into_iter().map(|p| ((p.origin, p.index, p.attempts, p.route), p.message)).unzip();
@@ -157,6 +175,7 @@ impl Lane {
         let Returned { call, batch, mut verdicts, took } = returned;
         self.metrics.publish.record(took.as_secs_f64());
         self.window.returned(call, &batch, self.ordering);
+        self.begun.end(call);
         // A sink that answers too little is treated as one that did not answer for the rest.
         verdicts.resize(
             batch.len(),
@@ -167,7 +186,7 @@ impl Lane {
         let answered =
             verdicts.iter().any(|verdict| matches!(scope(verdict), Some(Scope::Event | Scope::Destination)));
         for (pending, verdict) in batch.into_iter().zip(verdicts) {
-            if !self.destinations.is_empty() {
+            if !self.destinations.is_empty() || self.begun.has_suspects() {
                 self.hear_of_destination(&pending.message.destination, &verdict);
             }
             if verdict == Verdict::Delivered {
@@ -273,6 +292,9 @@ impl Lane {
     fn hear_of_destination(&mut self, destination: &str, verdict: &Verdict) {
         let initial = Duration::from_millis(self.settings.breaker_initial_ms);
         let max = Duration::from_millis(self.settings.breaker_max_ms);
+        if *verdict != Verdict::Held {
+            self.begun.clear(destination);
+        }
         match scope(verdict) {
             Some(Scope::Event) => drop(self.destinations.remove(destination)),
             // Whatever the verdict makes of the event, a probe that met the outage again is over.
@@ -289,18 +311,42 @@ impl Lane {
         let initial = Duration::from_millis(self.settings.breaker_initial_ms);
         let max = Duration::from_millis(self.settings.breaker_max_ms);
         if let Some(breaker) = self.destinations.get_mut(destination) {
-            return breaker.fail(now, initial, max);
+            breaker.fail(now, initial, max);
+            return breaker.wait_at_least(now, failure.wait_at_least());
         }
         tracing::warn!(
             lane = %self.lease.id(), destination, code = %failure.code, error = %failure.message,
             "destination out of reach: its events wait, no attempt is counted"
         );
         if self.destinations.len() >= DESTINATIONS_MAX
-            && let Some(other) = self.destinations.keys().next().cloned()
+            && let Some(other) = self
+                .destinations
+                .iter()
+                .find(|(_, breaker)| !breaker.is_probing())
+                .map(|(name, _)| name.clone())
         {
             self.destinations.remove(&other);
         }
-        self.destinations.insert(destination.to_owned(), Breaker::opened(now, initial));
+        let mut breaker = Breaker::opened(now, initial);
+        breaker.wait_at_least(now, failure.wait_at_least());
+        self.destinations.insert(destination.to_owned(), breaker);
+        self.closed_anew = true;
+    }
+
+    /// Puts events aside that were read before their destination's breaker opened.
+    fn put_aside_closed(&mut self) {
+        if !std::mem::take(&mut self.closed_anew) {
+            return;
+        }
+        let closed = &self.destinations;
+        for pending in self.window.take_waiting(|pending| closed.contains_key(&pending.message.destination)) {
+            let due = in_turn(&pending.message);
+            let destination = pending.message.destination.clone();
+            let deferral = self.waiting(&pending.route, destination, Reason::Outage, due);
+            self.window.defer(pending, deferral);
+        }
+        // Behind those that hold their key.
+        self.hold_blocked();
     }
 
     /// An event that a drained shutdown leaves behind in a page that must be settled.

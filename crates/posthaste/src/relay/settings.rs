@@ -33,7 +33,8 @@ pub struct RelaySettings {
     pub drain_timeout_ms: u64,
     /// Pause between two sweeps (retention) of an outbox.
     pub sweep_interval_ms: u64,
-    /// Publish calls in flight for a lane, at most.
+    /// Publish calls in flight for a lane, at most. One that is not back after 250 ms no longer counts: it waits for
+    /// something that the others do not need.
     pub calls_in_flight: usize,
     /// Deferred events tried at once, at most: retries never starve fresh events.
     pub due_events_max: usize,

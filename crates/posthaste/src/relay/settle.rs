@@ -44,14 +44,14 @@ impl Lane {
     fn gather(&mut self, now: Instant) -> bool {
         let Some(freed) = self.window.settleable() else { return false };
         let pressing = self.is_draining()
-            || self.window.has_due()
+            || self.window.has_outcome()
             || self.is_filling(freed)
             || self.window.bytes() * 2 >= self.settings.max_unsettled_bytes
             || matches!(self.care, Care::OneByOne { .. });
         if !pressing && now < self.next_settle {
             return false;
         }
-        let idle = freed == 0 && !self.window.has_due();
+        let idle = freed == 0 && !self.window.has_outcome();
         let pause = if idle { IDLE_SETTLE } else { Duration::from_millis(self.settings.settle_interval_ms) };
         self.next_settle = now + pause;
         self.careful_left = self.careful_left.saturating_sub(freed);

@@ -78,6 +78,9 @@ pub(crate) struct Window {
     outcome: Settlement,
 }
 
+/// Which destinations a call may go to; all of them if there is none.
+pub(crate) type Wanted<'a> = Option<&'a dyn Fn(&str) -> bool>;
+
 /// A page about to be decided.
 pub(crate) struct Arrival {
     pub(crate) number: u64,
@@ -139,25 +142,32 @@ impl Window {
     /// Takes out waiting events whose key was blocked after they were read: an earlier one of it failed,
     /// so they must not be published from here any more.
     pub(crate) fn take_blocked(&mut self) -> Vec<Pending> {
-        let mut blocked = Vec::new();
         if !std::mem::take(&mut self.blocked_anew) {
-            return blocked;
+            return Vec::new();
         }
-        let keys = &self.blocked;
-        let is_blocked =
-            |pending: &Pending| pending.message.order_key().is_some_and(|key| keys.contains_key(key));
-        for page in self.pages.iter_mut().filter(|page| page.waiting.iter().any(is_blocked)) {
-            let waiting = std::mem::take(&mut page.waiting);
-            let (held, free): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_blocked);
-            page.waiting = free.into();
-            blocked.extend(held);
-        }
+        let keys = std::mem::take(&mut self.blocked);
+        let blocked = self
+            .take_waiting(|pending| pending.message.order_key().is_some_and(|key| keys.contains_key(key)));
+        self.blocked = keys;
         blocked
     }
 
+    /// Takes out waiting events.
+    pub(crate) fn take_waiting(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let mut taken = Vec::new();
+        for page in self.pages.iter_mut().filter(|page| page.waiting.iter().any(&wanted)) {
+            let waiting = std::mem::take(&mut page.waiting);
+            let (out, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(&wanted);
+            page.waiting = rest.into();
+            taken.extend(out);
+        }
+        taken
+    }
+
     /// Takes the next events to publish, in order, skipping keys that must wait. Deferred events have
-    /// their own calls, so that they never starve fresh ones.
-    pub(crate) fn take_batch(&mut self, most: usize, ordering: Ordering) -> Vec<Pending> {
+    /// their own calls, so that they never starve fresh ones. `wanted` chooses destinations; what follows in the
+    /// key of one that is not wanted waits too.
+    pub(crate) fn take_batch(&mut self, most: usize, ordering: Ordering, wanted: Wanted<'_>) -> Vec<Pending> {
         let mut batch = Vec::new();
         let mut passed_over = FxHashSet::default();
         for page in &mut self.pages {
@@ -167,13 +177,18 @@ impl Window {
             if page.waiting.is_empty() {
                 continue;
             }
-            let free = ordering == Ordering::Overlap && self.shy.is_empty();
+            let free = ordering == Ordering::Overlap && self.shy.is_empty() && wanted.is_none();
             if free && batch.is_empty() && page.waiting.len() <= most {
                 batch = std::mem::take(&mut page.waiting).into();
                 continue;
             }
             let mut rest = VecDeque::new();
             while let Some(pending) = page.waiting.pop_front() {
+                if wanted.is_some_and(|wanted| !wanted(&pending.message.destination)) {
+                    passed_over.extend(pending.message.order_key().map(str::to_owned));
+                    rest.push_back(pending);
+                    continue;
+                }
                 let taken =
                     batch.len() < most && may_go(&pending, ordering, &self.busy, &self.shy, &mut passed_over);
                 if taken { batch.push(pending) } else { rest.push_back(pending) }
@@ -248,7 +263,12 @@ impl Window {
     }
 
     pub(crate) fn has_due(&self) -> bool {
-        !self.due.is_empty() || self.due_in_flight > 0 || self.has_outcome()
+        self.due_in_hand() > 0 || self.has_outcome()
+    }
+
+    /// Deferred events that wait to be published or are with the sink.
+    pub(crate) fn due_in_hand(&self) -> usize {
+        self.due.len() + self.due_in_flight
     }
 
     pub(crate) fn add_due(&mut self, pending: Vec<Pending>) {
@@ -367,7 +387,8 @@ impl Window {
         }
     }
 
-    fn has_outcome(&self) -> bool {
+    /// Whether a deferred event is decided.
+    pub(crate) fn has_outcome(&self) -> bool {
         !self.outcome.delivered.is_empty() || !self.outcome.again.is_empty() || !self.outcome.died.is_empty()
     }
 
