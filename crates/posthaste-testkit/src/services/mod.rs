@@ -24,12 +24,14 @@
 mod certs;
 mod dir;
 mod guard;
+mod kafka;
 mod nats;
 mod pgbouncer;
 mod port;
 mod postgres;
 mod process;
 mod proxy;
+mod redis;
 mod shared;
 mod skip;
 mod tree;
@@ -38,11 +40,16 @@ mod url;
 use std::path::{Path, PathBuf};
 
 pub use certs::{Certs, Pair};
+pub use kafka::{
+    Kafka, KafkaOptions, Node as KafkaNode, Partition as KafkaPartition, Record as KafkaRecord,
+    Right as KafkaRight, Security as KafkaSecurity,
+};
 pub use nats::{Nats, NatsOptions};
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::{Postgres, PostgresOptions, Version};
 pub use proxy::Proxy;
+pub use redis::{Redis, RedisCluster, RedisOptions, RedisSentinel};
 pub use shared::{SharedPostgres, TestDatabase, shared};
 pub use skip::{require, skip};
 pub use url::{with_addr, with_database, with_user};

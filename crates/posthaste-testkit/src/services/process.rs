@@ -10,7 +10,7 @@ use std::{
     fs::OpenOptions,
     io,
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -114,6 +114,11 @@ impl Process {
         }
     }
 
+    /// What the server writes from its last launch on, for [`logged`].
+    pub(super) fn log(&self) -> (PathBuf, u64) {
+        (self.dir.join("log"), self.log_from)
+    }
+
     /// The running child's pid.
     pub(super) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
@@ -195,6 +200,13 @@ impl Drop for Process {
             std::thread::sleep(PACE); // pace
         }
     }
+}
+
+/// Whether a line with `text` was written to the log.
+pub(super) fn logged((log, from): &(PathBuf, u64), text: &str) -> bool {
+    let log = std::fs::read(log).unwrap_or_default();
+    let from = usize::try_from(*from).unwrap_or(0).min(log.len());
+    String::from_utf8_lossy(&log[from..]).contains(text)
 }
 
 /// Looks every few milliseconds of real time whether `done`, for at most `patience`. The test's own clock may be

@@ -1,0 +1,199 @@
+import java.io.*;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.*;
+import java.util.concurrent.*;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.*;
+import org.apache.kafka.common.acl.*;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.resource.*;
+import org.apache.kafka.common.serialization.*;
+
+/**
+ * Apache Kafka's own tools and client behind a line protocol, so that a test pays for one JVM and not for one a question.
+ *
+ * A request is one line: the client's properties, the command, its arguments, each in hexadecimal, separated by spaces.
+ * The answer is any number of rows of the same form, each after "+ ", and then "." or, when the command failed, "! " and
+ * what Kafka said. The process ends with its standard input, so it cannot outlive the test process.
+ */
+public class Console {
+  private static final Map<String, Admin> ADMINS = new HashMap<>();
+  private static final Map<String, Producer<byte[], byte[]>> PRODUCERS = new HashMap<>();
+  private static PrintStream answers;
+
+  public static void main(String[] none) throws Exception {
+    answers = new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.US_ASCII);
+    System.setOut(System.err); // what the tools print belongs to the log
+    BlockingQueue<String> requests = new LinkedBlockingQueue<>();
+    new Thread(() -> read(requests)).start();
+    while (true) {
+      String[] fields = requests.take().split(" ", -1);
+      for (int i = 0; i < fields.length; i++) fields[i] = text(fields[i]);
+      try {
+        obey(fields[0], fields[1], Arrays.copyOfRange(fields, 2, fields.length));
+        answers.println(".");
+      } catch (Exception error) {
+        answers.println("! " + hex(said(error)));
+      }
+      answers.flush();
+    }
+  }
+
+  /** On a thread of its own, so that the end of the input is seen whatever a command waits for. */
+  private static void read(BlockingQueue<String> requests) {
+    try (Scanner lines = new Scanner(System.in, StandardCharsets.US_ASCII)) {
+      while (lines.hasNextLine()) requests.add(lines.nextLine());
+    }
+    Runtime.getRuntime().halt(0); // no client is closed in an orderly way: their brokers may be gone
+  }
+
+  private static String said(Throwable error) {
+    while (error instanceof ExecutionException && error.getCause() != null) error = error.getCause();
+    StringBuilder text = new StringBuilder();
+    for (Throwable at = error; at != null; at = at.getCause()) text.append(at == error ? "" : ": ").append(at);
+    return text.toString();
+  }
+
+  private static void obey(String client, String command, String[] a) throws Exception {
+    switch (command) {
+      case "format" -> format(a);
+      case "create" -> create(client, a[0], Integer.parseInt(a[1]), Short.parseShort(a[2]), Arrays.asList(a).subList(3, a.length));
+      case "partitions" -> admin(client).createPartitions(Map.of(a[0], NewPartitions.increaseTo(Integer.parseInt(a[1])))).all().get();
+      case "delete" -> admin(client).deleteTopics(List.of(a[0])).all().get();
+      case "configure" -> configure(client, a[0], Arrays.asList(a).subList(1, a.length));
+      case "describe" -> describe(client, a[0]);
+      case "produce" -> produce(client, a[0], a[1], a[2]);
+      case "dump" -> dump(client, a[0]);
+      case "allow" -> admin(client).createAcls(List.of(new AclBinding(pattern(a), entry(a)))).all().get();
+      case "revoke" -> admin(client).deleteAcls(List.of(new AclBinding(pattern(a), entry(a)).toFilter())).all().get();
+      case "scram" -> scram(client, a[0], a[1]);
+      default -> throw new IllegalArgumentException(command);
+    }
+  }
+
+  private static void format(String[] arguments) {
+    ByteArrayOutputStream said = new ByteArrayOutputStream();
+    if (kafka.tools.StorageTool.execute(arguments, new PrintStream(said)) != 0) throw new IllegalStateException(said.toString());
+  }
+
+  private static void create(String client, String topic, int partitions, short replicas, List<String> settings) throws Exception {
+    Map<String, String> configs = new HashMap<>();
+    for (String setting : settings) configs.put(setting.split("=", 2)[0], setting.split("=", 2)[1]);
+    admin(client).createTopics(List.of(new NewTopic(topic, partitions, replicas).configs(configs))).all().get();
+    // Answered by the controller; the brokers learn of it a moment later.
+    for (int known = 0; known != partitions; ) {
+      try {
+        known = (int) partitionsOf(client, topic).stream().filter(p -> p.leader() != null && p.isr().size() == replicas).count();
+      } catch (ExecutionException unknown) {
+        if (!(unknown.getCause() instanceof org.apache.kafka.common.errors.UnknownTopicOrPartitionException)) throw unknown;
+      }
+      Thread.sleep(10); // pace
+    }
+  }
+
+  private static void configure(String client, String topic, List<String> settings) throws Exception {
+    List<AlterConfigOp> changes = new ArrayList<>();
+    for (String setting : settings)
+      changes.add(new AlterConfigOp(new ConfigEntry(setting.split("=", 2)[0], setting.split("=", 2)[1]), AlterConfigOp.OpType.SET));
+    ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+    admin(client).incrementalAlterConfigs(Map.of(resource, changes)).all().get();
+    for (boolean seen = false; !seen; ) {
+      Config now = admin(client).describeConfigs(List.of(resource)).all().get().get(resource);
+      seen = settings.stream().allMatch(setting -> now.get(setting.split("=", 2)[0]).value().equals(setting.split("=", 2)[1]));
+      Thread.sleep(10); // pace
+    }
+  }
+
+  private static void describe(String client, String topic) throws Exception {
+    for (TopicPartitionInfo partition : partitionsOf(client, topic)) {
+      String isr = String.join(",", partition.isr().stream().map(Node::idString).toList());
+      row(partition.partition(), partition.leader() == null ? -1 : partition.leader().id(), isr);
+    }
+  }
+
+  private static List<TopicPartitionInfo> partitionsOf(String client, String topic) throws Exception {
+    return admin(client).describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions();
+  }
+
+  private static void produce(String client, String topic, String key, String value) throws Exception {
+    byte[] bytes = key.isEmpty() ? null : key.getBytes(StandardCharsets.UTF_8);
+    ProducerRecord<byte[], byte[]> sent = new ProducerRecord<>(topic, bytes, value.getBytes(StandardCharsets.UTF_8));
+    RecordMetadata at = producer(client).send(sent).get();
+    row(at.partition(), at.offset());
+  }
+
+  /** Everything that is in the topic at this moment: partition, offset, time, key, value, and name and value of each header. */
+  private static void dump(String client, String topic) throws Exception {
+    try (Consumer<byte[], byte[]> consumer = new KafkaConsumer<>(properties(client), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+      List<TopicPartition> all = consumer.partitionsFor(topic).stream().map(p -> new TopicPartition(topic, p.partition())).toList();
+      consumer.assign(all);
+      consumer.seekToBeginning(all);
+      Map<TopicPartition, Long> ends = consumer.endOffsets(all);
+      while (all.stream().anyMatch(partition -> consumer.position(partition) < ends.get(partition))) {
+        for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(200))) {
+          List<Object> fields = new ArrayList<>();
+          Collections.addAll(fields, record.partition(), record.offset(), record.timestamp(), record.key(), record.value());
+          for (Header header : record.headers()) Collections.addAll(fields, header.key(), header.value());
+          row(fields.toArray());
+        }
+      }
+    }
+  }
+
+  /** PRINCIPAL OPERATION TYPE NAME LITERAL|PREFIXED */
+  private static ResourcePattern pattern(String[] a) {
+    return new ResourcePattern(ResourceType.fromString(a[2]), a[3], PatternType.fromString(a[4]));
+  }
+
+  private static AccessControlEntry entry(String[] a) {
+    return new AccessControlEntry(a[0], "*", AclOperation.fromString(a[1]), AclPermissionType.ALLOW);
+  }
+
+  private static void scram(String client, String user, String password) throws Exception {
+    List<UserScramCredentialAlteration> changes = new ArrayList<>();
+    for (ScramMechanism mechanism : List.of(ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512))
+      changes.add(new UserScramCredentialUpsertion(user, new ScramCredentialInfo(mechanism, 4096), password));
+    admin(client).alterUserScramCredentials(changes).all().get();
+  }
+
+  private static Properties properties(String client) throws IOException {
+    Properties properties = new Properties();
+    properties.load(new StringReader(client));
+    return properties;
+  }
+
+  private static Admin admin(String client) throws IOException {
+    if (!ADMINS.containsKey(client)) ADMINS.put(client, Admin.create(properties(client)));
+    return ADMINS.get(client);
+  }
+
+  private static Producer<byte[], byte[]> producer(String client) throws IOException {
+    if (!PRODUCERS.containsKey(client))
+      PRODUCERS.put(client, new KafkaProducer<>(properties(client), new ByteArraySerializer(), new ByteArraySerializer()));
+    return PRODUCERS.get(client);
+  }
+
+  /** A field is text, a number, bytes, or null, which is "-". */
+  private static void row(Object... fields) {
+    StringBuilder line = new StringBuilder("+");
+    for (Object field : fields) {
+      line.append(' ');
+      if (field == null) line.append('-');
+      else if (field instanceof byte[] bytes) line.append(HexFormat.of().formatHex(bytes));
+      else line.append(hex(field.toString()));
+    }
+    answers.println(line);
+  }
+
+  private static String hex(String text) {
+    return HexFormat.of().formatHex(text.getBytes(StandardCharsets.UTF_8));
+  }
+
+  private static String text(String hex) {
+    return new String(HexFormat.of().parseHex(hex), StandardCharsets.UTF_8);
+  }
+}
