@@ -9,16 +9,17 @@ import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.*;
 import org.apache.kafka.common.acl.*;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.resource.*;
 import org.apache.kafka.common.serialization.*;
 
 /**
- * Apache Kafka's own tools and client behind a line protocol, so that a test pays for one JVM and not for one a question.
+ * Apache Kafka's own tools and client behind a line protocol: a test pays for one JVM and not for one a question.
  *
  * A request is one line: the client's properties, the command, its arguments, each in hexadecimal, separated by spaces.
- * The answer is any number of rows of the same form, each after "+ ", and then "." or, when the command failed, "! " and
- * what Kafka said. The process ends with its standard input, so it cannot outlive the test process.
+ * The answer is any number of rows of the same form, each after "+ ", and then "." or, when the command failed, "! "
+ * and what Kafka said. The process ends with its standard input, so it cannot outlive the test process.
  */
 public class Console {
   private static final Map<String, Admin> ADMINS = new HashMap<>();
@@ -61,10 +62,10 @@ public class Console {
   private static void obey(String client, String command, String[] a) throws Exception {
     switch (command) {
       case "format" -> format(a);
-      case "create" -> create(client, a[0], Integer.parseInt(a[1]), Short.parseShort(a[2]), Arrays.asList(a).subList(3, a.length));
-      case "partitions" -> admin(client).createPartitions(Map.of(a[0], NewPartitions.increaseTo(Integer.parseInt(a[1])))).all().get();
+      case "create" -> create(client, a[0], Integer.parseInt(a[1]), Short.parseShort(a[2]), settings(a, 3));
+      case "partitions" -> grow(client, a[0], Integer.parseInt(a[1]));
       case "delete" -> admin(client).deleteTopics(List.of(a[0])).all().get();
-      case "configure" -> configure(client, a[0], Arrays.asList(a).subList(1, a.length));
+      case "configure" -> configure(client, a[0], settings(a, 1));
       case "describe" -> describe(client, a[0]);
       case "produce" -> produce(client, a[0], a[1], a[2]);
       case "dump" -> dump(client, a[0]);
@@ -75,37 +76,57 @@ public class Console {
     }
   }
 
+  /** The arguments from that one on, each "name=value". */
+  private static Map<String, String> settings(String[] arguments, int from) {
+    Map<String, String> settings = new HashMap<>();
+    for (int i = from; i < arguments.length; i++) {
+      String[] parts = arguments[i].split("=", 2);
+      settings.put(parts[0], parts[1]);
+    }
+    return settings;
+  }
+
   private static void format(String[] arguments) {
     ByteArrayOutputStream said = new ByteArrayOutputStream();
-    if (kafka.tools.StorageTool.execute(arguments, new PrintStream(said)) != 0) throw new IllegalStateException(said.toString());
+    int status = kafka.tools.StorageTool.execute(arguments, new PrintStream(said));
+    if (status != 0) throw new IllegalStateException(said.toString());
   }
 
-  private static void create(String client, String topic, int partitions, short replicas, List<String> settings) throws Exception {
-    Map<String, String> configs = new HashMap<>();
-    for (String setting : settings) configs.put(setting.split("=", 2)[0], setting.split("=", 2)[1]);
-    admin(client).createTopics(List.of(new NewTopic(topic, partitions, replicas).configs(configs))).all().get();
+  private static void create(String client, String topic, int partitions, short replicas, Map<String, String> settings)
+      throws Exception {
+    NewTopic created = new NewTopic(topic, partitions, replicas).configs(settings);
+    admin(client).createTopics(List.of(created)).all().get();
     // Answered by the controller; the brokers learn of it a moment later.
-    for (int known = 0; known != partitions; ) {
-      try {
-        known = (int) partitionsOf(client, topic).stream().filter(p -> p.leader() != null && p.isr().size() == replicas).count();
-      } catch (ExecutionException unknown) {
-        if (!(unknown.getCause() instanceof org.apache.kafka.common.errors.UnknownTopicOrPartitionException)) throw unknown;
-      }
-      Thread.sleep(10); // pace
+    while (inSync(client, topic, replicas) != partitions) Thread.sleep(10); // pace
+  }
+
+  /** How many partitions have a leader and that many replicas in sync. */
+  private static long inSync(String client, String topic, int replicas) throws Exception {
+    try {
+      return partitionsOf(client, topic).stream()
+          .filter(partition -> partition.leader() != null && partition.isr().size() == replicas).count();
+    } catch (ExecutionException unknown) {
+      if (unknown.getCause() instanceof UnknownTopicOrPartitionException) return 0;
+      throw unknown;
     }
   }
 
-  private static void configure(String client, String topic, List<String> settings) throws Exception {
+  private static void grow(String client, String topic, int partitions) throws Exception {
+    admin(client).createPartitions(Map.of(topic, NewPartitions.increaseTo(partitions))).all().get();
+  }
+
+  private static void configure(String client, String topic, Map<String, String> settings) throws Exception {
     List<AlterConfigOp> changes = new ArrayList<>();
-    for (String setting : settings)
-      changes.add(new AlterConfigOp(new ConfigEntry(setting.split("=", 2)[0], setting.split("=", 2)[1]), AlterConfigOp.OpType.SET));
+    settings.forEach((name, value) ->
+        changes.add(new AlterConfigOp(new ConfigEntry(name, value), AlterConfigOp.OpType.SET)));
     ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
     admin(client).incrementalAlterConfigs(Map.of(resource, changes)).all().get();
-    for (boolean seen = false; !seen; ) {
-      Config now = admin(client).describeConfigs(List.of(resource)).all().get().get(resource);
-      seen = settings.stream().allMatch(setting -> now.get(setting.split("=", 2)[0]).value().equals(setting.split("=", 2)[1]));
-      Thread.sleep(10); // pace
-    }
+    while (!shows(client, resource, settings)) Thread.sleep(10); // pace
+  }
+
+  private static boolean shows(String client, ConfigResource resource, Map<String, String> settings) throws Exception {
+    Config now = admin(client).describeConfigs(List.of(resource)).all().get().get(resource);
+    return settings.entrySet().stream().allMatch(e -> now.get(e.getKey()).value().equals(e.getValue()));
   }
 
   private static void describe(String client, String topic) throws Exception {
@@ -126,22 +147,25 @@ public class Console {
     row(at.partition(), at.offset());
   }
 
-  /** Everything that is in the topic at this moment: partition, offset, time, key, value, and name and value of each header. */
+  /** All that is in the topic now: partition, offset, time, key, value, and name and value of each header. */
   private static void dump(String client, String topic) throws Exception {
-    try (Consumer<byte[], byte[]> consumer = new KafkaConsumer<>(properties(client), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-      List<TopicPartition> all = consumer.partitionsFor(topic).stream().map(p -> new TopicPartition(topic, p.partition())).toList();
+    try (Consumer<byte[], byte[]> consumer =
+        new KafkaConsumer<>(properties(client), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+      List<TopicPartition> all =
+          consumer.partitionsFor(topic).stream().map(p -> new TopicPartition(topic, p.partition())).toList();
       consumer.assign(all);
       consumer.seekToBeginning(all);
       Map<TopicPartition, Long> ends = consumer.endOffsets(all);
-      while (all.stream().anyMatch(partition -> consumer.position(partition) < ends.get(partition))) {
-        for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(200))) {
-          List<Object> fields = new ArrayList<>();
-          Collections.addAll(fields, record.partition(), record.offset(), record.timestamp(), record.key(), record.value());
-          for (Header header : record.headers()) Collections.addAll(fields, header.key(), header.value());
-          row(fields.toArray());
-        }
-      }
+      while (all.stream().anyMatch(partition -> consumer.position(partition) < ends.get(partition)))
+        consumer.poll(Duration.ofMillis(200)).forEach(Console::record);
     }
+  }
+
+  private static void record(ConsumerRecord<byte[], byte[]> record) {
+    List<Object> fields = new ArrayList<>();
+    Collections.addAll(fields, record.partition(), record.offset(), record.timestamp(), record.key(), record.value());
+    for (Header header : record.headers()) Collections.addAll(fields, header.key(), header.value());
+    row(fields.toArray());
   }
 
   /** PRINCIPAL OPERATION TYPE NAME LITERAL|PREFIXED */
@@ -154,10 +178,11 @@ public class Console {
   }
 
   private static void scram(String client, String user, String password) throws Exception {
-    List<UserScramCredentialAlteration> changes = new ArrayList<>();
-    for (ScramMechanism mechanism : List.of(ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512))
-      changes.add(new UserScramCredentialUpsertion(user, new ScramCredentialInfo(mechanism, 4096), password));
-    admin(client).alterUserScramCredentials(changes).all().get();
+    // Two requests: one must not name a user twice.
+    for (ScramMechanism mechanism : List.of(ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)) {
+      var change = new UserScramCredentialUpsertion(user, new ScramCredentialInfo(mechanism, 4096), password);
+      admin(client).alterUserScramCredentials(List.of(change)).all().get();
+    }
   }
 
   private static Properties properties(String client) throws IOException {
@@ -172,8 +197,10 @@ public class Console {
   }
 
   private static Producer<byte[], byte[]> producer(String client) throws IOException {
-    if (!PRODUCERS.containsKey(client))
-      PRODUCERS.put(client, new KafkaProducer<>(properties(client), new ByteArraySerializer(), new ByteArraySerializer()));
+    if (!PRODUCERS.containsKey(client)) {
+      ByteArraySerializer bytes = new ByteArraySerializer();
+      PRODUCERS.put(client, new KafkaProducer<>(properties(client), bytes, bytes));
+    }
     return PRODUCERS.get(client);
   }
 

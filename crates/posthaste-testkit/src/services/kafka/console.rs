@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 use super::{SERVICE, java::Java};
 use crate::services::ServiceError;
 
+/// Enough for a dump of some 100 MB, which it passes on as it reads.
+const HEAP_MB: u32 = 128;
 /// Kafka's own clients give up after a minute at the latest.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -34,13 +36,12 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// Starts it; it answers as soon as it is compiled. What it has to say about itself goes to a file in `dir`.
+    /// Starts it. What it has to say about itself goes to a file in `dir`.
     pub(super) fn start(java: &Java, dir: &Path) -> std::io::Result<Self> {
-        let source = dir.join("Console.java");
-        std::fs::write(&source, include_str!("Console.java"))?;
+        java.compile()?;
         let mut child = Command::new(java.program())
-            .args(java.args(dir, 128))
-            .arg(source)
+            .args(java.args(dir, HEAP_MB))
+            .arg("Console")
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

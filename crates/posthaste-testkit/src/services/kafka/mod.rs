@@ -4,8 +4,8 @@
 //! one JVM with Kafka's own tools and Java client (`Console.java`): it formats the storage, creates topics, ACLs and
 //! SCRAM users, and [`dump`](Kafka::dump)s a topic. So what our own client has written is judged by another client.
 //!
-//! Besides the listeners of the options there is always a plaintext one, [`bootstrap`](Kafka::bootstrap), for the brokers
-//! among themselves and for the test. Whoever comes that way has no name (`User:ANONYMOUS`), and with
+//! Besides the listeners of the options there is always a plaintext one, [`bootstrap`](Kafka::bootstrap), for the
+//! brokers among themselves and for the test. Whoever comes that way has no name (`User:ANONYMOUS`), and with
 //! [`KafkaOptions::authorizer`] that one may do everything.
 //!
 //! A broker tells its clients where to connect to, so a fault proxy in front of it has to be known to it before it
