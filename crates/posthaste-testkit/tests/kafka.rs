@@ -1,7 +1,9 @@
 //! Kafka as a service of the tests: that it starts, dies, comes back with its records, and lets in whom it should.
 
 use std::{
+    io::{BufRead, BufReader},
     path::Path,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -169,6 +171,48 @@ async fn a_proxied_listener_can_be_cut() {
     assert!(refused.contains("TimeoutException"), "{refused}");
     proxy.pass().await;
     until(async || kafka.produce(&way, "t", "", "3").await.is_ok()).await;
+}
+
+/// In a process of its own, started by the test below.
+#[tokio::test]
+async fn child_with_kafka() {
+    if std::env::var_os("POSTHASTE_TEST_CHILD").is_none() {
+        return;
+    }
+    let kafka = require_service!(Kafka::start(&KafkaOptions::default()).await, println!("KAFKA missing"));
+    println!("KAFKA {}", kafka.node(1).pid().expect("it runs"));
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn kafka_and_its_console_end_with_a_killed_test_process() {
+    let mut child = Command::new(std::env::current_exe().expect("this binary"))
+        .args(["child_with_kafka", "--exact", "--nocapture", "--test-threads=1"])
+        .env("POSTHASTE_TEST_CHILD", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this binary starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let pid = lines.find_map(|line| line.split_once("KAFKA ").map(|(_, pid)| pid.to_owned()));
+    let pid = pid.expect("the child names its server");
+    let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    child.kill().expect("killed");
+    child.wait().expect("it ends");
+    if pid == "missing" {
+        let (service, why) = ("kafka".to_owned(), "its child said so".to_owned());
+        require_service!(Err::<(), _>(ServiceError::Missing { service, why }));
+    }
+    let configuration = command.split('\0').find_map(|word| word.strip_prefix("-Dlog4j2.configurationFile="));
+    let dir = Path::new(configuration.expect("a logger")).parent().expect("a directory");
+    until(async || !dir.exists() && running_in(dir) == 0).await;
+}
+
+/// Processes whose command names the directory: the node's and the console's.
+fn running_in(dir: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let commands =
+        processes.filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok());
+    commands.filter(|command| command.contains(&dir.display().to_string())).count()
 }
 
 type Properties = Vec<(&'static str, String)>;
