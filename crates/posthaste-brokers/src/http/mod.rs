@@ -1,1 +1,93 @@
 //! HTTP: webhooks.
+//!
+//! An event becomes a `POST` whose body is the payload, signed as
+//! [Standard Webhooks](https://www.standardwebhooks.com) asks for: `webhook-id` is the event's id,
+//! `webhook-timestamp` the second of this attempt, and `webhook-signature` holds one signature for each
+//! secret, so that a secret can be changed without a moment at which nobody's is valid (F47).
+//! `Idempotency-Key` is the event's id once more, for receivers that know that header. The method is not an
+//! option: a webhook is a `POST`, and whatever else a receiver wants is an adapter's work, not an outbox's.
+//!
+//! # Where to
+//!
+//! With `url`, a destination is a **path below it**: `https://shop.example/hooks` and the destination
+//! `orders.placed` make `https://shop.example/hooks/orders.placed`; the destination `/` is the URL itself.
+//! A destination is text, not URL syntax: `?`, `#` and `%` are encoded, `..` is refused, so whatever an
+//! event's header puts into a template, host and path above it stay what the configuration says.
+//!
+//! Without `url`, a destination is a **whole URL**, for services that deliver to their customers
+//! (`destination = "{header:webhook_url}"`). Which of the two it is never depends on the destination's text.
+//! Credentials need `url`: with whole URLs they would go to whoever the event names.
+//!
+//! # Whom we talk to
+//!
+//! A URL that others choose is a way into our own network (SSRF, F47). So addresses that are not public are
+//! refused unless `allow_private` or `allow_networks` opens them; `guard` looks at the very addresses that
+//! are connected to, so a name that changes its mind between two look-ups gains nothing. Redirects are not
+//! followed. Proxies of the environment are not used: behind a proxy nobody here sees the address.
+//!
+//! # Headers
+//!
+//! Ours and the event's own travel as they are. HTTP carries printable ASCII and trims white space, so any
+//! other value is percent-encoded (`%` too), and its name is listed in `posthaste-encoded`: nothing is lost
+//! and nothing is ambiguous. Refusing such events was the alternative, and a dead letter for a key in
+//! Cyrillic. A header of the event's whose name means something to HTTP itself (`host`, `authorization`,
+//! `webhook-signature` and their like) travels as `x-event-NAME`. A tombstone is an empty body with
+//! `posthaste-tombstone: true`.
+//!
+//! # How it is built
+//!
+//! Here are the options; `address` makes URLs of destinations; `guard` looks at addresses; `kit` holds
+//! client and secrets and reads their files again when they change; `headers` and `sign` dress a request;
+//! `hosts` has the slots of each host; `sink` is a call, one in flight for each key, and `deliver` one
+//! request of it; `verdict` is the table below in code; `examine` looks at receivers for `posthaste doctor`.
+//!
+//! # What an answer is worth
+//!
+//! 2xx is the receiver's promise, and nobody can look behind it. Receivers should answer when they have
+//! stored the event, and drop ids that they know: an attempt without an answer is repeated.
+//!
+//! # Verdicts
+//!
+//! Each host is another party, so nearly everything is its destination's affair and nothing the sink's.
+//! `statuses` changes rows: `reject`, `retry` (an attempt of the event), `wait` (an outage of the
+//! destination, no attempt is counted). `Retry-After` is a lower bound for both, up to an hour.
+//!
+//! | what happened | verdict | scope | code |
+//! |---|---|---|---|
+//! | 2xx | `Delivered` | | |
+//! | 400, 410, 413, 414, 415, 422, 431 | `Rejected` | event | `http.STATUS` |
+//! | 408, 429, 502, 503, 504, 507, 520 to 530 | `Retry` | destination | `http.STATUS` |
+//! | 401, 402, 403, 404, 405, 407, 421, 451: set up wrongly, here or there | `Retry` | destination | `http.STATUS` |
+//! | 3xx: redirects are not followed; the URL must be corrected | `Retry` | destination | `http.STATUS` |
+//! | 409, 425, 500, every other status | `Retry` | event | `http.STATUS` |
+//! | no answer in time, after the request was handed to the connection | `Unknown` | destination | `http.timeout` |
+//! | connection lost without an answer, or an answer that is not HTTP | `Unknown` | destination | `http.connection_lost` |
+//! | no address, connection refused or not made in time | `Retry` | destination | `http.unreachable` |
+//! | TLS refused: authority, name, expiry, client certificate | `Retry` | destination | `http.tls` |
+//! | the address is not public | `Retry` | destination | `http.private_address` |
+//! | not tried, the host has just failed for others | `Retry` | destination | as theirs |
+//! | not tried in time: other messages had all slots | `Held` | | |
+//! | the destination makes no URL, or one without TLS where it is required | `Rejected` | event | `http.bad_url` |
+//! | a header that HTTP cannot carry | `Rejected` | event | `http.bad_header` |
+//! | the sink was closed | `Retry` | sink | `http.closed` |
+//!
+//! Why 500 is the event's and 503 the destination's: a handler that stumbles over one event answers 500 for
+//! ever. As an outage it would close its destination for all others, and no attempt would ever be spent on
+//! finding out. A receiver whose 500 means "down" gets `statuses = { 500 = "wait" }`.
+
+mod address;
+mod config;
+mod deliver;
+mod examine;
+mod guard;
+mod headers;
+mod hosts;
+mod kit;
+mod sign;
+mod sink;
+mod verdict;
+
+pub use config::HttpConfig;
+pub use examine::CHECKS;
+pub use sink::HttpSink;
+pub use verdict::OnStatus;

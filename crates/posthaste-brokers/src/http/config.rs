@@ -1,0 +1,353 @@
+//! The options of an HTTP sink.
+
+use super::address::Addresses;
+use super::guard::Guard;
+use super::headers;
+use super::sign::Signer;
+use super::verdict::{OnStatus, Statuses};
+use crate::secret::read_text;
+use crate::tls::Files;
+use crate::{BuildError, Secret, Urls};
+use base64::Engine;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
+/// silent receiver means.
+const DELIVERY_TIMEOUT_MS: u64 = 8_000;
+/// Of all hosts together. Each may be a connection: well below the usual limit of 1,024 open files.
+const MAX_IN_FLIGHT: usize = 256;
+const MAX_IN_FLIGHT_LIMIT: usize = 16_384;
+/// A receiver is somebody's web server: 32 at once keep a quick one busy (at 10 ms an answer 3,200 events a
+/// second) and do not look like an attack to a slow one.
+const MAX_IN_FLIGHT_PER_HOST: usize = 32;
+
+/// Options of an HTTP sink.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HttpConfig {
+    /// Where destinations are paths below: `https://shop.example/hooks`. Without it a destination is a
+    /// whole URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub url: Option<Urls>,
+    /// How long a message may take from the call to the answer.
+    #[serde(default = "delivery_timeout_ms")]
+    pub delivery_timeout_ms: u64,
+    /// Requests of all calls together that wait for their answer.
+    #[serde(default = "max_in_flight")]
+    pub max_in_flight: usize,
+    /// The same to one host (scheme, name and port).
+    #[serde(default = "max_in_flight_per_host")]
+    pub max_in_flight_per_host: usize,
+    /// Secrets that requests are signed with, `whsec_` and base64. Each of them signs: while one is being
+    /// replaced, the old one and the new one are here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
+    pub secrets: Vec<Secret>,
+    /// A file with such secrets, one a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets_file: Option<PathBuf>,
+    /// A token for `Authorization: Bearer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub token: Option<Secret>,
+    /// A file with the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// User name for `Authorization: Basic`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub password: Option<Secret>,
+    /// A file with the user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+    /// More headers of every request. Values are secret.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, String>"))]
+    pub headers: BTreeMap<String, Secret>,
+    /// What answers mean, where it is not what the table says: a status (`404`) or a class (`5xx`), and
+    /// `reject`, `retry` or `wait`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub statuses: BTreeMap<String, OnStatus>,
+    /// The authority that signed the receivers' certificates, instead of those of the system (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// Our own certificate (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert_file: Option<PathBuf>,
+    /// Its key (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// Refuse `http://`. Naming one of the three files says the same.
+    #[serde(default)]
+    pub require_tls: bool,
+    /// Deliver to addresses that are not public too.
+    #[serde(default)]
+    pub allow_private: bool,
+    /// Networks that may be delivered to though they are not public: `10.1.0.0/16`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_networks: Vec<String>,
+}
+
+fn delivery_timeout_ms() -> u64 {
+    DELIVERY_TIMEOUT_MS
+}
+
+fn max_in_flight() -> usize {
+    MAX_IN_FLIGHT
+}
+
+fn max_in_flight_per_host() -> usize {
+    MAX_IN_FLIGHT_PER_HOST
+}
+
+/// What the words say, ready for use.
+#[derive(Debug)]
+pub(super) struct Words {
+    pub(super) addresses: Addresses,
+    pub(super) guard: Guard,
+    pub(super) statuses: Statuses,
+}
+
+/// What lies in files.
+pub(super) struct Keys {
+    pub(super) signer: Signer,
+    /// Credentials and fixed headers.
+    pub(super) headers: HeaderMap,
+    /// Texts that must never be shown, though a receiver may echo them.
+    pub(super) hidden: Vec<String>,
+}
+
+impl HttpConfig {
+    /// A sink for paths below this URL, with every default.
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self { url: Some(Urls::new(url)), ..Self::for_whole_urls() }
+    }
+
+    /// A sink whose destinations are whole URLs, with every default.
+    #[must_use]
+    pub fn for_whole_urls() -> Self {
+        Self {
+            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
+            max_in_flight: MAX_IN_FLIGHT,
+            max_in_flight_per_host: MAX_IN_FLIGHT_PER_HOST,
+            ..Self::default()
+        }
+    }
+
+    /// Checks what can be checked without a receiver.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        self.check_words()?;
+        self.keys()?;
+        self.tls().client_config().map(drop)
+    }
+
+    /// Checks what can be checked without a receiver and without the files it names.
+    pub(crate) fn check_words(&self) -> Result<(), BuildError> {
+        self.words().map(drop)
+    }
+
+    pub(super) fn words(&self) -> Result<Words, BuildError> {
+        if !(100..=600_000).contains(&self.delivery_timeout_ms) {
+            return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
+        }
+        let bounds =
+            [("max_in_flight", self.max_in_flight), ("max_in_flight_per_host", self.max_in_flight_per_host)];
+        for (option, value) in bounds {
+            if !(1..=MAX_IN_FLIGHT_LIMIT).contains(&value) {
+                let why = format!("must be between 1 and {MAX_IN_FLIGHT_LIMIT}");
+                return Err(BuildError::option(option, why));
+            }
+        }
+        self.check_credentials()?;
+        self.fixed_headers()?;
+        Ok(Words {
+            addresses: Addresses::new(self.url.as_ref(), self.wants_tls())?,
+            guard: Guard::new(self.allow_private, &self.allow_networks)?,
+            statuses: Statuses::new(&self.statuses)?,
+        })
+    }
+
+    fn check_credentials(&self) -> Result<(), BuildError> {
+        let given_password = self.password.is_some() || self.password_file.is_some();
+        let given_token = self.token.is_some() || self.token_file.is_some();
+        let refuse = |option, why: &str| Err(BuildError::option(option, why));
+        if self.user.is_some() != given_password {
+            return refuse("user", "user and password (or password_file) belong together");
+        }
+        if self.user.is_some() && given_token {
+            return refuse("user", "only one of user and token can be used");
+        }
+        let own = self.headers.keys().any(|name| name.eq_ignore_ascii_case(AUTHORIZATION.as_str()));
+        if own && (self.user.is_some() || given_token) {
+            return refuse("headers", "authorization is given twice");
+        }
+        if self.url.is_none() && (self.user.is_some() || given_token || !self.headers.is_empty()) {
+            return refuse(
+                "url",
+                "token, user and headers need it: without url a destination names the host, and they would be sent to whoever that is",
+            );
+        }
+        Ok(())
+    }
+
+    fn fixed_headers(&self) -> Result<HeaderMap, BuildError> {
+        let bad = |name: &str, why| BuildError::option("headers", format!("{name:?} {why}"));
+        let mut fixed = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let legal =
+                HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(name, "is no header name"))?;
+            if headers::is_ours(legal.as_str()) && legal != AUTHORIZATION {
+                return Err(bad(name, "is written by Posthaste itself"));
+            }
+            let value = secret_value(value.expose()).ok_or_else(|| bad(name, "has an illegal value"))?;
+            fixed.insert(legal, value);
+        }
+        Ok(fixed)
+    }
+
+    /// Reads secrets, wherever they lie.
+    pub(super) fn keys(&self) -> Result<Keys, BuildError> {
+        let secrets = self.read_secrets()?;
+        let mut headers = self.fixed_headers()?;
+        let mut hidden: Vec<String> = secrets.iter().map(|secret| secret.expose().to_owned()).collect();
+        hidden.extend(self.headers.values().map(|value| value.expose().to_owned()));
+        if let Some((option, text, secret)) = self.authorization()? {
+            let value = secret_value(&text)
+                .ok_or_else(|| BuildError::option(option, "holds characters that no header can carry"))?;
+            headers.insert(AUTHORIZATION, value);
+            hidden.extend([text.split_once(' ').map_or(text.clone(), |(_, rest)| rest.to_owned()), secret]);
+        }
+        hidden.retain(|text| !text.is_empty());
+        // A secret that holds another one is hidden first.
+        hidden.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        Ok(Keys { signer: Signer::new(&secrets)?, headers, hidden })
+    }
+
+    fn read_secrets(&self) -> Result<Vec<Secret>, BuildError> {
+        let Some(path) = &self.secrets_file else { return Ok(self.secrets.clone()) };
+        if !self.secrets.is_empty() {
+            let why = "secrets are given twice, in the configuration and as a file";
+            return Err(BuildError::option("secrets_file", why));
+        }
+        let text = read_text("secrets_file", path)?;
+        let secrets: Vec<_> =
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new).collect();
+        // An empty file is one that is being written: unsigned requests are never what it means.
+        if secrets.is_empty() {
+            return Err(BuildError::file("secrets_file", path, "there is no secret in it"));
+        }
+        Ok(secrets)
+    }
+
+    /// The value of `Authorization`, which option it comes from, and the secret in it.
+    fn authorization(&self) -> Result<Option<(&'static str, String, String)>, BuildError> {
+        if let Some(token) = Secret::read(self.token.as_ref(), self.token_file.as_ref(), "token_file")? {
+            let token = token.expose();
+            return Ok(Some(("token", format!("Bearer {token}"), token.to_owned())));
+        }
+        let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
+        let (Some(user), Some(password)) = (&self.user, password) else { return Ok(None) };
+        let pair = format!("{user}:{}", password.expose());
+        let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
+        Ok(Some(("user", format!("Basic {encoded}"), password.expose().to_owned())))
+    }
+
+    /// The files that hold secrets.
+    pub(super) fn secret_files(&self) -> [Option<&PathBuf>; 3] {
+        [self.secrets_file.as_ref(), self.token_file.as_ref(), self.password_file.as_ref()]
+    }
+
+    /// Whether requests are signed.
+    pub(super) fn signs(&self) -> bool {
+        !self.secrets.is_empty() || self.secrets_file.is_some()
+    }
+
+    /// Whether a secret goes over the wire as it is.
+    pub(super) fn sends_secret(&self) -> bool {
+        self.user.is_some() || self.token.is_some() || self.token_file.is_some() || !self.headers.is_empty()
+    }
+
+    pub(super) fn wants_tls(&self) -> bool {
+        self.require_tls || self.tls().any()
+    }
+
+    pub(super) fn tls(&self) -> Files<'_> {
+        Files { ca: self.ca_file.as_ref(), certificate: self.cert_file.as_ref(), key: self.key_file.as_ref() }
+    }
+
+    pub(super) fn delivery_timeout(&self) -> Duration {
+        Duration::from_millis(self.delivery_timeout_ms)
+    }
+}
+
+/// A header's value that the client does not print.
+fn secret_value(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(config: &HttpConfig) -> &'static str {
+        config.check().expect_err("refused").option_name()
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let good = HttpConfig::new("https://h.example/in");
+        assert!(good.check().is_ok() && HttpConfig::for_whole_urls().check().is_ok());
+        let token = Some(Secret::new("t"));
+        let header = |name: &str| BTreeMap::from([(name.to_owned(), Secret::new("v"))]);
+        let rows = [
+            (HttpConfig { delivery_timeout_ms: 1, ..good.clone() }, "delivery_timeout_ms"),
+            (HttpConfig { max_in_flight: 0, ..good.clone() }, "max_in_flight"),
+            (HttpConfig { max_in_flight_per_host: 0, ..good.clone() }, "max_in_flight_per_host"),
+            (HttpConfig { user: Some("u".into()), ..good.clone() }, "user"),
+            (HttpConfig { password: token.clone(), ..good.clone() }, "user"),
+            (HttpConfig { token: Some(Secret::new("a\nb")), ..good.clone() }, "token"),
+            (HttpConfig { headers: header("bad name"), ..good.clone() }, "headers"),
+            (HttpConfig { headers: header("webhook-id"), ..good.clone() }, "headers"),
+            (
+                HttpConfig { headers: header("Authorization"), token: token.clone(), ..good.clone() },
+                "headers",
+            ),
+            (HttpConfig { token, ..HttpConfig::for_whole_urls() }, "url"),
+            (HttpConfig { headers: header("x-key"), ..HttpConfig::for_whole_urls() }, "url"),
+            (HttpConfig { secrets: vec![Secret::new("whsec_???")], ..good.clone() }, "secrets"),
+            (HttpConfig { allow_networks: vec!["10.0.0.0/33".into()], ..good.clone() }, "allow_networks"),
+            (HttpConfig { key_file: Some("/nonexistent".into()), ..good.clone() }, "cert_file"),
+            (HttpConfig { secrets_file: Some("/nonexistent".into()), ..good }, "secrets_file"),
+        ];
+        for (config, option) in rows {
+            assert_eq!(refused(&config), option, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_show_nowhere() {
+        let config = HttpConfig {
+            secrets: vec![Secret::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")],
+            user: Some("shop".into()),
+            password: Some(Secret::new("hunter2")),
+            headers: BTreeMap::from([("x-api-key".to_owned(), Secret::new("hunter3"))]),
+            ..HttpConfig::new("https://u:hunter4@h.example")
+        };
+        let shown = format!("{config:?} {}", serde_json::to_string(&config).expect("serializes"));
+        assert!(!shown.contains("hunter") && !shown.contains("c2Vj"), "{shown}");
+        let error = config.check().expect_err("credentials in the URL").to_string();
+        assert!(!error.contains("hunter"), "{error}");
+    }
+}

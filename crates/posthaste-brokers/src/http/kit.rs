@@ -1,0 +1,173 @@
+//! What every request needs: the client, the secrets, the fixed headers; and their files, read again when
+//! they change.
+//!
+//! Files are looked at once a second at most, when something is published. A new certificate makes a new
+//! client: what is in flight ends on the old one. New secrets leave connections alone. A file that cannot be
+//! read, or a certificate without its new key, changes nothing: rotation takes a moment, and what worked
+//! until now works better than nothing. It is said in the log and by `posthaste doctor`.
+
+use super::config::{HttpConfig, Keys};
+use super::guard::{Guarded, Lookup};
+use crate::BuildError;
+use posthaste::sink::Verdict;
+use reqwest::Client;
+use reqwest::redirect::Policy;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+
+/// For name, TCP and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Shorter than the 5 s after which some servers (Node's among them) close an idle connection: a request
+/// that meets such a close has an unknown end.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// A connection of HTTP/2 carries all requests of a host. One that has died silently must be noticed before
+/// they all have timed out.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a request needs.
+pub(super) struct Kit {
+    pub(super) client: Client,
+    pub(super) keys: Keys,
+}
+
+/// Keeps the kit up to date.
+pub(super) struct Keeper {
+    config: HttpConfig,
+    pub(super) resolver: Guarded,
+    name: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None`: closed.
+    kit: Option<Arc<Kit>>,
+    tls_files: Vec<Stamp>,
+    secret_files: Vec<Stamp>,
+    looked: Instant,
+    trouble: Option<String>,
+}
+
+/// What changes when a file does: when it was written, its length, which file it is.
+type Stamp = Option<(SystemTime, u64, u64)>;
+
+fn stamps(files: [Option<&PathBuf>; 3]) -> Vec<Stamp> {
+    let stamp = |path: &PathBuf| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+    };
+    files.into_iter().map(|file| file.and_then(stamp)).collect()
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Keeper {
+    pub(super) fn start(
+        config: &HttpConfig,
+        guard: Arc<super::guard::Guard>,
+        lookup: Arc<dyn Lookup>,
+        name: &str,
+    ) -> Result<Self, BuildError> {
+        let resolver = Guarded { guard, lookup };
+        // Before the files are read: a change in between is seen at the next look.
+        let (tls_files, secret_files) = (stamps(tls_files(config)), stamps(config.secret_files()));
+        let client = client(config, &resolver)?;
+        let kit = Some(Arc::new(Kit { client, keys: config.keys()? }));
+        let state = State { kit, tls_files, secret_files, looked: Instant::now(), trouble: None };
+        Ok(Self { config: config.clone(), resolver, name: name.to_owned(), state: Mutex::new(state) })
+    }
+
+    /// The kit of now, or the verdict of a closed sink.
+    pub(super) fn kit(&self) -> Result<Arc<Kit>, Verdict> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kit) = state.kit.clone() else { return Err(super::verdict::closed()) };
+        let now = Instant::now();
+        if now < state.looked + LOOK_INTERVAL {
+            return Ok(kit);
+        }
+        state.looked = now;
+        Ok(self.look(&mut state, kit))
+    }
+
+    /// Looks at the files now, and says what is wrong with them.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let kit = state.kit.clone()?;
+        self.look(&mut state, kit);
+        state.trouble.clone()
+    }
+
+    fn look(&self, state: &mut State, kit: Arc<Kit>) -> Arc<Kit> {
+        let (tls, secrets) = (stamps(tls_files(&self.config)), stamps(self.config.secret_files()));
+        let (same_tls, same_secrets) = (tls == state.tls_files, secrets == state.secret_files);
+        if same_tls && same_secrets {
+            state.trouble = None;
+            return kit;
+        }
+        let fresh = || {
+            let client = if same_tls { kit.client.clone() } else { client(&self.config, &self.resolver)? };
+            Ok::<_, BuildError>(Arc::new(Kit { client, keys: self.config.keys()? }))
+        };
+        match fresh() {
+            Ok(fresh) => {
+                tracing::info!(
+                    sink = self.name,
+                    "certificates or secrets have changed: the new ones are used"
+                );
+                state.kit = Some(Arc::clone(&fresh));
+                (state.tls_files, state.secret_files, state.trouble) = (tls, secrets, None);
+                fresh
+            }
+            Err(error) => {
+                // Tried again at each look.
+                let text = error.to_string();
+                if state.trouble.as_ref() != Some(&text) {
+                    tracing::warn!(
+                        sink = self.name,
+                        error = text,
+                        "files have changed and cannot be used; the old ones are kept"
+                    );
+                }
+                state.trouble = Some(text);
+                kit
+            }
+        }
+    }
+
+    /// Gives the connections back.
+    pub(super) fn close(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).kit = None;
+    }
+}
+
+fn tls_files(config: &HttpConfig) -> [Option<&PathBuf>; 3] {
+    let files = config.tls();
+    [files.ca, files.certificate, files.key]
+}
+
+fn client(config: &HttpConfig, resolver: &Guarded) -> Result<Client, BuildError> {
+    let mut tls = config.tls().client_config()?;
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .dns_resolver(resolver.clone())
+        .no_proxy()
+        .redirect(Policy::none())
+        .referer(false)
+        .user_agent(concat!("posthaste/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT.min(config.delivery_timeout() / 2))
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(config.max_in_flight_per_host)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .build()
+        .map_err(|error| BuildError::option("url", error.to_string()))
+}

@@ -1,0 +1,242 @@
+//! From an answer, or the lack of one, to what the relay is told: the table of [`super`] in code.
+//!
+//! The one rule behind the rows: an event may only be rejected for something that is its own. What an
+//! operator can heal, here or at the receiver, waits.
+
+use super::guard::Forbidden;
+use crate::BuildError;
+use posthaste::sink::{Failure, Verdict};
+use reqwest::StatusCode;
+use rustls::AlertDescription;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a status means for the event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStatus {
+    /// It will never be taken: a dead letter.
+    Reject,
+    /// It may be taken later: an attempt is spent.
+    Retry,
+    /// The destination is out of order: its events wait, no attempt is spent.
+    Wait,
+}
+
+/// The configured exceptions.
+#[derive(Debug)]
+pub(super) struct Statuses {
+    single: BTreeMap<u16, OnStatus>,
+    classes: BTreeMap<u16, OnStatus>,
+}
+
+impl Statuses {
+    pub(super) fn new(given: &BTreeMap<String, OnStatus>) -> Result<Self, BuildError> {
+        let mut statuses = Self { single: BTreeMap::new(), classes: BTreeMap::new() };
+        for (name, meaning) in given {
+            let class = name.strip_suffix("xx").and_then(|class| class.parse().ok());
+            let (table, number) = match (class, name.parse::<u16>()) {
+                (Some(class @ 3..=5), _) => (&mut statuses.classes, class),
+                (None, Ok(status @ 300..=599)) => (&mut statuses.single, status),
+                _ => {
+                    let why = format!("{name:?} must be a status from 300 to 599, or 3xx, 4xx or 5xx");
+                    return Err(BuildError::option("statuses", why));
+                }
+            };
+            table.insert(number, *meaning);
+        }
+        Ok(statuses)
+    }
+
+    fn meaning(&self, status: u16) -> OnStatus {
+        let given = self.single.get(&status).or_else(|| self.classes.get(&(status / 100)));
+        given.copied().unwrap_or_else(|| usual(status))
+    }
+
+    /// The verdict for a status that is not 2xx. `words` say what the receiver wrote.
+    pub(super) fn verdict(
+        &self,
+        status: StatusCode,
+        words: String,
+        retry_after: Option<Duration>,
+    ) -> Verdict {
+        let code = format!("http.{}", status.as_u16());
+        match self.meaning(status.as_u16()) {
+            OnStatus::Reject => Verdict::Rejected(Failure::of_event(code, words)),
+            OnStatus::Retry => Verdict::Retry(Failure::of_event(code, words).with_retry_after(retry_after)),
+            OnStatus::Wait => {
+                Verdict::Retry(Failure::of_destination(code, words).with_retry_after(retry_after))
+            }
+        }
+    }
+}
+
+fn usual(status: u16) -> OnStatus {
+    match status {
+        400 | 410 | 413..=415 | 422 | 431 => OnStatus::Reject,
+        300..=399 | 401..=405 | 407 | 408 | 421 | 429 | 451 => OnStatus::Wait,
+        502..=504 | 507 | 520..=530 => OnStatus::Wait,
+        _ => OnStatus::Retry,
+    }
+}
+
+/// The words of a failure: who answered what.
+pub(super) fn words(origin: &str, status: StatusCode, snippet: &str) -> String {
+    let remark = match status.as_u16() {
+        300..=399 => "; redirects are not followed: correct the URL",
+        401 | 403 => "; its events wait until it lets us in",
+        _ => "",
+    };
+    let said = if snippet.is_empty() { String::new() } else { format!(": {snippet:?}") };
+    format!("{origin} answered {status}{said}{remark}")
+}
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq)]
+pub(super) struct Silence {
+    failure: Failure,
+    /// Whether the event may have arrived all the same.
+    sent: bool,
+}
+
+impl Silence {
+    /// Nothing came in time.
+    pub(super) fn timeout(origin: &str, after: Duration) -> Self {
+        let text = format!("{origin} gave no answer within {} ms", after.as_millis());
+        Self { failure: Failure::of_destination("http.timeout", text), sent: true }
+    }
+
+    /// The address in the URL may not be connected to.
+    pub(super) fn forbidden(forbidden: &Forbidden) -> Self {
+        let failure = Failure::of_destination("http.private_address", forbidden.to_string());
+        Self { failure, sent: false }
+    }
+
+    /// The client says what went wrong.
+    pub(super) fn error(origin: &str, error: &reqwest::Error) -> Self {
+        let failure =
+            |code: &'static str, why: String| Failure::of_destination(code, format!("{origin}: {why}"));
+        if let Some(forbidden) = find::<Forbidden>(error) {
+            return Self::forbidden(forbidden);
+        }
+        let tls = find::<rustls::Error>(error);
+        if let Some(tls) = tls.filter(|tls| error.is_connect() || is_about_us(tls)) {
+            let why = format!("no TLS connection: {tls}");
+            return Self { failure: failure("http.tls", why), sent: false };
+        }
+        if error.is_connect() {
+            let slow = if error.is_timeout() { "no connection in time" } else { "" };
+            let why = if slow.is_empty() { innermost(error) } else { slow.to_owned() };
+            return Self { failure: failure("http.unreachable", why), sent: false };
+        }
+        let sent = !error.is_builder();
+        Self { failure: failure("http.connection_lost", innermost(error)), sent }
+    }
+
+    pub(super) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    pub(super) fn verdict(self) -> Verdict {
+        if self.sent { Verdict::Unknown(self.failure) } else { Verdict::Retry(self.failure) }
+    }
+}
+
+/// With TLS 1.3 a server refuses our certificate after our side of the handshake is done. It says so before
+/// it reads a request, so nothing was taken.
+fn is_about_us(tls: &rustls::Error) -> bool {
+    let rustls::Error::AlertReceived(alert) = tls else { return false };
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateRequired
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+    )
+}
+
+/// An error of this kind in the chain, also where an error of I/O hides it.
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = source(error);
+    }
+    None
+}
+
+fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source())
+}
+
+/// The last error of the chain: it says the most, and none of the URL.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut last: &(dyn Error + 'static) = error;
+    while let Some(next) = source(last) {
+        last = next;
+    }
+    if last.is::<reqwest::Error>() { "the request failed".to_owned() } else { last.to_string() }
+}
+
+pub(super) fn bad_url(why: &str) -> Verdict {
+    Verdict::Rejected(Failure::of_event("http.bad_url", format!("the destination {why}")))
+}
+
+pub(super) fn bad_header(name: &str) -> Verdict {
+    let text = format!("header {name:?} cannot travel with HTTP");
+    Verdict::Rejected(Failure::of_event("http.bad_header", text))
+}
+
+/// The same failure for one that was not tried because of it.
+pub(super) fn not_tried(failure: &Failure) -> Verdict {
+    let message = format!("not tried: {}", failure.message);
+    Verdict::Retry(Failure { message, ..failure.clone() })
+}
+
+pub(super) fn closed() -> Verdict {
+    Verdict::Retry(Failure::of_sink("http.closed", "the sink was closed"))
+}
+
+/// What `Retry-After` asks for: seconds, or a date.
+pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() {
+        return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX)));
+    }
+    let at = UNIX_EPOCH + Duration::from_secs(http_date(value)?);
+    Some(at.duration_since(now).unwrap_or_default())
+}
+
+/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`. Older forms are not sent by anybody.
+fn http_date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (_, rest) = text.split_once(", ")?;
+    let words: Vec<&str> = rest.split(' ').collect();
+    let [day, month, year, time, "GMT"] = words[..] else { return None };
+    let month = MONTHS.iter().position(|name| *name == month)? as u64;
+    let (day, year): (u64, u64) = (day.parse().ok()?, year.parse().ok()?);
+    let clock: Vec<u64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let [hour, minute, second] = clock[..] else { return None };
+    if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    // A year that begins in March ends with the leap day.
+    let (years, months) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
+    let days = years * 365 + years / 4 - years / 100 + years / 400 + (months * 153 + 2) / 5 + day - 1;
+    let since_1970 = days.checked_sub(719_468)?;
+    Some(since_1970 * 86_400 + hour * 3_600 + minute * 60 + second)
+}
+
+#[cfg(test)]
+mod tests;

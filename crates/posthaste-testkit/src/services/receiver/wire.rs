@@ -1,0 +1,181 @@
+//! One connection: HTTP/1.1 by hand, or HTTP/2.
+
+use std::{io, sync::Arc};
+
+use bytes::{Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{Answer, Desk, Manner, Recorded};
+
+const HEAD_MAX_BYTES: usize = 1 << 20;
+
+pub(super) async fn serve(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    number: usize,
+    desk: Arc<Desk>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let Some(tls) = tls else { return http1(stream, number, &desk).await };
+    let stream = tls.accept(stream).await?;
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        return http2(stream, number, desk).await.map_err(io::Error::other);
+    }
+    http1(stream, number, &desk).await
+}
+
+async fn http1(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    number: usize,
+    desk: &Arc<Desk>,
+) -> io::Result<()> {
+    let mut buffer = BytesMut::new();
+    while let Some(mut request) = head(&mut stream, &mut buffer).await? {
+        let _entered = desk.enter();
+        let answer = desk.answer(&request.path);
+        if answer.manner == Manner::CloseUnread {
+            return Ok(());
+        }
+        request.connection = number;
+        request.body = body(&mut stream, &mut buffer, &request).await?;
+        desk.record(request);
+        tokio::time::sleep(answer.delay).await;
+        match answer.manner {
+            Manner::CloseUnanswered => return Ok(()),
+            Manner::Silent => return until_closed(&mut stream).await,
+            Manner::Garbage => return stream.write_all(b"SSH-2.0-what do you want?\r\n\r\n").await,
+            Manner::HalfBody => {
+                let whole = encode(&answer);
+                return stream.write_all(&whole[..whole.len() - answer.body.len() / 2]).await;
+            }
+            Manner::Whole | Manner::CloseUnread => stream.write_all(&encode(&answer)).await?,
+        }
+    }
+    Ok(())
+}
+
+fn encode(answer: &Answer) -> Vec<u8> {
+    let mut out = format!("HTTP/1.1 {} Scripted\r\ncontent-length: {}\r\n", answer.status, answer.body.len());
+    for (name, value) in &answer.headers {
+        out.push_str(&format!("{name}: {value}\r\n"));
+    }
+    out.push_str("\r\n");
+    let mut out = out.into_bytes();
+    out.extend_from_slice(&answer.body);
+    out
+}
+
+/// The request line and the headers; `None` at the end of the connection.
+async fn head(stream: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<Option<Recorded>> {
+    let end = loop {
+        if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at;
+        }
+        if buffer.len() > HEAD_MAX_BYTES {
+            return Err(bad("the head of a request has no end"));
+        }
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    };
+    let head = buffer.split_to(end + 4);
+    let text = String::from_utf8_lossy(&head[..end]).into_owned();
+    let mut lines = text.split("\r\n");
+    let words: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
+    let [method, path, "HTTP/1.1"] = words[..] else { return Err(bad("no request line")) };
+    let mut headers = Vec::new();
+    for line in lines {
+        let (name, value) = line.split_once(':').ok_or_else(|| bad("no header"))?;
+        headers.push((name.to_owned(), value.trim().to_owned()));
+    }
+    Ok(Some(Recorded {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        headers,
+        body: Bytes::new(),
+        connection: 0,
+        version: "HTTP/1.1",
+    }))
+}
+
+async fn body(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+    request: &Recorded,
+) -> io::Result<Bytes> {
+    let length = request.header("content-length").and_then(|text| text.parse().ok());
+    let length: usize = length.ok_or_else(|| bad("a request without a length"))?;
+    while buffer.len() < length {
+        if stream.read_buf(buffer).await? == 0 {
+            return Err(bad("the body breaks off"));
+        }
+    }
+    Ok(buffer.split_to(length).freeze())
+}
+
+/// Says nothing, and notices when the client has had enough.
+async fn until_closed(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    let mut rest = [0; 1_024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+/// Each request is handled by itself. Of the manners only silence has a meaning here.
+async fn http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    number: usize,
+    desk: Arc<Desk>,
+) -> Result<(), h2::Error> {
+    let mut connection = h2::server::handshake(stream).await?;
+    let mut requests = JoinSet::new();
+    while let Some(accepted) = connection.accept().await {
+        let (request, mut respond) = accepted?;
+        let desk = Arc::clone(&desk);
+        requests.spawn(async move {
+            let _entered = desk.enter();
+            let (parts, mut incoming) = request.into_parts();
+            let mut body = BytesMut::new();
+            while let Some(chunk) = incoming.data().await {
+                let chunk = chunk?;
+                let _ = incoming.flow_control().release_capacity(chunk.len());
+                body.extend_from_slice(&chunk);
+            }
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            let path = parts.uri.path().to_owned();
+            let answer = desk.answer(&path);
+            desk.record(Recorded {
+                method: parts.method.to_string(),
+                path,
+                headers: parts.headers.iter().map(|(n, v)| (n.to_string(), text(v.as_bytes()))).collect(),
+                body: body.freeze(),
+                connection: number,
+                version: "HTTP/2",
+            });
+            tokio::time::sleep(answer.delay).await;
+            if answer.manner == Manner::Silent {
+                std::future::pending::<()>().await;
+            }
+            let mut response = http::Response::builder().status(answer.status);
+            for (name, value) in &answer.headers {
+                response = response.header(name, value);
+            }
+            let response = response.body(()).unwrap_or_default();
+            let mut sending = respond.send_response(response, answer.body.is_empty())?;
+            if !answer.body.is_empty() {
+                sending.send_data(answer.body, true)?;
+            }
+            Ok::<_, h2::Error>(())
+        });
+        while requests.try_join_next().is_some() {}
+    }
+    Ok(())
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
