@@ -1,0 +1,159 @@
+//! Why there was no answer.
+//!
+//! A record that times out says only that. What was wrong came before, beside the records: a password that
+//! was refused, a certificate that was not trusted, no broker at all. The last such complaint is remembered
+//! until something is delivered. Without one, the partition's state is asked for: no leader, replicas out of
+//! sync; and a broker that does not answer that either is out of reach.
+
+use super::KafkaConfig;
+use posthaste::sink::Failure;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::metadata::MetadataTopic;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A complaint older than this explains nothing: the client repeats those that hold.
+const FRESH: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Nobody answers: what the others look like from a distance.
+    Unreachable,
+    Tls,
+    Auth,
+}
+
+#[derive(Debug, Clone)]
+struct Complaint {
+    kind: Kind,
+    text: String,
+    at: Instant,
+}
+
+/// The complaints of a sink's producers.
+#[derive(Debug, Default)]
+pub(super) struct Causes {
+    last: Mutex<Option<Complaint>>,
+}
+
+impl Causes {
+    /// An error of the client that belongs to no message.
+    pub(super) fn hear(&self, code: Code, reason: &str) {
+        let kind = match code {
+            Code::Authentication | Code::SaslAuthenticationFailed | Code::UnsupportedSASLMechanism => Kind::Auth,
+            Code::SSL => Kind::Tls,
+            _ if is_tls(reason) => Kind::Tls,
+            Code::AllBrokersDown | Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut => {
+                Kind::Unreachable
+            }
+            _ => return,
+        };
+        self.keep(kind, reason);
+    }
+
+    /// What is only in the client's log.
+    pub(super) fn hear_log(&self, text: &str) {
+        if is_tls(text) {
+            self.keep(Kind::Tls, text);
+        }
+    }
+
+    fn keep(&self, kind: Kind, text: &str) {
+        let mut last = self.last();
+        let now = Instant::now();
+        let better = last.as_ref().filter(|last| last.kind > kind && now - last.at < FRESH);
+        // "All brokers are down" says less than the reason of the last one.
+        let vague = text.contains("brokers are down")
+            && last.as_ref().is_some_and(|last| last.kind == kind && now - last.at < FRESH);
+        if better.is_none() && !vague {
+            *last = Some(Complaint { kind, text: shorten(text), at: now });
+        }
+    }
+
+    /// Something was delivered.
+    pub(super) fn forget(&self) {
+        *self.last() = None;
+    }
+
+    /// What explains a silence now, if anything does.
+    pub(super) fn current(&self, config: &KafkaConfig) -> Option<Failure> {
+        let last = self.last().clone()?;
+        if last.at.elapsed() > FRESH {
+            return None;
+        }
+        let Complaint { kind, text, .. } = last;
+        Some(match kind {
+            Kind::Auth => {
+                Failure::of_sink("kafka.auth", format!("the brokers refuse {}: {text}", config.identity()))
+            }
+            Kind::Tls => {
+                Failure::of_sink("kafka.tls", format!("no TLS connection ({}): {text}", config.tls_words()))
+            }
+            Kind::Unreachable => Failure::of_sink("kafka.unreachable", format!("{}: {text}", config.url)),
+        })
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Complaint>> {
+        // Nothing under the lock panics half way.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The client's own number of itself and of the time in its state are of no use to anybody.
+fn shorten(text: &str) -> String {
+    let text = text.split_once("]: ").map_or(text, |(before, rest)| if before.starts_with('[') { rest } else { text });
+    let end = text.find(" (after ").unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+fn is_tls(text: &str) -> bool {
+    ["SSL handshake failed", "certificate", "incorrect security.protocol", "ssl.ca.location"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
+/// What a partition's state says about a topic whose messages are not answered.
+pub(super) fn of_topic(topic: &MetadataTopic, waited_ms: u64) -> Failure {
+    let name = topic.name();
+    let without = topic.partitions().iter().filter(|partition| partition.leader() < 0).count();
+    if without > 0 {
+        let all = topic.partitions().len();
+        let text = format!("{without} of {all} partitions of topic {name:?} have no leader");
+        return Failure::of_destination("kafka.no_leader", text);
+    }
+    let behind = topic.partitions().iter().find(|partition| partition.isr().len() < partition.replicas().len());
+    if let Some(partition) = behind {
+        let text = format!(
+            "partition {} of topic {name:?} has {} of {} replicas in sync, fewer than its min.insync.replicas",
+            partition.id(),
+            partition.isr().len(),
+            partition.replicas().len(),
+        );
+        return Failure::of_destination("kafka.not_enough_replicas", text);
+    }
+    let text = format!("the brokers answer, but topic {name:?} acknowledged nothing within {waited_ms} ms");
+    Failure::of_destination("kafka.timeout", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_telling_complaint_is_kept_until_something_is_delivered() {
+        let (causes, config) = (Causes::default(), KafkaConfig::new("h:9092"));
+        let code = || causes.current(&config).map(|failure| failure.code.to_string());
+        assert_eq!(code(), None);
+        causes.hear(Code::BrokerTransportFailure, "h:9092/1: Connect to h:9092 failed: Connection refused (after 3ms in state CONNECT)");
+        causes.hear(Code::AllBrokersDown, "1/1 brokers are down");
+        let text = causes.current(&config).expect("a cause").message;
+        assert!(text.ends_with("Connection refused"), "{text}");
+        causes.hear(Code::Authentication, "SASL authentication error: no");
+        causes.hear(Code::AllBrokersDown, "1/1 brokers are down");
+        assert_eq!(code().as_deref(), Some("kafka.auth"));
+        causes.forget();
+        assert_eq!(code(), None);
+        causes.hear(Code::BrokerTransportFailure, "SSL handshake failed: certificate verify failed");
+        assert_eq!(code().as_deref(), Some("kafka.tls"));
+    }
+}

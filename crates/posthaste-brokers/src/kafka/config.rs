@@ -1,0 +1,468 @@
+//! The options of a Kafka sink, and what they make of the client's.
+//!
+//! There is no table of raw client settings. Four of them carry the guarantees (acknowledgement by all, idempotence,
+//! gaps that are fatal, no timeout of the client's own), a dozen more decide about order or memory, and an option
+//! that breaks a promise without a word is worse than one that is missing.
+
+use crate::secret::read_text;
+use crate::{BuildError, Secret, Urls};
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
+/// silent broker means.
+const DELIVERY_TIMEOUT_MS: u64 = 8_000;
+/// Twice what the relay leaves unsettled by default: the producer is never the one that waits. 16,384 events of
+/// 500 bytes take about 25 MB in the client.
+const MAX_IN_FLIGHT: usize = 16_384;
+const MAX_IN_FLIGHT_LIMIT: usize = 262_144;
+/// At 500 events/s a message goes out almost alone, and 1 ms is a sixth of the latency that we allow. Under load
+/// batches fill by themselves, because at most five requests are under way for a partition: more linger gave no
+/// more throughput.
+const LINGER_MS: u64 = 1;
+/// Below the broker's default for max.message.bytes, so that no batch of small records is ever too large.
+const BATCH_BYTES: usize = 1_000_000;
+/// 1 MiB, the largest payload that an append takes by default, and 64 KiB for key and headers.
+const MESSAGE_BYTES_MAX: usize = (1 << 20) + (64 << 10);
+/// Bytes in a producer's queue. Above it is back-pressure.
+const QUEUE_KBYTES: usize = 32 << 10;
+/// The end of the delivery timeout, in which the cause of a silence is looked for.
+const INQUEST_MAX: Duration = Duration::from_millis(1_500);
+
+/// How batches are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// Small, and slow.
+    Gzip,
+    /// Fast.
+    Snappy,
+    /// Fast.
+    #[default]
+    Lz4,
+    /// Small, and faster than gzip.
+    Zstd,
+}
+
+/// How user and password are shown to the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum SaslMechanism {
+    /// The password itself: only over TLS.
+    #[serde(rename = "plain")]
+    Plain,
+    /// A proof of it.
+    #[serde(rename = "scram-sha-256")]
+    ScramSha256,
+    /// A proof of it.
+    #[default]
+    #[serde(rename = "scram-sha-512")]
+    ScramSha512,
+}
+
+/// Options of a Kafka sink.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KafkaConfig {
+    /// Brokers to begin with, one or several: `kafka://host:9092` or `host:9092`; `tls://` where TLS is required.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
+    pub url: Urls,
+    /// How long a message may take from the call to the acknowledgement.
+    #[serde(default = "delivery_timeout_ms")]
+    pub delivery_timeout_ms: u64,
+    /// Messages of all calls together that the client holds.
+    #[serde(default = "max_in_flight")]
+    pub max_in_flight: usize,
+    /// How batches are compressed.
+    #[serde(default)]
+    pub compression: Compression,
+    /// How long a batch waits for more messages.
+    #[serde(default = "linger_ms")]
+    pub linger_ms: u64,
+    /// Largest batch, before compression. Not more than the topics' `max.message.bytes`.
+    #[serde(default = "batch_bytes")]
+    pub batch_bytes: usize,
+    /// Largest message: payload, key and headers. What is larger is rejected without asking the broker.
+    #[serde(default = "message_bytes_max")]
+    pub message_bytes_max: usize,
+    /// User name (SASL).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub password: Option<Secret>,
+    /// A file with the user's password. It is read again when it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+    /// How user and password are shown to the broker.
+    #[serde(default)]
+    pub sasl_mechanism: SaslMechanism,
+    /// The authority that signed the brokers' certificates, instead of those of the system (PEM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// Our own certificate (PEM). It is read again when it changes, and so are the other two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert_file: Option<PathBuf>,
+    /// Its key (PEM, not encrypted).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// Refuse brokers without TLS. Naming one of the three files says the same.
+    #[serde(default)]
+    pub require_tls: bool,
+}
+
+fn delivery_timeout_ms() -> u64 {
+    DELIVERY_TIMEOUT_MS
+}
+
+fn max_in_flight() -> usize {
+    MAX_IN_FLIGHT
+}
+
+fn linger_ms() -> u64 {
+    LINGER_MS
+}
+
+fn batch_bytes() -> usize {
+    BATCH_BYTES
+}
+
+fn message_bytes_max() -> usize {
+    MESSAGE_BYTES_MAX
+}
+
+impl KafkaConfig {
+    /// A sink for this broker, or these, separated by commas, with every default.
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: Urls::new(url),
+            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
+            max_in_flight: MAX_IN_FLIGHT,
+            compression: Compression::default(),
+            linger_ms: LINGER_MS,
+            batch_bytes: BATCH_BYTES,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            user: None,
+            password: None,
+            password_file: None,
+            sasl_mechanism: SaslMechanism::default(),
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            require_tls: false,
+        }
+    }
+
+    /// Checks what can be checked without a broker.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        self.check_words()?;
+        self.client_config("check", false).map(drop)
+    }
+
+    /// Checks what can be checked without a broker and without the files it names.
+    pub(crate) fn check_words(&self) -> Result<(), BuildError> {
+        between("delivery_timeout_ms", self.delivery_timeout_ms, 500, 600_000)?;
+        between("max_in_flight", self.max_in_flight as u64, 1, MAX_IN_FLIGHT_LIMIT as u64)?;
+        between("linger_ms", self.linger_ms, 0, 1_000)?;
+        between("batch_bytes", self.batch_bytes as u64, 1_000, 64 << 20)?;
+        between("message_bytes_max", self.message_bytes_max as u64, 1_000, 256 << 20)?;
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            return Err(BuildError::option("cert_file", "cert_file and key_file belong together"));
+        }
+        match (&self.user, self.password.is_some() || self.password_file.is_some()) {
+            (Some(_), false) => return Err(BuildError::option("user", "needs password or password_file")),
+            (None, true) => return Err(BuildError::option("password", "needs user")),
+            _ => {}
+        }
+        self.servers().map(drop)
+    }
+
+    /// `host:port`, with commas between them.
+    fn servers(&self) -> Result<String, BuildError> {
+        let bad = |why: &str| BuildError::option("url", why);
+        let mut servers = Vec::new();
+        for url in self.url.iter() {
+            let address = url.strip_prefix("kafka://").or_else(|| url.strip_prefix("tls://")).unwrap_or(url);
+            let address = address.strip_suffix('/').unwrap_or(address);
+            if address.contains('@') {
+                return Err(bad("must not hold credentials; use user with password_file"));
+            }
+            let (host, port) = address.rsplit_once(':').unwrap_or((address, "9092"));
+            if host.is_empty() || host.contains(['/', ',', ' ']) || port.parse::<u16>().is_err() {
+                return Err(bad("must look like kafka://host:9092"));
+            }
+            servers.push(format!("{host}:{port}"));
+        }
+        if servers.is_empty() { Err(bad("there is no broker")) } else { Ok(servers.join(",")) }
+    }
+
+    /// The client's options, with all files read anew. Of the trial line's requests each holds one message, and
+    /// the client itself gives up what is not answered; on the main line nothing is ever given up by the client.
+    pub(super) fn client_config(&self, name: &str, trial: bool) -> Result<ClientConfig, BuildError> {
+        let mut client = ClientConfig::new();
+        let set = |client: &mut ClientConfig, options: &[(&str, &str)]| {
+            for (option, value) in options {
+                client.set(*option, *value);
+            }
+        };
+        set(&mut client, CONSTANTS);
+        client
+            .set("bootstrap.servers", self.servers()?)
+            .set("client.id", format!("posthaste {name}"))
+            .set("compression.type", self.compression.name())
+            .set("linger.ms", if trial { 0 } else { self.linger_ms }.to_string())
+            .set("batch.size", self.batch_bytes.to_string())
+            .set("message.max.bytes", self.message_bytes_max.to_string())
+            .set("queue.buffering.max.messages", self.max_in_flight.to_string())
+            .set("queue.buffering.max.kbytes", self.queue_kbytes().to_string());
+        if trial {
+            client
+                .set("batch.num.messages", "1")
+                .set("message.timeout.ms", self.trial_timeout().as_millis().to_string())
+                .set("request.timeout.ms", self.trial_timeout().as_millis().to_string());
+        } else {
+            set(&mut client, &[("enable.gapless.guarantee", "true"), ("message.timeout.ms", "0")]);
+        }
+        self.secure(&mut client)?;
+        Ok(client)
+    }
+
+    fn secure(&self, client: &mut ClientConfig) -> Result<(), BuildError> {
+        let protocol = match (self.wants_tls(), self.user.is_some()) {
+            (false, false) => "plaintext",
+            (true, false) => "ssl",
+            (false, true) => "sasl_plaintext",
+            (true, true) => "sasl_ssl",
+        };
+        client.set("security.protocol", protocol);
+        let files = [
+            ("ca_file", &self.ca_file, "ssl.ca.pem", "CERTIFICATE-----"),
+            ("cert_file", &self.cert_file, "ssl.certificate.pem", "CERTIFICATE-----"),
+            ("key_file", &self.key_file, "ssl.key.pem", "PRIVATE KEY-----"),
+        ];
+        for (option, path, name, kind) in files {
+            let Some(path) = path else { continue };
+            let text = read_text(option, path)?;
+            if !text.contains(kind) {
+                let what = kind.trim_end_matches('-').to_lowercase();
+                return Err(BuildError::file(option, path, format!("it holds no {what} (PEM)")));
+            }
+            client.set(name, text);
+        }
+        if let Some(user) = &self.user {
+            let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
+            let password = password.ok_or_else(|| BuildError::option("user", "needs password or password_file"))?;
+            client
+                .set("sasl.mechanisms", self.sasl_mechanism.name())
+                .set("sasl.username", user)
+                .set("sasl.password", password.expose());
+        }
+        Ok(())
+    }
+
+    /// One message of the largest size must fit.
+    fn queue_kbytes(&self) -> usize {
+        QUEUE_KBYTES.max(4 * self.message_bytes_max / 1_024)
+    }
+
+    /// As whom we log in, in words that hold no secret.
+    pub(super) fn identity(&self) -> String {
+        match (&self.user, &self.password_file, &self.cert_file) {
+            (Some(user), Some(path), _) => format!("user {user:?} with the password in {}", path.display()),
+            (Some(user), None, _) => format!("user {user:?}"),
+            (None, _, Some(path)) => format!("the certificate {}", path.display()),
+            (None, _, None) => "a client without credentials".to_owned(),
+        }
+    }
+
+    /// Which files TLS stands on, in words.
+    pub(super) fn tls_words(&self) -> String {
+        let authority = match &self.ca_file {
+            Some(path) => format!("ca_file {}", path.display()),
+            None => "the system's authorities".to_owned(),
+        };
+        let own = match &self.cert_file {
+            Some(path) => format!("cert_file {}", path.display()),
+            None => "no cert_file".to_owned(),
+        };
+        if self.wants_tls() { format!("{authority}, {own}") } else { "TLS is not asked for".to_owned() }
+    }
+
+    /// Whether a secret goes over the wire as it is.
+    pub(super) fn sends_secret(&self) -> bool {
+        self.user.is_some() && self.sasl_mechanism == SaslMechanism::Plain
+    }
+
+    pub(super) fn wants_tls(&self) -> bool {
+        let by_url = self.url.iter().any(|url| url.starts_with("tls://"));
+        let by_file = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
+        self.require_tls || by_url || by_file
+    }
+
+    pub(super) fn delivery_timeout(&self) -> Duration {
+        Duration::from_millis(self.delivery_timeout_ms)
+    }
+
+    /// What is left of the delivery timeout for finding out why there was no answer.
+    pub(super) fn inquest(&self) -> Duration {
+        INQUEST_MAX.min(self.delivery_timeout() / 3)
+    }
+
+    fn trial_timeout(&self) -> Duration {
+        // A little earlier than the call, so that the client's own report comes first.
+        (self.delivery_timeout() - self.inquest()).mul_f64(0.95)
+    }
+
+    /// What the files hold, to see whether it has changed.
+    pub(super) fn read_files(&self) -> Vec<Option<String>> {
+        let files = [&self.ca_file, &self.cert_file, &self.key_file, &self.password_file];
+        files.iter().map(|path| std::fs::read_to_string(path.as_ref()?).ok()).collect()
+    }
+}
+
+/// What no option changes.
+const CONSTANTS: &[(&str, &str)] = &[
+    // The promises: see the essay of the module.
+    ("acks", "all"),
+    ("enable.idempotence", "true"),
+    ("max.in.flight.requests.per.connection", "5"),
+    ("retries", "2147483647"),
+    // Where the Java client puts a key (F34); what has none is spread.
+    ("partitioner", "murmur2_random"),
+    ("allow.auto.create.topics", "false"),
+    // A missing topic is known after a second instead of thirty.
+    ("topic.metadata.propagation.max.ms", "1000"),
+    // Back at once after an outage: measured 5 s instead of 21 with the defaults.
+    ("reconnect.backoff.ms", "50"),
+    ("reconnect.backoff.max.ms", "500"),
+    ("retry.backoff.ms", "50"),
+    ("retry.backoff.max.ms", "500"),
+    ("socket.connection.setup.timeout.ms", "3000"),
+    // A broker that says nothing is left for another one; shorter than a delivery.
+    ("socket.timeout.ms", "5000"),
+    ("socket.keepalive.enable", "true"),
+    ("socket.nagle.disable", "true"),
+    ("statistics.interval.ms", "0"),
+    ("log.connection.close", "false"),
+    ("ssl.endpoint.identification.algorithm", "https"),
+    ("enable.ssl.certificate.verification", "true"),
+];
+
+impl Compression {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Snappy => "snappy",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+impl SaslMechanism {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+}
+
+fn between(option: &'static str, value: u64, least: u64, most: u64) -> Result<(), BuildError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(BuildError::option(option, format!("must be between {least} and {most}")))
+}
+
+/// What the client says about files that it cannot use.
+pub(super) fn client_error(config: &KafkaConfig, error: &KafkaError) -> BuildError {
+    let why = error.to_string();
+    let files = [
+        ("ca_file", &config.ca_file, "ssl.ca"),
+        ("key_file", &config.key_file, "ssl.key"),
+        ("cert_file", &config.cert_file, "ssl.certificate"),
+    ];
+    for (option, path, name) in files {
+        if let Some(path) = path.as_ref().filter(|_| why.contains(name)) {
+            return BuildError::file(option, path, &why);
+        }
+    }
+    // A key that does not belong to the certificate is named by neither.
+    match &config.cert_file {
+        Some(path) if why.to_lowercase().contains("key") => BuildError::file("cert_file", path, &why),
+        _ => BuildError::option("url", why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brokers() {
+        let servers = |text: &str| KafkaConfig::new(text).servers();
+        assert_eq!(servers("kafka://a:1, b:2,tls://c,d/").expect("valid"), "a:1,b:2,c:9092,d:9092");
+        for bad in ["", "kafka://", "kafka://u:p@h:1", "a:b", "http://a:1", "a:1/x", "a:99999"] {
+            let error = servers(bad).expect_err(bad).to_string();
+            assert!(!error.contains("u:p"), "{error}");
+        }
+        assert!(KafkaConfig::new("tls://a").wants_tls());
+    }
+
+    #[test]
+    fn f33_nothing_that_carries_a_promise_can_be_set() {
+        let config = KafkaConfig::new("h:1");
+        let main = config.client_config("x", false).expect("valid");
+        let trial = config.client_config("x", true).expect("valid");
+        for client in [&main, &trial] {
+            assert_eq!(client.get("acks"), Some("all"));
+            assert_eq!(client.get("enable.idempotence"), Some("true"));
+            assert_eq!(client.get("max.in.flight.requests.per.connection"), Some("5"));
+            assert_eq!(client.get("partitioner"), Some("murmur2_random"));
+        }
+        assert_eq!(main.get("message.timeout.ms"), Some("0"));
+        assert_eq!(main.get("enable.gapless.guarantee"), Some("true"));
+        let timeout: u64 = trial.get("message.timeout.ms").and_then(|text| text.parse().ok()).expect("a number");
+        assert!(timeout < config.delivery_timeout_ms);
+    }
+
+    #[test]
+    fn options_are_read_and_shown_without_secrets() {
+        let text = r#"{"url":["kafka://a:1","b:2"],"user":"u","password":"hunter2","sasl_mechanism":"scram-sha-256",
+            "compression":"zstd","require_tls":true}"#;
+        let config: KafkaConfig = serde_json::from_str(text).expect("valid");
+        config.check_words().expect("valid");
+        let shown = serde_json::to_string(&config).expect("serializes");
+        assert!(!format!("{config:?}{shown}{}", config.identity()).contains("hunter2"));
+        for bad in [
+            r#"{"url":"h","acks":"1"}"#,
+            r#"{"url":"h","compression":"rar"}"#,
+            r#"{"url":"h","sasl_mechanism":"gssapi"}"#,
+            r#"{}"#,
+        ] {
+            assert!(serde_json::from_str::<KafkaConfig>(bad).is_err(), "{bad}");
+        }
+        for bad in [
+            r#"{"url":"h","user":"u"}"#,
+            r#"{"url":"h","password":"p"}"#,
+            r#"{"url":"h","cert_file":"c"}"#,
+            r#"{"url":"h","delivery_timeout_ms":1}"#,
+            r#"{"url":"h","max_in_flight":0}"#,
+        ] {
+            let config: KafkaConfig = serde_json::from_str(bad).expect("the words are known");
+            assert!(config.check_words().is_err(), "{bad}");
+        }
+    }
+}

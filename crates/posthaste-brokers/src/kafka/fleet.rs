@@ -1,0 +1,144 @@
+//! The lines of a sink: the main one, the trial, and those that are being emptied.
+//!
+//! A line that ended (fatal error), that holds messages past their time, or whose credentials have changed
+//! is replaced: new messages go to a new producer, and the old one ends when its last message is answered.
+//! Events are not dropped by any of this: what an old line could not deliver is told to its call.
+
+use super::KafkaConfig;
+use super::line::{Line, Shared};
+use super::order::LineId;
+use super::verdict::Fault;
+use crate::BuildError;
+use rdkafka::error::RDKafkaErrorCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a line that is replaced has left for the answers that are on their way.
+const GRACE: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(super) struct Fleet {
+    config: KafkaConfig,
+    name: String,
+    shared: Shared,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Debug)]
+struct Lines {
+    main: Arc<Line>,
+    trial: Arc<Line>,
+    started: LineId,
+    closed: bool,
+}
+
+impl Fleet {
+    pub(super) fn start(config: &KafkaConfig, name: &str, shared: Shared) -> Result<Self, BuildError> {
+        let main = start(config, name, &shared, 1, false)?;
+        let trial = start(config, name, &shared, 2, true)?;
+        shared.order.set_main(1);
+        shared.order.set_trial(2);
+        let lines = Mutex::new(Lines { main, trial, started: 2, closed: false });
+        Ok(Self { config: config.clone(), name: name.to_owned(), shared, lines })
+    }
+
+    /// The line of this number, if it still takes messages. One that has ended is replaced here, when
+    /// somebody wants it: a principal without rights would end one producer after the other for nobody.
+    pub(super) fn line(&self, id: LineId) -> Result<Arc<Line>, Fault> {
+        let nobodys = Fault(RDKafkaErrorCode::PurgeQueue);
+        let mut lines = self.lines();
+        let line = [&lines.main, &lines.trial].into_iter().find(|line| line.id() == id).map(Arc::clone);
+        let Some(line) = line.filter(|_| !lines.closed) else { return Err(nobodys) };
+        let Some(fault) = line.broken() else { return Ok(line) };
+        self.replace(&mut lines, id, GRACE);
+        Err(if line.is_trial() { fault } else { nobodys })
+    }
+
+    /// The line on which topics prove themselves: also for questions.
+    pub(super) fn trial(&self) -> Arc<Line> {
+        let mut lines = self.lines();
+        if lines.trial.broken().is_some() {
+            let id = lines.trial.id();
+            self.replace(&mut lines, id, GRACE);
+        }
+        Arc::clone(&lines.trial)
+    }
+
+    pub(super) fn is_trial(&self, id: LineId) -> bool {
+        self.lines().trial.id() == id
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lines().closed
+    }
+
+    /// Messages of this line are past their time. The main line never gives one up by itself: it is
+    /// emptied and ended. The trial line does.
+    pub(super) fn overdue(&self, id: LineId) {
+        let mut lines = self.lines();
+        if lines.main.id() == id {
+            tracing::debug!(sink = self.name, "a producer holds messages past their time and is replaced");
+            self.replace(&mut lines, id, GRACE);
+        }
+    }
+
+    /// Credentials have changed: both lines begin anew, and the old ones finish what they have.
+    pub(super) fn renew(&self) {
+        let mut lines = self.lines();
+        for id in [lines.main.id(), lines.trial.id()] {
+            self.replace(&mut lines, id, self.config.delivery_timeout());
+        }
+    }
+
+    fn replace(&self, lines: &mut Lines, id: LineId, patience: Duration) {
+        if lines.closed {
+            return;
+        }
+        let trial = lines.trial.id() == id;
+        let number = lines.started + 1;
+        let line = match start(&self.config, &self.name, &self.shared, number, trial) {
+            Ok(line) => line,
+            // A file is being changed just now, or there is no room for a thread: the next one may succeed.
+            Err(error) => return tracing::warn!(sink = self.name, "no new producer: {error}"),
+        };
+        lines.started = number;
+        let old = if trial {
+            self.shared.order.set_trial(number);
+            std::mem::replace(&mut lines.trial, line)
+        } else {
+            self.shared.order.set_main(number);
+            std::mem::replace(&mut lines.main, line)
+        };
+        old.retire(Instant::now() + patience);
+    }
+
+    /// Ends both lines. What has no answer gets none.
+    pub(super) fn close(&self) {
+        let mut lines = self.lines();
+        lines.closed = true;
+        lines.main.retire(Instant::now());
+        lines.trial.retire(Instant::now());
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        // Nothing under the lock panics half way.
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn start(
+    config: &KafkaConfig,
+    name: &str,
+    shared: &Shared,
+    id: LineId,
+    trial: bool,
+) -> Result<Arc<Line>, BuildError> {
+    let client = config.client_config(name, trial)?;
+    Line::start(id, trial, &client, shared).map_err(|error| super::config::client_error(config, &error))
+}

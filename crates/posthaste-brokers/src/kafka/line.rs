@@ -1,0 +1,307 @@
+//! One producer, the thread that reads its reports, and what it tells beside them.
+//!
+//! A report names its message by a number that travels with it as the delivery opaque: call and place. So
+//! nothing is allocated for a report, and a burst of them is told to [`Order`] under one lock.
+//!
+//! The reading thread sleeps while nothing is in flight. While something is, it reads in slices: the client's
+//! `poll` does not return at the end of a burst, and a call that is woken for each report would be woken a
+//! thousand times. When the last one in flight is answered nobody waits for the end of the slice, so a quiet
+//! sink answers at once.
+
+use super::cause::Causes;
+use super::order::{LineId, Order, Seat};
+use super::verdict::Fault;
+use rdkafka::ClientContext;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::{Message as _, OwnedHeaders};
+use rdkafka::producer::{
+    BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
+};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// How long reports are gathered before they are told. A message in the middle of a burst waits half of it.
+const SLICE: Duration = Duration::from_millis(1);
+/// How often an idle producer is asked for errors.
+const IDLE: Duration = Duration::from_millis(200);
+
+const _: () = assert!(usize::BITS == 64, "a call's number and a place there share a pointer");
+
+/// A producer.
+pub(super) struct Line {
+    id: LineId,
+    trial: bool,
+    producer: BaseProducer<Ears>,
+    thread: Mutex<Option<Thread>>,
+    /// Takes nothing more; what is unanswered by then is given up.
+    retired: Mutex<Option<Instant>>,
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("id", &self.id).field("trial", &self.trial).finish_non_exhaustive()
+    }
+}
+
+/// What all lines of a sink share.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub(super) sink: Arc<str>,
+    pub(super) order: Arc<Order>,
+    /// Room for messages in all producers together.
+    pub(super) window: Arc<Semaphore>,
+    pub(super) causes: Arc<Causes>,
+}
+
+/// What one message looks like to a producer.
+#[derive(Debug)]
+pub(super) struct Record<'a> {
+    pub(super) topic: &'a str,
+    pub(super) key: Option<&'a str>,
+    pub(super) payload: Option<&'a [u8]>,
+    pub(super) headers: OwnedHeaders,
+}
+
+/// Why a producer does not take a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Its queue is full: later.
+    Full,
+    Fault(Fault),
+}
+
+impl Line {
+    pub(super) fn start(id: LineId, trial: bool, config: &ClientConfig, shared: &Shared) -> KafkaResult<Arc<Self>> {
+        let ears = Ears {
+            line: id,
+            trial,
+            shared: shared.clone(),
+            in_flight: AtomicUsize::new(0),
+            fatal: AtomicBool::new(false),
+            batch: Mutex::default(),
+        };
+        let producer = BaseProducer::from_config_and_context(config, ears)?;
+        let line =
+            Arc::new(Self { id, trial, producer, thread: Mutex::new(None), retired: Mutex::new(None) });
+        let reader = Arc::clone(&line);
+        let thread = std::thread::Builder::new().name(format!("kafka-{id}")).spawn(move || reader.read());
+        match thread {
+            Ok(thread) => *lock(&line.thread) = Some(thread.thread().clone()),
+            Err(error) => return Err(KafkaError::ClientCreation(format!("no thread: {error}"))),
+        }
+        Ok(line)
+    }
+
+    pub(super) fn id(&self) -> LineId {
+        self.id
+    }
+
+    pub(super) fn is_trial(&self) -> bool {
+        self.trial
+    }
+
+    pub(super) fn producer(&self) -> &BaseProducer<Ears> {
+        &self.producer
+    }
+
+    /// Why it takes nothing any more, if that is so.
+    pub(super) fn broken(&self) -> Option<Fault> {
+        if !self.ears().fatal.load(Ordering::Acquire) {
+            return None;
+        }
+        let code = self.producer.client().fatal_error().map_or(RDKafkaErrorCode::Fatal, |(code, _)| code);
+        Some(Fault(code))
+    }
+
+    /// Hands a message over. Whether it arrives is reported later.
+    pub(super) fn send(&self, seat: Seat, record: Record<'_>) -> Result<(), Refusal> {
+        let opaque = (seat.call as usize) << 32 | seat.index as usize;
+        let record = BaseRecord {
+            topic: record.topic,
+            partition: None,
+            payload: record.payload,
+            key: record.key,
+            timestamp: None,
+            headers: Some(record.headers),
+            delivery_opaque: opaque,
+        };
+        // Counted before: the report may be there first.
+        let before = self.ears().in_flight.fetch_add(1, Ordering::AcqRel);
+        let sent = self.producer.send(record);
+        if before == 0 {
+            self.wake();
+        }
+        let Err((error, _)) = sent else { return Ok(()) };
+        self.ears().in_flight.fetch_sub(1, Ordering::AcqRel);
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::QueueFull) => Err(Refusal::Full),
+            Some(code) => Err(Refusal::Fault(Fault(code))),
+            None => Err(Refusal::Fault(Fault(RDKafkaErrorCode::InvalidArgument))),
+        }
+    }
+
+    /// Takes nothing more, ends when all is answered, and gives the rest up at that time.
+    pub(super) fn retire(&self, give_up_at: Instant) {
+        let mut retired = lock(&self.retired);
+        let earlier = retired.map_or(give_up_at, |before| before.min(give_up_at));
+        *retired = Some(earlier);
+        drop(retired);
+        self.wake();
+    }
+
+
+    fn wake(&self) {
+        if let Some(thread) = lock(&self.thread).as_ref() {
+            thread.unpark();
+        }
+    }
+
+    fn ears(&self) -> &Ears {
+        self.producer.context()
+    }
+
+    /// Reads reports until it is retired and nothing is left.
+    fn read(self: Arc<Self>) {
+        loop {
+            let retired = *lock(&self.retired);
+            let in_flight = self.ears().in_flight.load(Ordering::Acquire);
+            match retired {
+                Some(_) if in_flight == 0 => break,
+                Some(at) if at <= Instant::now() => {
+                    self.producer.purge(PurgeConfig::default().queue().inflight());
+                }
+                None if in_flight == 0 => std::thread::park_timeout(IDLE),
+                _ => {}
+            }
+            self.producer.poll(SLICE);
+            self.tell();
+        }
+        // The last owner waits for the client's threads: that must not be a task.
+        while Arc::strong_count(&self) > 1 {
+            std::thread::park_timeout(SLICE);
+        }
+    }
+
+    /// Tells what was reported.
+    fn tell(&self) {
+        let mut batch = lock(&self.ears().batch);
+        if batch.reports.is_empty() {
+            return;
+        }
+        let fatal = if batch.faults && self.trial { self.broken() } else { None };
+        if let Some(fatal) = fatal {
+            // On trial the reason of the producer's end is the topic's: the client could not even begin.
+            for fault in batch.reports.iter_mut().filter_map(|(_, fault)| fault.as_mut()) {
+                if fault.is_nobodys() {
+                    *fault = fatal;
+                }
+            }
+        }
+        self.ears().flush(&mut batch);
+    }
+}
+
+/// What the client calls.
+pub(super) struct Ears {
+    line: LineId,
+    trial: bool,
+    shared: Shared,
+    /// Handed over and not reported.
+    in_flight: AtomicUsize,
+    fatal: AtomicBool,
+    batch: Mutex<Batch>,
+}
+
+#[derive(Default)]
+struct Batch {
+    reports: Vec<(Seat, Option<Fault>)>,
+    faults: bool,
+}
+
+impl Ears {
+    fn flush(&self, batch: &mut Batch) {
+        let reports = batch.reports.len();
+        if batch.reports.iter().any(|(_, fault)| fault.is_none()) {
+            self.shared.causes.forget();
+        }
+        self.shared.order.report(self.line, &mut batch.reports);
+        batch.faults = false;
+        self.shared.window.add_permits(reports);
+        self.in_flight.fetch_sub(reports, Ordering::AcqRel);
+    }
+}
+
+impl ClientContext for Ears {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        self.shared.causes.hear_log(text);
+        let sink = &self.shared.sink;
+        match level {
+            RDKafkaLogLevel::Debug | RDKafkaLogLevel::Info => {
+                tracing::trace!(%sink, facility, "{text}");
+            }
+            _ => tracing::debug!(%sink, facility, "{text}"),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::Fatal) => {
+                self.fatal.store(true, Ordering::Release);
+                tracing::warn!(sink = %self.shared.sink, line = self.line, "a producer ended: {reason}");
+                if let Some(topic) = topic_of(reason) {
+                    self.shared.order.suspect(topic, Fault(RDKafkaErrorCode::Fatal));
+                }
+            }
+            Some(code) => self.shared.causes.hear(code, reason),
+            None => {}
+        }
+    }
+}
+
+impl ProducerContext for Ears {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        let seat = Seat { call: (opaque >> 32) as u32, index: opaque as u32 };
+        let fault = result.as_ref().err().map(|(error, record)| {
+            let fault = Fault(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown));
+            if !self.trial && !fault.is_nobodys() {
+                self.shared.order.suspect(record.topic(), fault);
+            }
+            fault
+        });
+        let mut batch = lock(&self.batch);
+        batch.faults |= fault.is_some();
+        batch.reports.push((seat, fault));
+        if !batch.faults && batch.reports.len() == self.in_flight.load(Ordering::Acquire) {
+            self.flush(&mut batch);
+        }
+    }
+}
+
+/// The topic that a fatal error names: "ProduceRequest for NAME [0] with …".
+fn topic_of(reason: &str) -> Option<&str> {
+    let (_, rest) = reason.split_once("ProduceRequest for ")?;
+    Some(rest.split_once(" [")?.0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing under these locks panics half way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fatal_error_names_its_topic() {
+        let reason = "Fatal error: Local: Gap-less guarantee: ProduceRequest for a.b [3] with 1 message(s) failed";
+        assert_eq!(topic_of(reason), Some("a.b"));
+        assert_eq!(topic_of("Broker: Cluster authorization failed"), None);
+    }
+}

@@ -1,0 +1,202 @@
+//! What is known of each topic: whether it has proven itself.
+//!
+//! A failure that Kafka calls permanent ends a whole producer of the main line, because what comes behind it
+//! must not go on (see [`super`]). So the main line gets only topics that work. A topic begins on trial: its
+//! messages go to another producer, one for each request, few at a time, until the first one is delivered. A
+//! topic that fails on the main line is on trial again, for a time that doubles with each relapse.
+
+use super::order::Seat;
+use super::verdict::Fault;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Messages of one topic that are out on the trial line. A topic that is sound leaves after the first; one that
+/// stays for a while keeps some speed with this many.
+const TRIAL_OUT_MAX: usize = 64;
+/// A topic that nobody has heard of yet shows with one message whether it works.
+const PROBE_OUT_MAX: usize = 1;
+/// First and longest probation of a topic that failed on the main line.
+const PROBATION_MIN: Duration = Duration::from_secs(5);
+const PROBATION_MAX: Duration = Duration::from_secs(600);
+/// Topics that are remembered. Names may be made from events, so there is no other bound.
+const TOPICS_MAX: usize = 4_096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Works: the main line takes it.
+    Proven,
+    /// Must show that it works.
+    Trial,
+}
+
+#[derive(Debug)]
+struct Topic {
+    name: Arc<str>,
+    standing: Standing,
+    /// Not before this.
+    on_trial_until: Option<Instant>,
+    probation: Duration,
+    /// On the trial line.
+    out: usize,
+    /// Whether the last message on trial was delivered.
+    sound: bool,
+    /// May go as soon as others are back.
+    queue: VecDeque<Seat>,
+    /// Messages in the table.
+    references: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Topics {
+    numbers: FxHashMap<Arc<str>, u32>,
+    topics: Vec<Option<Topic>>,
+    free: Vec<u32>,
+    /// Messages of one call mostly have one topic.
+    last: Option<(Arc<str>, u32)>,
+}
+
+impl Topics {
+    /// The number of a topic, for one more message.
+    pub(super) fn number(&mut self, name: &str) -> u32 {
+        let known = match &self.last {
+            Some((last, number)) if **last == *name => Some(*number),
+            _ => self.numbers.get(name).copied(),
+        };
+        let number = known.unwrap_or_else(|| self.add(name));
+        if let Some(topic) = self.get(number) {
+            topic.references += 1;
+            let name = Arc::clone(&topic.name);
+            if self.last.as_ref().is_none_or(|(_, last)| *last != number) {
+                self.last = Some((name, number));
+            }
+        }
+        number
+    }
+
+    fn add(&mut self, name: &str) -> u32 {
+        if self.numbers.len() >= TOPICS_MAX {
+            self.forget_idle();
+        }
+        let name: Arc<str> = name.into();
+        let topic = Topic {
+            name: Arc::clone(&name),
+            standing: Standing::Trial,
+            on_trial_until: None,
+            probation: PROBATION_MIN,
+            out: 0,
+            sound: false,
+            queue: VecDeque::new(),
+            references: 0,
+        };
+        let number = self.free.pop().unwrap_or(self.topics.len() as u32);
+        if number as usize == self.topics.len() {
+            self.topics.push(Some(topic));
+        } else {
+            self.topics[number as usize] = Some(topic);
+        }
+        self.numbers.insert(name, number);
+        number
+    }
+
+    /// Topics without messages in the table have to prove themselves again.
+    fn forget_idle(&mut self) {
+        self.last = None;
+        for (number, slot) in (0..).zip(&mut self.topics) {
+            if let Some(topic) = slot.take_if(|topic| topic.references == 0) {
+                self.numbers.remove(&topic.name);
+                self.free.push(number);
+            }
+        }
+    }
+
+    fn get(&mut self, number: u32) -> Option<&mut Topic> {
+        self.topics.get_mut(number as usize)?.as_mut()
+    }
+
+    /// A message has left the table.
+    pub(super) fn release(&mut self, number: u32) {
+        if let Some(topic) = self.get(number) {
+            topic.references -= 1;
+        }
+    }
+
+    pub(super) fn standing(&self, number: u32) -> Standing {
+        let topic = self.topics.get(number as usize).and_then(Option::as_ref);
+        topic.map_or(Standing::Trial, |topic| topic.standing)
+    }
+
+    /// Lets a message go, or keeps it until others of the topic are back.
+    pub(super) fn admit(&mut self, number: u32, seat: Seat) -> Option<Standing> {
+        let topic = self.get(number)?;
+        if topic.standing == Standing::Proven {
+            return Some(Standing::Proven);
+        }
+        if topic.out < topic.out_max() {
+            topic.out += 1;
+            return Some(Standing::Trial);
+        }
+        topic.queue.push_back(seat);
+        None
+    }
+
+    /// A message is back; `trial`: it was out on trial. Answers with those that may go now.
+    pub(super) fn finish(
+        &mut self,
+        number: u32,
+        trial: bool,
+        delivered: bool,
+    ) -> Vec<(Seat, Standing)> {
+        let Some(topic) = self.get(number) else { return Vec::new() };
+        if trial {
+            topic.out -= 1;
+            topic.sound = delivered;
+            if delivered && topic.on_trial_until.is_none_or(|until| until <= Instant::now()) {
+                topic.standing = Standing::Proven;
+            }
+        }
+        let mut released = Vec::new();
+        while !topic.queue.is_empty() && (topic.standing == Standing::Proven || topic.out < topic.out_max()) {
+            let Some(seat) = topic.queue.pop_front() else { break };
+            topic.out += usize::from(topic.standing == Standing::Trial);
+            released.push((seat, topic.standing));
+        }
+        released
+    }
+
+    /// Takes those that wait for the topic's trial.
+    pub(super) fn take_queued(&mut self, number: u32) -> VecDeque<Seat> {
+        self.get(number).map(|topic| std::mem::take(&mut topic.queue)).unwrap_or_default()
+    }
+
+    /// One that waited is gone.
+    pub(super) fn forget(&mut self, number: u32, seat: Seat) {
+        if let Some(topic) = self.get(number) {
+            topic.queue.retain(|other| *other != seat);
+        }
+    }
+
+    /// A message of this topic failed on the main line.
+    pub(super) fn suspect(&mut self, name: &str, fault: Fault) {
+        let Some(number) = self.numbers.get(name).copied() else { return };
+        let Some(topic) = self.get(number) else { return };
+        let relapse = topic.standing == Standing::Proven;
+        if relapse {
+            topic.standing = Standing::Trial;
+            topic.sound = false;
+            topic.on_trial_until = None;
+        }
+        // What heals by itself is over with the first success. What events bring along comes again.
+        if fault.is_events() && topic.on_trial_until.is_none() {
+            topic.on_trial_until = Some(Instant::now() + topic.probation);
+            topic.probation = (topic.probation * 2).min(PROBATION_MAX);
+        }
+    }
+}
+
+impl Topic {
+    fn out_max(&self) -> usize {
+        if self.sound { TRIAL_OUT_MAX } else { PROBE_OUT_MAX }
+    }
+}
