@@ -1,0 +1,313 @@
+//! A cluster: which server has which slot, and a link to each.
+//!
+//! The map is asked for at the start, when a server says that a slot has moved, and when one of them is down; in
+//! between it is believed. It comes from any server that answers, those of the configuration last. The client's own
+//! cluster connection was refused ([`super`] says why): here a message goes to one server and has that one's answer.
+
+use super::RedisConfig;
+use super::address::Address;
+use super::dial::{self, Wanted};
+use super::link::{Link, Session, Target, closed};
+use ::redis::{Value, cmd};
+use posthaste::sink::{Failure, Scope};
+use posthaste::task::{Task, spawn};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+const SLOTS: usize = 16_384;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two looks at the map.
+const PAUSE: Duration = Duration::from_millis(300);
+/// A map is looked at again after this time, even if nobody has complained.
+const STALE: Duration = Duration::from_secs(30);
+
+/// Who serves each slot. `None`: nobody.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Map {
+    slots: Vec<Option<u16>>,
+    nodes: Vec<Address>,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    New,
+    Down(Failure),
+    Up(Arc<Map>),
+    Closed,
+}
+
+/// The way to all servers of a cluster.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    inside: Arc<Inside>,
+    task: Task<()>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    config: Arc<RedisConfig>,
+    name: Arc<str>,
+    seeds: Vec<Address>,
+    state: watch::Sender<State>,
+    links: Mutex<HashMap<Address, Arc<Link>>>,
+    doubt: Notify,
+}
+
+impl Cluster {
+    pub(super) fn start(config: Arc<RedisConfig>, seeds: Vec<Address>, name: Arc<str>) -> Self {
+        let state = watch::Sender::new(State::New);
+        let links = Mutex::default();
+        let inside = Arc::new(Inside { config, name, seeds, state, links, doubt: Notify::new() });
+        let task = spawn("redis.cluster", Arc::clone(&inside).keep_map());
+        Self { inside, task }
+    }
+
+    /// The session for a stream, waiting for one at most this long; otherwise why there is none.
+    pub(super) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
+        let map = self.inside.map(wait).await?;
+        let slot = slot_of(stream.as_bytes());
+        let Some(address) = map.owner(slot) else {
+            self.inside.doubt.notify_one();
+            let text = format!("no server of the cluster serves slot {slot}, where the stream {stream:?} is");
+            return Err(Failure::of_destination("redis.cluster_down", text));
+        };
+        let found = self.inside.link(address).session(wait).await;
+        if found.is_err() {
+            // Perhaps a replica has taken over.
+            self.inside.doubt.notify_one();
+        }
+        found
+    }
+
+    /// The sessions with all servers, or why there is none with one of them.
+    pub(super) async fn sessions(
+        &self,
+        wait: Duration,
+    ) -> Result<Vec<Result<Arc<Session>, Failure>>, Failure> {
+        let map = self.inside.map(wait).await?;
+        let links: Vec<_> = map.nodes.iter().map(|address| self.inside.link(address)).collect();
+        Ok(futures_util::future::join_all(links.iter().map(|link| link.session_if_any(wait))).await)
+    }
+
+    /// Slots that nobody serves.
+    pub(super) fn unserved(&self) -> usize {
+        match &*self.inside.state.borrow() {
+            State::Up(map) => map.slots.iter().filter(|owner| owner.is_none()).count(),
+            _ => SLOTS,
+        }
+    }
+
+    /// A server says that a slot is elsewhere, and knows better than the map.
+    pub(super) fn moved(&self, slot: u16, to: &str) {
+        let Some(seed) = self.inside.seeds.first() else { return };
+        let Some(address) = Address::named(to, seed) else { return };
+        self.inside.state.send_modify(|state| {
+            if let State::Up(map) = state {
+                Arc::make_mut(map).assign(slot, address);
+            }
+        });
+        self.inside.doubt.notify_one();
+    }
+
+    pub(super) async fn close(&self) {
+        self.task.abort();
+        self.inside.state.send_replace(State::Closed);
+        let links = std::mem::take(&mut *self.inside.links());
+        futures_util::future::join_all(links.values().map(|link| link.close())).await;
+    }
+}
+
+impl Inside {
+    async fn map(&self, wait: Duration) -> Result<Arc<Map>, Failure> {
+        let mut state = self.state.subscribe();
+        // Too late: then the state says why.
+        let _ = timeout(wait, state.wait_for(|state| matches!(state, State::Up(_) | State::Closed))).await;
+        match &*state.borrow() {
+            State::New => {
+                Err(Failure::of_sink("redis.unreachable", "no node of the cluster has answered yet"))
+            }
+            State::Up(map) => Ok(Arc::clone(map)),
+            State::Down(failure) => Err(failure.clone()),
+            State::Closed => Err(closed()),
+        }
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<Address, Arc<Link>>> {
+        // Nothing under the lock panics half way.
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self, address: &Address) -> Arc<Link> {
+        let start = || {
+            let target = Target::Server { address: address.clone(), database: 0 };
+            let (config, name) = (Arc::clone(&self.config), Arc::clone(&self.name));
+            Arc::new(Link::start(config, target, Scope::Destination, name))
+        };
+        Arc::clone(self.links().entry(address.clone()).or_insert_with(start))
+    }
+
+    async fn keep_map(self: Arc<Self>) {
+        loop {
+            match self.ask_around().await {
+                Ok(map) => {
+                    // What is under way to a server without slots becomes `Unknown`; that is rare enough.
+                    self.links().retain(|address, _| map.nodes.contains(address));
+                    self.state.send_replace(State::Up(Arc::new(map)));
+                }
+                Err(failure) => {
+                    self.state.send_if_modified(|state| {
+                        let unknown = !matches!(state, State::Up(_) | State::Closed);
+                        if unknown {
+                            *state = State::Down(failure);
+                        }
+                        unknown
+                    });
+                }
+            }
+            sleep(PAUSE).await;
+            if matches!(&*self.state.borrow(), State::Up(_)) {
+                // Asked or not, after a while: both are reasons to look.
+                let _ = timeout(STALE, self.doubt.notified()).await;
+            }
+        }
+    }
+
+    async fn ask_around(&self) -> Result<Map, Failure> {
+        let mut nodes = match &*self.state.borrow() {
+            State::Up(map) => map.nodes.clone(),
+            _ => Vec::new(),
+        };
+        nodes.extend(self.seeds.iter().cloned());
+        let mut failure = None;
+        for node in &nodes {
+            match self.ask(node).await {
+                Ok(map) => return Ok(map),
+                Err(why) => failure = Some(why),
+            }
+        }
+        Err(failure.unwrap_or_else(|| Failure::of_sink("redis.unreachable", "the cluster has no nodes")))
+    }
+
+    async fn ask(&self, node: &Address) -> Result<Map, Failure> {
+        let login = self.config.login(0);
+        let login = login.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
+        let mut wire = dial::open(&self.config, node, login, &self.name, Wanted::Anybody).await?;
+        let mut question = cmd("CLUSTER");
+        question.arg("SLOTS");
+        let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_packed_command(&question)).await;
+        let answer = answer.map_err(|_| dial::unreachable(node, "no answer in time"))?;
+        match answer.map_err(|error| dial::lost(node, &error))? {
+            Value::Array(ranges) => Ok(Map::read(&ranges, node)),
+            Value::ServerError(error) => {
+                let words = error.details().unwrap_or_default();
+                let code = if error.code() == "NOPERM" { "redis.denied" } else { "redis.unsupported" };
+                let text = format!("{node} does not say who has which slot: {} {words}", error.code());
+                Err(Failure::of_sink(code, text))
+            }
+            _ => Err(dial::unreachable(node, "its answer to CLUSTER SLOTS makes no sense")),
+        }
+    }
+}
+
+impl Map {
+    /// Reads `CLUSTER SLOTS`: first slot, last slot, then the master as host and port, and its replicas.
+    fn read(ranges: &[Value], asked: &Address) -> Self {
+        let mut map = Self { slots: vec![None; SLOTS], nodes: Vec::new() };
+        for range in ranges {
+            let Value::Array(parts) = range else { continue };
+            let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = parts.as_slice() else {
+                continue;
+            };
+            let (host, port) = match master.as_slice() {
+                [Value::BulkString(host), Value::Int(port), ..] => (String::from_utf8_lossy(host), port),
+                // It does not know its own name.
+                [Value::Nil, Value::Int(port), ..] => ("".into(), port),
+                _ => continue,
+            };
+            let Some(address) = Address::named(&format!("{host}:{port}"), asked) else { continue };
+            for slot in *first..=*last {
+                if let Ok(slot) = u16::try_from(slot) {
+                    map.assign(slot, address.clone());
+                }
+            }
+        }
+        map
+    }
+
+    fn assign(&mut self, slot: u16, address: Address) {
+        let Some(owner) = self.slots.get_mut(usize::from(slot)) else { return };
+        let known = self.nodes.iter().position(|node| *node == address);
+        let index = known.unwrap_or_else(|| {
+            self.nodes.push(address);
+            self.nodes.len() - 1
+        });
+        // There are fewer servers than slots.
+        *owner = u16::try_from(index).ok();
+    }
+
+    fn owner(&self, slot: u16) -> Option<&Address> {
+        self.slots
+            .get(usize::from(slot))
+            .copied()
+            .flatten()
+            .and_then(|index| self.nodes.get(usize::from(index)))
+    }
+}
+
+/// The slot of a key: of the part between the first braces, if there is one.
+pub(super) fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    crc16(tag.unwrap_or(key)) % 16_384
+}
+
+/// CRC-16/XMODEM, as the cluster's specification says.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"foo"), 12_182);
+        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"{user1000}.followers"));
+        assert_eq!(slot_of(b"foo{}{bar}"), crc16(b"foo{}{bar}") % 16_384, "an empty tag is none");
+        assert_eq!(slot_of(b"foo{{bar}}zap"), crc16(b"{bar") % 16_384);
+        assert_eq!(slot_of(b"foo{bar"), crc16(b"foo{bar") % 16_384);
+    }
+
+    #[test]
+    fn a_map_is_read_and_a_moved_slot_changes_it() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let range = |first, last, node: Vec<Value>| {
+            Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(node)])
+        };
+        let ranges = [
+            range(0, 9, vec![text("10.0.0.1"), Value::Int(7), text("id")]),
+            range(10, 19, vec![Value::Nil, Value::Int(8)]),
+            Value::Nil,
+        ];
+        let asked = Address { host: "seed".into(), port: 1, tls: false };
+        let mut map = Map::read(&ranges, &asked);
+        let owner = |map: &Map, slot| map.owner(slot).map(ToString::to_string);
+        assert_eq!(owner(&map, 9), Some("redis://10.0.0.1:7".into()));
+        assert_eq!(owner(&map, 10), Some("redis://seed:8".into()));
+        assert_eq!((owner(&map, 20), owner(&map, u16::MAX)), (None, None));
+        map.assign(9, Address { port: 8, ..asked.clone() });
+        assert_eq!((owner(&map, 9), map.nodes.len()), (Some("redis://seed:8".into()), 2));
+    }
+}

@@ -1,0 +1,190 @@
+//! One connection: name, TCP, TLS, login, and the first answers.
+//!
+//! Everything that can be wrong with it is known before the first event: the files (read anew each time, so that a
+//! rotated certificate or password is used at the next connection), the certificate, the password, a server that is
+//! still loading, a replica where a master is wanted.
+
+use super::address::Address;
+use super::verdict::Refusal;
+use super::{Login, RedisConfig};
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, Value};
+use posthaste::sink::Failure;
+use posthaste::task::{Task, spawn};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+/// For name, TCP, TLS and login together. With the longest pause between two tries this leaves 5 s for
+/// being back after an outage.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Requests that wait to be written; calls wait for room after that.
+const QUEUED_REQUESTS: usize = 64;
+/// What is collected before it is written.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// A connection and the task that carries it; without the task it is over.
+pub(super) struct Wire {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) driver: Task<()>,
+}
+
+/// What may be at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Master,
+    /// A server of any kind, or a sentinel.
+    Anybody,
+}
+
+/// Opens a connection, or says why there is none.
+pub(super) async fn open(
+    config: &RedisConfig,
+    address: &Address,
+    login: Login,
+    name: &str,
+    wanted: Wanted,
+) -> Result<Wire, Failure> {
+    let dialled = async {
+        let mut wire = connect(config, address).await?;
+        log_in(&mut wire.connection, address, &login, &config.identity(), name, wanted).await?;
+        Ok(wire)
+    };
+    timeout(DIAL_TIMEOUT, dialled).await.unwrap_or_else(|_| Err(unreachable(address, "no answer in time")))
+}
+
+pub(super) fn unreachable(address: &Address, why: impl std::fmt::Display) -> Failure {
+    Failure::of_sink("redis.unreachable", format!("{address}: {why}"))
+}
+
+async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failure> {
+    let tcp = TcpStream::connect((address.host.as_str(), address.port));
+    let tcp = tcp.await.map_err(|error| unreachable(address, error))?;
+    tcp.set_nodelay(true).map_err(|error| unreachable(address, error))?;
+    if !address.tls {
+        return wire(tcp, address).await;
+    }
+    let client = config.tls().client_config();
+    let client = client.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
+    let refused = |why: String| Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {why}"));
+    let server = ServerName::try_from(address.host.clone()).map_err(|error| refused(error.to_string()))?;
+    let stream = TlsConnector::from(Arc::new(client)).connect(server, tcp).await;
+    let stream = stream.map_err(|error| refused(tls_words(&error).unwrap_or_else(|| error.to_string())))?;
+    wire(stream, address).await
+}
+
+async fn wire<S>(stream: S, address: &Address) -> Result<Wire, Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Login and time limits are ours; the client's own would hide which step failed.
+    let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let options = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUED_REQUESTS)
+        .set_write_backpressure_boundary(WRITE_BYTES);
+    let made = MultiplexedConnection::new_with_config(&info, stream, options).await;
+    let (connection, driver) = made.map_err(|error| unreachable(address, error))?;
+    Ok(Wire { connection, driver: spawn("redis.connection", driver) })
+}
+
+async fn log_in(
+    connection: &mut MultiplexedConnection,
+    address: &Address,
+    login: &Login,
+    identity: &str,
+    name: &str,
+    wanted: Wanted,
+) -> Result<(), Failure> {
+    let mut commands = Pipeline::new();
+    let mut steps = Vec::new();
+    if let Some(password) = &login.password {
+        commands.cmd("AUTH").arg(login.user.as_deref()).arg(password.expose());
+        steps.push(Step::Auth);
+    }
+    if login.database > 0 {
+        commands.cmd("SELECT").arg(login.database);
+        steps.push(Step::Select);
+    }
+    commands.cmd("CLIENT").arg("SETNAME").arg(shown_name(name)).cmd("PING").cmd("ROLE");
+    steps.extend([Step::Name, Step::Ping, Step::Role]);
+    let sent = connection.send_packed_commands(&commands, 0, commands.len()).await;
+    let replies = sent.map_err(|error| lost(address, &error))?;
+    for (step, reply) in steps.iter().zip(&replies) {
+        step.check(reply, address, identity, login, wanted)?;
+    }
+    Ok(())
+}
+
+/// What the login asks the server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Step {
+    Auth,
+    Select,
+    Name,
+    Ping,
+    Role,
+}
+
+impl Step {
+    fn check(
+        self,
+        reply: &Value,
+        address: &Address,
+        identity: &str,
+        login: &Login,
+        wanted: Wanted,
+    ) -> Result<(), Failure> {
+        if let (Self::Role, Value::Array(role), Wanted::Master) = (self, reply, wanted)
+            && matches!(role.first(), Some(Value::BulkString(role)) if role == b"slave")
+        {
+            let text = format!("{address} is a replica and takes no writes; looking for the master");
+            return Err(Failure::of_sink("redis.readonly", text));
+        }
+        let Value::ServerError(error) = reply else { return Ok(()) };
+        let Refusal { code, words } = Refusal::of(error);
+        let fail = |name, text| Err(Failure::of_sink(name, format!("{address} {text}: {code} {words}")));
+        match (self, code) {
+            (Self::Auth, _) | (_, "NOAUTH") => fail("redis.auth", format!("refuses {identity}")),
+            (_, "LOADING") => fail("redis.loading", "is starting".to_owned()),
+            (_, "DENIED") => fail("redis.denied", "lets nobody in from here".to_owned()),
+            (Self::Select, _) => fail("redis.denied", format!("refuses database {}", login.database)),
+            // Rights that delivery does not need.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Names with spaces are refused by the server.
+fn shown_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_graphic() { c } else { '-' };
+    format!("posthaste-{}", name.chars().map(plain).collect::<String>())
+}
+
+/// A connection that ended while we logged in. With TLS 1.3 the server judges our certificate only then.
+pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
+    match tls_words(error).filter(|_| address.tls) {
+        Some(words) => Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {words}")),
+        None => unreachable(address, error),
+    }
+}
+
+/// What TLS says, out of the errors that it is wrapped in.
+fn tls_words(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+            return Some(tls.to_string());
+        }
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    // The client copies an error of a stream into a text of its own.
+    let text = error.to_string();
+    text.contains("alert").then_some(text)
+}

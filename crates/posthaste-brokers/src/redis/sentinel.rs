@@ -1,0 +1,72 @@
+//! Asking sentinels who the master is.
+//!
+//! The first sentinel that knows the name is believed, and the server that it names is asked for its role before
+//! anything is sent to it: for a moment after a failover a sentinel may still name the old master.
+
+use super::RedisConfig;
+use super::address::Address;
+use super::dial::{self, Wanted};
+use ::redis::{Value, cmd};
+use posthaste::sink::Failure;
+use std::time::Duration;
+use tokio::time::timeout;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The master of this name, or why nobody knows it.
+pub(super) async fn master(
+    config: &RedisConfig,
+    sentinels: &[Address],
+    master: &str,
+    name: &str,
+) -> Result<Address, Failure> {
+    let mut failure = None;
+    for sentinel in sentinels {
+        match ask(config, sentinel, master, name).await {
+            Ok(address) => return Ok(address),
+            Err(why) => failure = Some(why),
+        }
+    }
+    Err(failure.unwrap_or_else(|| Failure::of_sink("redis.sentinel", "there is no sentinel to ask")))
+}
+
+async fn ask(config: &RedisConfig, sentinel: &Address, master: &str, name: &str) -> Result<Address, Failure> {
+    let login = config.sentinel_login();
+    let login = login.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
+    let mut wire = dial::open(config, sentinel, login, name, Wanted::Anybody).await?;
+    let mut question = cmd("SENTINEL");
+    question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+    let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_packed_command(&question)).await;
+    let answer = answer.map_err(|_| dial::unreachable(sentinel, "the sentinel does not answer"))?;
+    match answer.map_err(|error| dial::lost(sentinel, &error))? {
+        Value::Array(parts) => read(&parts, sentinel).ok_or_else(|| strange(sentinel)),
+        Value::Nil => Err(Failure::of_sink(
+            "redis.sentinel",
+            format!(
+                "the sentinel {sentinel} knows no master {master:?}: compare sentinel_master with its `sentinel monitor`"
+            ),
+        )),
+        Value::ServerError(error) => Err(Failure::of_sink(
+            "redis.sentinel",
+            format!(
+                "{sentinel} does not answer as a sentinel: {} {}",
+                error.code(),
+                error.details().unwrap_or_default()
+            ),
+        )),
+        _ => Err(strange(sentinel)),
+    }
+}
+
+fn strange(sentinel: &Address) -> Failure {
+    Failure::of_sink(
+        "redis.sentinel",
+        format!("the sentinel {sentinel} answers with something that is no address"),
+    )
+}
+
+fn read(parts: &[Value], sentinel: &Address) -> Option<Address> {
+    let [Value::BulkString(host), Value::BulkString(port)] = parts else { return None };
+    let (host, port) = (std::str::from_utf8(host).ok()?, std::str::from_utf8(port).ok()?);
+    Address::named(&format!("{host}:{port}"), sentinel)
+}
