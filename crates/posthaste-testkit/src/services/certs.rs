@@ -35,12 +35,13 @@ pub struct Certs {
     other: Authority,
     server: Pair,
     expired_server: Pair,
+    elsewhere: Pair,
     dir: PrivateDir,
     _guard: Guard,
 }
 
 impl Certs {
-    /// Makes two unrelated authorities, a server certificate, and one that has expired.
+    /// Makes two unrelated authorities, a server certificate, one that has expired, and one for another name.
     ///
     /// # Errors
     ///
@@ -56,7 +57,10 @@ impl Certs {
         let other = Authority::make(&dir, "other-ca", "Unrelated test authority")?;
         let server = ca.issue(&dir, "server", server_params(2_000, 4_000)?)?;
         let expired_server = ca.issue(&dir, "expired-server", server_params(2_000, 2_001)?)?;
-        Ok(Self { ca, other, server, expired_server, dir, _guard: guard })
+        let name = "elsewhere.example";
+        let elsewhere = leaf_params(name, &[name], ExtendedKeyUsagePurpose::ServerAuth)?;
+        let elsewhere = ca.issue(&dir, "elsewhere", elsewhere)?;
+        Ok(Self { ca, other, server, expired_server, elsewhere, dir, _guard: guard })
     }
 
     /// The authority that signed everything here but what [`stranger`](Self::stranger) makes.
@@ -79,6 +83,11 @@ impl Certs {
         &self.expired_server
     }
 
+    /// A server's certificate for another name, `elsewhere.example`.
+    pub fn elsewhere(&self) -> &Pair {
+        &self.elsewhere
+    }
+
     /// A client's certificate with this common name.
     ///
     /// # Errors
@@ -95,6 +104,21 @@ impl Certs {
     /// `Failed` if the files cannot be written.
     pub fn stranger(&self, common_name: &str) -> Result<Pair, ServiceError> {
         self.issue_client(&self.other, "stranger", common_name)
+    }
+
+    /// A client's certificate with this common name, but it has expired.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` if the files cannot be written.
+    pub fn expired_client(&self, common_name: &str) -> Result<Pair, ServiceError> {
+        let pair =
+            leaf_params(common_name, &[], ExtendedKeyUsagePurpose::ClientAuth).and_then(|mut params| {
+                params.not_before = date_time_ymd(2_000, 1, 1);
+                params.not_after = date_time_ymd(2_001, 1, 1);
+                self.ca.issue(&self.dir, &format!("expired-client-{common_name}"), params)
+            });
+        pair.map_err(|error| ServiceError::failed("certificates", error))
     }
 
     fn issue_client(&self, ca: &Authority, file: &str, common_name: &str) -> Result<Pair, ServiceError> {
