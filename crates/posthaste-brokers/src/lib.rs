@@ -29,6 +29,7 @@ pub mod bench;
 pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+mod kinds;
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -40,6 +41,7 @@ mod secret;
 #[cfg(feature = "tls")]
 mod tls;
 
+pub use kinds::{built_in, is_left_out, kind_of};
 pub use secret::{Secret, Urls};
 
 use posthaste::sink::{NullSink, Sink, StdoutSink};

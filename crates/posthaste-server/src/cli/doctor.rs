@@ -1,13 +1,12 @@
 //! `posthaste doctor`: checks every assumption, of the stores and of the brokers, and says what to do.
 
 use super::{Context, time};
-use crate::config::{Outbox, scrub};
-use crate::daemon::Sinks;
+use crate::config::{Outbox, SinkSetting, scrub};
+use crate::daemon::{Sinks, destinations};
 use crate::output::table;
 use clap::Args;
 use posthaste::admin::{AdminError, OutboxStatus};
-use posthaste::route::{Pattern, Route};
-use posthaste::sink::{Finding, Level, Sink};
+use posthaste::sink::{DURABILITY, Finding, Level, Sink};
 use posthaste_postgres::doctor::Bounds;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -79,7 +78,8 @@ pub(crate) async fn run(context: &Context, args: DoctorArgs) -> anyhow::Result<E
     let sinks = Sinks::build(&config).await?;
     for setting in &config.sinks {
         if let Some(sink) = sinks.share(&setting.name) {
-            remarks.extend(examine_sink(&setting.name, &sink, &destinations(&outboxes, &setting.name)).await);
+            let known = destinations(outboxes.iter().copied(), &setting.name);
+            remarks.extend(examine_sink(setting, &sink, &known).await);
         }
     }
     sinks.close().await;
@@ -152,9 +152,9 @@ fn judge_lanes(configured: u16, status: &OutboxStatus) -> (Level, String) {
     }
 }
 
-async fn examine_sink(name: &str, sink: &Arc<dyn Sink>, destinations: &[String]) -> Vec<Remark> {
-    let of = format!("sink {name}");
-    let Ok(findings) = tokio::time::timeout(PATIENCE, sink.examine(destinations)).await else {
+async fn examine_sink(setting: &SinkSetting, sink: &Arc<dyn Sink>, destinations: &[String]) -> Vec<Remark> {
+    let of = format!("sink {}", setting.name);
+    let Ok(mut findings) = tokio::time::timeout(PATIENCE, sink.examine(destinations)).await else {
         let text = format!(
             "the broker did not answer within {} s. Events for it wait in the log",
             PATIENCE.as_secs()
@@ -164,26 +164,13 @@ async fn examine_sink(name: &str, sink: &Arc<dyn Sink>, destinations: &[String])
     if findings.is_empty() {
         return vec![remark(of, "sink", Level::Ok, "there is nothing to check".to_owned())];
     }
-    findings.into_iter().map(|finding| Remark { of: of.clone(), finding }).collect()
-}
-
-/// Addresses that are known without an event: fixed ones, and topics without a wildcard.
-fn destinations(outboxes: &[&Outbox], sink: &str) -> Vec<String> {
-    let feeds = |route: &&Arc<Route>| route.sinks.iter().any(|name| name == sink);
-    let routes = outboxes.iter().flat_map(|outbox| outbox.routes.routes()).filter(feeds);
-    let mut known: Vec<String> = routes.flat_map(|route| known_of(route)).collect();
-    known.sort();
-    known.dedup();
-    known
-}
-
-fn known_of(route: &Route) -> Vec<String> {
-    if let Some(fixed) = route.destination.fixed() {
-        return vec![fixed.to_owned()];
+    for finding in &mut findings {
+        // With `durability = "durable"` nothing is sent there.
+        if setting.durable && finding.check == DURABILITY && finding.level == Level::Warn {
+            finding.level = Level::Fail;
+        }
     }
-    let exact = |pattern: &&Pattern| !pattern.as_str().contains('*');
-    let topics = route.topics.iter().filter(exact).map(|pattern| pattern.as_str().to_owned());
-    if route.destination.is_topic() { topics.collect() } else { Vec::new() }
+    findings.into_iter().map(|finding| Remark { of: of.clone(), finding }).collect()
 }
 
 fn draw(remarks: &[Remark]) -> String {
@@ -198,21 +185,4 @@ fn draw(remarks: &[Remark]) -> String {
     let count = |level| remarks.iter().filter(|r| r.finding.level == level).count();
     let rows = table(&["", "of", "check", "what was found"], remarks.iter().map(row).collect());
     format!("{rows}\n\n{} ok, {} warn, {} fail", count(Level::Ok), count(Level::Warn), count(Level::Fail))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use posthaste::route::Template;
-
-    #[test]
-    fn only_addresses_that_are_certain_are_examined() {
-        let mut route = Route::everything_to("s");
-        route.topics = vec![Pattern::new("a.b"), Pattern::new("c.*")];
-        assert_eq!(known_of(&route), ["a.b"]);
-        route.destination = Template::parse("fixed").expect("valid");
-        assert_eq!(known_of(&route), ["fixed"]);
-        route.destination = Template::parse("{key}").expect("valid");
-        assert!(known_of(&route).is_empty());
-    }
 }

@@ -92,6 +92,8 @@ pub(crate) struct SinkSetting {
     pub(crate) start_at: StartAt,
     pub(crate) classes: ClassOverrides,
     pub(crate) rate_limit_per_s: Option<f64>,
+    /// Refuses a destination that can lose what it has acknowledged.
+    pub(crate) durable: bool,
 }
 
 /// Everything, checked. It has no `Debug`: it holds passwords.
@@ -194,11 +196,9 @@ fn lay_flags(tree: &mut Tree, flags: &Flags) {
 fn lay_sinks(tree: &mut Tree, flags: &Flags) {
     let mut sinks = serde_json::Map::new();
     for text in &flags.sinks {
-        let (kind, mut sink) = match text.split_once("://") {
-            Some((scheme, _)) => {
-                let kind = if scheme == "tls" { "nats" } else { scheme };
-                (kind, json!({ "type": kind, "url": text }))
-            }
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        let (kind, mut sink) = match posthaste_brokers::kind_of(text).or(scheme) {
+            Some(kind) => (kind, json!({ "type": kind, "url": text })),
             None => (text.as_str(), json!({ "type": text })),
         };
         if let Some(start_at) = &flags.start_at {

@@ -13,6 +13,7 @@ use posthaste_postgres::{PostgresConfig, Retention, TlsMode};
 use posthaste_sqlite::SqliteConfig;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio_postgres::config::Host;
 
 /// The outboxes, each with the routes that apply to it.
 pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, Vec<String>)]) -> Vec<Outbox> {
@@ -37,15 +38,38 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
         let applies = |names: &[String]| names.is_empty() || names.contains(&section.name);
         let own = routes.iter().filter(|(_, names)| applies(names)).map(|(route, _)| route.clone());
         let service = section.service.as_ref().or(file.service.as_ref()).unwrap_or(&section.name);
+        let database = database(review, &path, section);
+        if file.require_tls {
+            demand_tls(review, &path, section, &database);
+        }
         outboxes.push(Outbox {
             name: section.name.as_str().into(),
             service: service.as_str().into(),
-            database: database(review, &path, section),
+            database,
             lanes: section.lanes,
             routes: RouteTable::new(own.collect()),
         });
     }
     outboxes
+}
+
+/// `require_tls` at the top of the file. A socket in the file system is no link.
+fn demand_tls(review: &mut Review<'_>, path: &str, section: &OutboxSection, database: &Database) {
+    let Some((config, _)) = database.postgres() else { return };
+    let hosts = config.url.parse::<tokio_postgres::Config>();
+    let is_local = hosts.is_ok_and(|config| {
+        let is_socket = |host: &Host| matches!(host, Host::Unix(_));
+        !config.get_hosts().is_empty() && config.get_hosts().iter().all(is_socket)
+    });
+    if section.tls == Tls::Disable && !is_local {
+        review.problem(
+            &member(path, "tls"),
+            format!(
+                "outbox `{}` is reached without TLS, and `require_tls = true` refuses that: write tls = \"verify-full\" with a ca_file",
+                section.name
+            ),
+        );
+    }
 }
 
 /// Which database, by its address.

@@ -4,7 +4,7 @@
 
 use super::outbox::outboxes;
 use super::problem::{self, ConfigError, nearest};
-use super::section::{File, RouteSection, SINK_OWN, SinkOwn};
+use super::section::{Durability, File, RouteSection, SINK_OWN, SinkOwn};
 use super::sink::SinkConfig;
 use super::tree::{Tree, member};
 use super::{Config, SinkSetting};
@@ -78,13 +78,16 @@ fn sinks(review: &mut Review<'_>, file: &File) -> Result<Vec<SinkSetting>, Confi
             review.problem(&path, format!("a sink cannot be named `{UNROUTED}`: that one is built in"));
         }
         check_name(review, &path, name);
-        let (own, theirs) = split(value);
+        let (own, mut theirs) = split(value);
         let own: SinkOwn = problem::read(review.tree, &path, own, &[])?;
         if own.rate_limit_per_s.is_some_and(|rate| rate <= 0.0) {
             review.problem(
                 &member(&path, "rate_limit_per_s"),
                 "rate_limit_per_s must be above 0; pause a sink to stop it",
             );
+        }
+        if file.require_tls {
+            demand_tls(review, &path, &mut theirs);
         }
         let config = SinkConfig::read(review.tree, &path, theirs)?;
         if let Err(error) = config.check() {
@@ -96,9 +99,25 @@ fn sinks(review: &mut Review<'_>, file: &File) -> Result<Vec<SinkSetting>, Confi
             start_at: own.start_at,
             classes: own.classes,
             rate_limit_per_s: own.rate_limit_per_s,
+            durable: own.durability == Durability::Durable,
         });
     }
     Ok(settings)
+}
+
+/// `require_tls` at the top means every sink. Those that reach nobody over a network have no such key.
+fn demand_tls(review: &mut Review<'_>, path: &str, theirs: &mut Value) {
+    let Value::Object(table) = theirs else { return };
+    if matches!(table.get("type").and_then(Value::as_str), Some("null" | "stdout" | "local") | None) {
+        return;
+    }
+    if table.get("require_tls") == Some(&Value::Bool(false)) {
+        review.problem(
+            &member(path, "require_tls"),
+            "require_tls = false contradicts `require_tls = true` at the top of the file",
+        );
+    }
+    table.insert("require_tls".to_owned(), Value::Bool(true));
 }
 
 /// Our keys of a sink's table, and the sink's own.

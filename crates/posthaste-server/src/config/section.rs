@@ -20,6 +20,8 @@ use std::path::PathBuf;
 pub(crate) struct File {
     /// Label `service` of the metrics and `source` header of every message; the outbox's name by default.
     pub(crate) service: Option<String>,
+    /// Refuse every link without TLS: to databases, and to brokers. Files and loopback metrics are none.
+    pub(crate) require_tls: bool,
     /// The engine, shared by all outboxes.
     pub(crate) relay: RelaySettings,
     /// Metrics and health.
@@ -241,10 +243,22 @@ pub(crate) struct SinkOwn {
     pub(crate) classes: ClassOverrides,
     /// Events a second over all relays. An operator's `posthaste rate` goes before it.
     pub(crate) rate_limit_per_s: Option<f64>,
+    /// Whether a destination may lose what it has acknowledged.
+    pub(crate) durability: Durability,
 }
 
 /// The keys of [`SinkOwn`].
-pub(crate) const SINK_OWN: [&str; 3] = ["start_at", "classes", "rate_limit_per_s"];
+pub(crate) const SINK_OWN: [&str; 4] = ["start_at", "classes", "rate_limit_per_s", "durability"];
+
+/// What is done about a destination that can lose an acknowledged event: one replica, no sync, eviction.
+/// `relaxed` warns at each start, `durable` refuses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    #[default]
+    Relaxed,
+    Durable,
+}
 
 /// `[[route]]`.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]

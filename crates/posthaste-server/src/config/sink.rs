@@ -5,9 +5,9 @@
 
 use super::problem::{self, ConfigError};
 use super::section::SINK_OWN;
-use super::tree::Tree;
+use super::tree::{Tree, member};
 use posthaste::sink::Sink;
-use posthaste_brokers::{BuildError, SinkConfig as BrokerSink};
+use posthaste_brokers::{BuildError, SinkConfig as BrokerSink, is_left_out};
 #[cfg(feature = "sqlite")]
 use posthaste_sqlite::broker::{Broker, LocalConfig, LocalSink};
 use serde_json::Value;
@@ -47,6 +47,12 @@ impl SinkConfig {
             }
             let siblings: Vec<&str> = SINK_OWN.iter().copied().chain(["type"]).collect();
             return problem::read(tree, path, value, &siblings).map(Self::Local);
+        }
+        if let Some(kind) = value.get("type").and_then(Value::as_str).filter(|kind| is_left_out(kind)) {
+            let place = tree.place(&member(path, "type"));
+            return Err(ConfigError::new(format!(
+                "{place}: this binary was built without `{kind}`: build it with `--features {kind}`, or with `--features full` for all brokers"
+            )));
         }
         problem::read(tree, path, value, &SINK_OWN).map(Self::Broker)
     }

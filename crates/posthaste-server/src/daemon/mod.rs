@@ -11,6 +11,7 @@
 //! without somebody's help, it says why and ends with code 1.
 
 mod board;
+mod durability;
 mod outbox;
 mod rates;
 mod reload;
@@ -18,6 +19,7 @@ mod sinks;
 mod stats;
 
 pub(crate) use board::Board;
+pub(crate) use durability::destinations;
 pub(crate) use sinks::Sinks;
 
 use crate::config::{Config, Flags, LogFormat};
@@ -49,6 +51,7 @@ pub(crate) async fn run(
     };
     let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
     let sinks = Sinks::build(&config).await?;
+    let _durability = durability::check(&config, &sinks).await?;
     let board = Arc::new(Board::new(config.outboxes.iter().map(|outbox| &*outbox.name)));
     announce(&config, address, format);
 

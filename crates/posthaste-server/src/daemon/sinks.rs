@@ -6,7 +6,7 @@
 
 use crate::config::{Config, ConfigError};
 use async_trait::async_trait;
-use posthaste::sink::{Capabilities, Finding, Message, Sink, Verdict};
+use posthaste::sink::{Capabilities, Finding, Message, Sink, Verdict, Vetted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ impl Sinks {
             let name = Arc::clone(&setting.name);
             let sink = setting.config.build(&name).await;
             let sink = sink.map_err(|error| ConfigError::new(format!("sink `{name}`: {error}")))?;
+            let sink: Arc<dyn Sink> = if setting.durable { Arc::new(Vetted::new(sink)) } else { sink };
             sinks.insert(name, sink);
         }
         Ok(Self(sinks))

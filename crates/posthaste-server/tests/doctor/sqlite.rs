@@ -204,7 +204,7 @@ fn a_local_broker_that_is_not_sound_is_found() {
         ill.filter_map(|finding| finding["check"].as_str().map(str::to_owned)).collect::<Vec<_>>()
     };
     assert_eq!(with(""), RESTING);
-    only("local_durability", &with("synchronous = \"normal\""));
+    only("durability", &with("synchronous = \"normal\""));
     std::fs::write(
         ground.0.join("broker.db"),
         "no database at all, but long enough to be looked at".repeat(50),

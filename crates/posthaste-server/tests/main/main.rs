@@ -3,6 +3,8 @@
 mod binary;
 mod daemon;
 mod dead;
+#[cfg(feature = "sqlite")]
+mod durability;
 mod envelope;
 mod events;
 mod faults;

@@ -35,7 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Names of the checks that the sink makes of its broker.
-pub const CHECKS: &[&str] = &["local_file", "local_durability"];
+pub const CHECKS: &[&str] = &["local_file", "durability"];
 
 /// Messages of one transaction. Calls are not divided: the last one may exceed it. A full page of the relay is enough for
 /// its sync to cost little; more would only keep the next call waiting, and the write lock from others.
@@ -171,7 +171,7 @@ impl LocalSink {
                  not be lost",
             ),
         };
-        Finding { check: "local_durability".to_owned(), level, text: text.to_owned() }
+        Finding { check: "durability".to_owned(), level, text: text.to_owned() }
     }
 }
 

@@ -74,10 +74,10 @@ impl Setup<'_> {
         }
         let mut sink = Table::new();
         sink.insert("start_at".to_owned(), text("earliest"));
-        match (self.options, self.target.split_once("://")) {
+        match (self.options, posthaste_brokers::kind_of(self.target)) {
             (Some(options), _) => sink.extend(Table::try_from(options)?),
-            (None, Some((scheme, _))) => {
-                sink.insert("type".to_owned(), text(if scheme == "tls" { "nats" } else { scheme }));
+            (None, Some(kind)) => {
+                sink.insert("type".to_owned(), text(kind));
                 sink.insert("url".to_owned(), text(self.target));
             }
             (None, None) => drop(sink.insert("type".to_owned(), text(self.target))),

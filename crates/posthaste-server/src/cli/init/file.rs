@@ -2,6 +2,7 @@
 
 use super::look::State;
 use crate::config::scrub;
+use posthaste_brokers::kind_of;
 use std::path::Path;
 
 /// Where the file of a password is looked for, until somebody says otherwise.
@@ -20,8 +21,8 @@ pub(super) struct Plan {
 /// A sink by its word on the command line.
 #[derive(Debug, PartialEq)]
 pub(super) enum SinkPlan {
-    /// The address, perhaps with a user and a password or token in it.
-    Nats(String),
+    /// A broker's address, perhaps with a user and a password or token in it.
+    Broker(&'static str, String),
     /// The file.
     Local(String),
     /// `stdout` or `null`.
@@ -31,13 +32,14 @@ pub(super) enum SinkPlan {
 impl SinkPlan {
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("there is no sink {:?}; write nats://HOST:4222, local:FILE, stdout or null", scrub(text))
+            let like = "a broker's address (kafka://HOST:9092, nats://HOST:4222, redis://HOST, amqp://HOST, https://HOST)";
+            format!("there is no sink {:?}; write {like}, local:FILE, stdout or null", scrub(text))
         };
         if text == "stdout" || text == "null" {
             return Ok(Self::Bare(text.to_owned()));
         }
-        if text.starts_with("nats://") || text.starts_with("tls://") {
-            return Ok(Self::Nats(text.to_owned()));
+        if let Some(kind) = kind_of(text) {
+            return Ok(Self::Broker(kind, text.to_owned()));
         }
         let file = text.strip_prefix("local:").or_else(|| text.strip_prefix("sqlite:")).ok_or_else(wrong)?;
         let file = file.strip_prefix("//").unwrap_or(file);
@@ -46,7 +48,7 @@ impl SinkPlan {
 
     pub(super) fn name(&self) -> &str {
         match self {
-            Self::Nats(_) => "nats",
+            Self::Broker(kind, _) => kind,
             Self::Local(_) => "local",
             Self::Bare(name) => name,
         }
@@ -61,19 +63,16 @@ impl SinkPlan {
                  # retention_hours = 168             # how long messages are kept; 0 is for ever\n",
                 quoted(file)
             ),
-            Self::Nats(url) => {
+            Self::Broker(kind, url) => {
                 let (bare, login) = without_login(url);
-                format!(
-                    "[sinks.nats]\ntype = \"nats\"\nurl = {}\n{}",
-                    quoted(&bare),
-                    login_keys(login, secrets)
-                )
+                let keys = login_keys(kind, login, secrets);
+                format!("[sinks.{kind}]\ntype = \"{kind}\"\nurl = {}\n{keys}", quoted(&bare))
             }
         }
     }
 
     fn has_secret(&self) -> bool {
-        matches!(self, Self::Nats(url) if without_login(url).1.is_some())
+        matches!(self, Self::Broker(_, url) if without_login(url).1.is_some())
     }
 }
 
@@ -94,9 +93,10 @@ fn without_login(url: &str) -> (String, Option<Login<'_>>) {
 }
 
 /// A login as keys of its own: the sink takes none in its address.
-fn login_keys(login: Option<Login<'_>>, secrets: bool) -> String {
+fn login_keys(kind: &str, login: Option<Login<'_>>, secrets: bool) -> String {
     match login {
-        None => "# creds_file = \"/run/secrets/nats.creds\"\n".to_owned(),
+        None if kind == "nats" => "# creds_file = \"/run/secrets/nats.creds\"\n".to_owned(),
+        None => String::new(),
         Some(Login::User(user, password)) if secrets => {
             format!("user = {}\npassword = {}\n", quoted(user), quoted(password))
         }
@@ -309,6 +309,6 @@ mod tests {
     #[test]
     fn sinks_have_words() {
         assert_eq!(SinkPlan::read("sqlite:///a/b.db"), Ok(SinkPlan::Local("/a/b.db".to_owned())));
-        assert!(SinkPlan::read("kafka://x").is_err_and(|why| why.contains("nats://HOST")));
+        assert!(SinkPlan::read("mqtt://x").is_err_and(|why| why.contains("nats://HOST")));
     }
 }

@@ -44,7 +44,7 @@ A password is not written into it.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InitArgs {
-    /// Where events go: nats://HOST, local:FILE (a SQLite file), stdout, null
+    /// Where events go: a broker's address, local:FILE (a SQLite file), stdout, null
     #[arg(long, value_name = "SINK")]
     sink: String,
     /// Topics to send; * stands for any run of characters. May be repeated
