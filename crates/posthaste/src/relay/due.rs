@@ -107,7 +107,7 @@ impl Lane {
         Ok(())
     }
 
-    fn ask_later(&mut self, destination: &str, now: Instant) {
+    pub(super) fn ask_later(&mut self, destination: &str, now: Instant) {
         let initial = Duration::from_millis(self.settings.breaker_initial_ms);
         let max = Duration::from_millis(self.settings.breaker_max_ms);
         if let Some(breaker) = self.destinations.get_mut(destination) {

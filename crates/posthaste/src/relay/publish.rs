@@ -197,6 +197,10 @@ impl Lane {
                 outage = Some(failure);
             }
         }
+        // A probe among them is over, or its destination would be waited for for ever.
+        for destination in self.window.take_dropped() {
+            self.ask_later(&destination, Instant::now());
+        }
         self.metrics.published.increment(delivered);
         match outage {
             Some(failure) => {

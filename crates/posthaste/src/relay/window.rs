@@ -75,6 +75,8 @@ pub(crate) struct Window {
     /// Deferred events in hand that wait to be published.
     due: VecDeque<Pending>,
     due_in_flight: usize,
+    /// Destinations of deferred events that were in hand and went back unasked.
+    dropped: Vec<String>,
     outcome: Settlement,
 }
 
@@ -356,7 +358,18 @@ impl Window {
     /// stay where they are in the store, behind it.
     fn drop_behind(&mut self, pending: &Pending) {
         let Some(key) = pending.message.order_key() else { return };
-        self.due.retain(|other| other.index < pending.index || other.message.order_key() != Some(key));
+        let stays = |other: &Pending| other.index < pending.index || other.message.order_key() != Some(key);
+        if self.due.iter().all(stays) {
+            return;
+        }
+        let (stay, drop): (Vec<_>, Vec<_>) = std::mem::take(&mut self.due).into_iter().partition(stays);
+        self.due = stay.into();
+        self.dropped.extend(drop.into_iter().map(|pending| pending.message.destination));
+    }
+
+    /// Destinations that were not asked after all.
+    pub(crate) fn take_dropped(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.dropped)
     }
 
     /// Whether the deferred event that was buried last holds its key.
