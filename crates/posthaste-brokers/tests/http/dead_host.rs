@@ -1,1 +1,94 @@
+//! One host that is down, beside others that are not (F30).
+
 use super::*;
+use posthaste_testkit::services::{Answer, Manner, Port, Proxy};
+use std::time::Instant;
+
+fn everywhere() -> HttpConfig {
+    HttpConfig { allow_private: true, ..HttpConfig::for_whole_urls() }
+}
+
+/// Fifty for each: all of the living are delivered, all of the dead are its own affair.
+async fn mixed(sink: &Arc<dyn Sink>, dead: &str, living: &str) -> Vec<Verdict> {
+    let to = |n: usize| if n.is_multiple_of(2) { dead } else { living };
+    let messages: Vec<_> = (0..100).map(|n| keyed(&format!("{}/x", to(n)), &n.to_string())).collect();
+    let verdicts = sink.publish(&messages).await;
+    for (n, verdict) in verdicts.iter().enumerate() {
+        if n.is_multiple_of(2) {
+            assert_eq!(seen(verdict).1.scope, Scope::Destination, "{verdict:?}");
+        } else {
+            assert_eq!(*verdict, Verdict::Delivered);
+        }
+    }
+    verdicts.into_iter().step_by(2).collect()
+}
+
+#[tokio::test]
+async fn f30_a_refusing_host_costs_the_others_nothing() {
+    let (living, port) = (receiver().await, Port::claim().expect("a port"));
+    let sink = build(everywhere()).await;
+    let started = Instant::now();
+    let dead = mixed(&sink, &format!("http://{}", port.addr()), &living.url()).await;
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    for verdict in dead {
+        assert_seen(&verdict, "retry", "http.unreachable", Scope::Destination);
+    }
+}
+
+/// It accepts and says nothing: as many as it has slots find out, the others give up with them.
+#[tokio::test]
+async fn f30_a_mute_host_costs_the_others_one_timeout() {
+    let (living, mute) = (receiver().await, receiver().await);
+    mute.always("/x", Answer::in_manner(Manner::Silent));
+    let config = HttpConfig { max_in_flight_per_host: 4, delivery_timeout_ms: 1_000, ..everywhere() };
+    let sink = build(config).await;
+    let started = Instant::now();
+    let dead = mixed(&sink, &mute.url(), &living.url()).await;
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    let unknown = dead.iter().filter(|verdict| seen(verdict).0 == "unknown").count();
+    assert_eq!(unknown, 4, "what was sent, and no more: {dead:?}");
+    assert_eq!(mute.requests().len(), 4);
+}
+
+/// A connection that is never made, in calls that overlap: the first failure ends the wait of all of them.
+#[tokio::test]
+async fn f30_calls_learn_from_each_other() {
+    let (living, behind) = (receiver().await, receiver().await);
+    let (proxy, url) = Proxy::start_before(&behind.url()).await.expect("a proxy");
+    proxy.black_hole().await;
+    let dead = format!("{}/x", url.replace("http://", "https://"));
+    let config = HttpConfig { max_in_flight_per_host: 2, delivery_timeout_ms: 2_000, ..everywhere() };
+    let sink = build(config).await;
+    let call = || -> Vec<Message> {
+        let place = |n: usize| if n < 10 { dead.clone() } else { format!("{}/x", living.url()) };
+        (0..20).map(|n| loose(&place(n))).collect()
+    };
+    let (one, two) = (call(), call());
+    let started = Instant::now();
+    let (one, two) = tokio::join!(sink.publish(&one), sink.publish(&two));
+    // One connect timeout, half of the delivery timeout; twenty of them in two slots would take ten.
+    assert!(started.elapsed() < Duration::from_millis(1_900), "{:?}", started.elapsed());
+    for verdicts in [one, two] {
+        for verdict in &verdicts[..10] {
+            assert_seen(verdict, "retry", "http.unreachable", Scope::Destination);
+        }
+        assert_delivered(&verdicts[10..]);
+    }
+    proxy.pass().await;
+}
+
+/// Nothing is remembered against a host that is back.
+#[tokio::test]
+async fn a_host_that_is_back_is_delivered_to_at_once() {
+    let receiver = receiver().await;
+    let (proxy, url) = Proxy::start_before(&receiver.url()).await.expect("a proxy");
+    let sink = build(HttpConfig { allow_private: true, ..HttpConfig::new(&url) }).await;
+    assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
+    proxy.refuse().await;
+    proxy.cut().await;
+    let verdicts = sink.publish(&(0..50).map(|_| loose("x")).collect::<Vec<_>>()).await;
+    assert!(verdicts.iter().all(|verdict| seen(verdict).1.scope == Scope::Destination), "{verdicts:?}");
+    proxy.pass().await;
+    let verdicts = sink.publish(&(0..50).map(|_| loose("x")).collect::<Vec<_>>()).await;
+    assert_delivered(&verdicts);
+}

@@ -1,1 +1,68 @@
+//! What `posthaste doctor` is told.
+
 use super::*;
+use posthaste::sink::{Finding, Level};
+use posthaste_brokers::Secret;
+use posthaste_testkit::services::{Certs, Port};
+
+#[track_caller]
+fn assert_found(findings: &[Finding], check: &str, level: Level, words: &str) {
+    let found: Vec<_> = findings.iter().filter(|finding| finding.check == check).collect();
+    assert!(found.iter().any(|f| f.level == level && f.text.contains(words)), "{check} {words}: {found:?}");
+}
+
+#[tokio::test]
+async fn a_healthy_receiver_is_visited_and_not_asked() {
+    let certs = Certs::make().expect("certificates");
+    let options = ReceiverOptions::default().tls(certs.server());
+    let receiver = Receiver::start(&options).await.expect("a receiver");
+    let config = HttpConfig {
+        ca_file: Some(certs.ca().to_owned()),
+        secrets: vec![Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")],
+        ..near(&receiver)
+    };
+    let findings = build(config).await.examine(&["a".to_owned(), "b".to_owned()]).await;
+    assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
+    assert_found(&findings, "destination", Level::Ok, "\"a\"");
+    assert_found(&findings, "reachable", Level::Ok, "certificate is good");
+    assert_found(&findings, "transport", Level::Ok, "TLS");
+    assert_found(&findings, "signature", Level::Ok, "signed");
+    assert_found(&findings, "durability", Level::Ok, "promise");
+    let visits = findings.iter().filter(|finding| finding.check == "reachable").count();
+    assert_eq!((visits, receiver.connections(), receiver.requests().len()), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn what_is_wrong_or_weak_is_named() {
+    let (receiver, port) = (receiver().await, Port::claim().expect("a port"));
+    let allow_networks = vec!["127.0.0.0/8".to_owned()];
+    let sink = build(HttpConfig { allow_networks, ..HttpConfig::for_whole_urls() }).await;
+    let destinations = [
+        format!("{}/x", receiver.url()),
+        format!("http://{}/x", port.addr()),
+        format!("https://{}/x", receiver.addr()),
+        "http://10.0.0.1/x".to_owned(),
+        "https://no-such-host.invalid/x".to_owned(),
+        "orders.placed".to_owned(),
+    ];
+    let findings = sink.examine(&destinations).await;
+    assert_found(&findings, "reachable", Level::Ok, &receiver.url());
+    assert_found(&findings, "transport", Level::Ok, "not encrypted");
+    assert_found(&findings, "reachable", Level::Fail, "refused");
+    assert_found(&findings, "reachable", Level::Fail, "no TLS connection");
+    assert_found(&findings, "reachable", Level::Fail, "no-such-host");
+    assert_found(&findings, "address", Level::Fail, "10.0.0.1 is not a public address");
+    assert_found(&findings, "destination", Level::Fail, "\"orders.placed\" is no URL");
+    assert_found(&findings, "signature", Level::Warn, "not signed");
+    assert!(receiver.requests().is_empty());
+}
+
+#[tokio::test]
+async fn certificates_are_judged() {
+    let certs = Certs::make().expect("certificates");
+    let options = ReceiverOptions::default().tls(certs.expired_server());
+    let receiver = Receiver::start(&options).await.expect("a receiver");
+    let config = HttpConfig { ca_file: Some(certs.ca().to_owned()), ..near(&receiver) };
+    let findings = build(config).await.examine(&["x".to_owned()]).await;
+    assert_found(&findings, "reachable", Level::Fail, "expired");
+}

@@ -71,7 +71,10 @@ fn encode(answer: &Answer) -> Vec<u8> {
 }
 
 /// The request line and the headers; `None` at the end of the connection.
-async fn head(stream: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<Option<Recorded>> {
+async fn head(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    buffer: &mut BytesMut,
+) -> io::Result<Option<Recorded>> {
     let end = loop {
         if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
             break at;
@@ -80,6 +83,11 @@ async fn head(stream: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> i
             return Err(bad("the head of a request has no end"));
         }
         if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+        // Somebody begins TLS here.
+        if buffer.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await?;
             return Ok(None);
         }
     };
