@@ -1,0 +1,148 @@
+//! Three nodes: one dies, two die, replicas are missing, a leader is missing, the line is half open (F31, F36).
+
+use super::load::Load;
+use super::*;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::{Kafka, KafkaOptions, KafkaSecurity};
+
+/// Delivery goes on within this time of the cluster's return.
+const BACK_WITHIN: Duration = Duration::from_secs(10);
+
+fn config(kafka: &Kafka) -> KafkaConfig {
+    KafkaConfig::new(&kafka.bootstrap())
+}
+
+/// Quicker to say that there is no answer.
+fn impatient(kafka: &Kafka) -> KafkaConfig {
+    KafkaConfig { delivery_timeout_ms: 4_000, ..config(kafka) }
+}
+
+async fn leader(kafka: &Kafka, topic: &str) -> Option<u32> {
+    kafka.partitions(topic).await.expect("described")[0].leader
+}
+
+async fn until_in_sync(kafka: &Kafka, topic: &str, nodes: &[u32]) {
+    let started = Instant::now();
+    loop {
+        let mut in_sync = kafka.partitions(topic).await.expect("described")[0].in_sync.clone();
+        in_sync.sort_unstable();
+        if in_sync == nodes {
+            return;
+        }
+        assert!(started.elapsed() < DEADLINE, "{topic}: {in_sync:?} in sync");
+        tokio::time::sleep(Duration::from_millis(50)).await; // pace
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f31_one_and_then_two_of_three_nodes_are_killed_under_load() {
+    let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(3)).await);
+    kafka.create_topic("t", 3, 3, &["min.insync.replicas=2"]).await.expect("created");
+    let sink = build(config(&kafka)).await;
+    let load = Load::start(&sink, "t");
+    load.more(3_000).await;
+
+    let killed = leader(&kafka, "t").await.expect("a leader");
+    kafka.node_mut(killed).kill9().await.expect("killed");
+    load.more(3_000).await; // two of three are enough
+    kafka.start_again().await.expect("started again");
+    until_in_sync(&kafka, "t", &[1, 2, 3]).await;
+
+    let second = kafka.nodes().iter().map(|node| node.id()).find(|id| *id != killed).expect("another node");
+    kafka.node_mut(killed).kill9().await.expect("killed");
+    kafka.node_mut(second).kill9().await.expect("killed");
+    // One of three has no majority: nobody can say who leads. Not even what was sent is certain.
+    let started = Instant::now();
+    let verdict = publish_one(&sink, loose("t")).await;
+    assert_ne!(verdict, Verdict::Delivered);
+    assert_ne!(seen(&verdict).2, Scope::Event, "an outage spends no attempts (F50): {verdict:?}");
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    kafka.start_again().await.expect("started again");
+    until_delivered(&sink, "t", BACK_WITHIN).await;
+    let account = load.finish(&kafka).await;
+    assert!(account.codes().iter().all(|(_, _, scope)| *scope != "Event"), "{:?}", account.failures);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f36_too_few_replicas_and_no_leader_are_named_and_other_topics_flow() {
+    // The first node keeps count, the others may go.
+    let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(3).first_controls()).await);
+    kafka.create_topic("replicated", 1, 3, &["min.insync.replicas=2"]).await.expect("created");
+    let here = lonely_topic(&kafka, |leader| leader == 1).await;
+    let there = lonely_topic(&kafka, |leader| leader != 1).await;
+    let sink = build(impatient(&kafka)).await;
+    for topic in ["replicated", &here, &there] {
+        until_delivered(&sink, topic, DEADLINE).await;
+    }
+    let (load, other) = (Load::start(&sink, "replicated"), Load::start(&sink, &here));
+    load.more(500).await;
+    for node in [2, 3] {
+        kafka.node_mut(node).kill9().await.expect("killed");
+    }
+    until_in_sync(&kafka, "replicated", &[1]).await;
+
+    let verdict = publish_one(&sink, loose("replicated")).await;
+    assert_eq!(
+        (seen(&verdict).1, seen(&verdict).2),
+        ("kafka.not_enough_replicas", Scope::Destination),
+        "{verdict:?}"
+    );
+    assert!(seen(&verdict).3.contains("\"replicated\""), "{verdict:?}");
+    let verdict = publish_one(&sink, loose(&there)).await;
+    assert_eq!((seen(&verdict).1, seen(&verdict).2), ("kafka.no_leader", Scope::Destination), "{verdict:?}");
+    assert!(seen(&verdict).3.contains(&there), "{verdict:?}");
+    other.more(500).await;
+
+    kafka.start_again().await.expect("started again");
+    until_delivered(&sink, "replicated", BACK_WITHIN).await;
+    until_delivered(&sink, &there, BACK_WITHIN).await;
+    let account = load.finish(&kafka).await;
+    assert!(
+        account.codes().iter().any(|(_, code, _)| *code == "kafka.not_enough_replicas"),
+        "{:?}",
+        account.failures
+    );
+    other.finish(&kafka).await;
+}
+
+/// A topic with one replica on a node that is asked for.
+async fn lonely_topic(kafka: &Kafka, wanted: impl Fn(u32) -> bool) -> String {
+    for _ in 0..30 {
+        let topic = format!("lonely-{}", uuid::Uuid::now_v7().simple());
+        kafka.create_topic(&topic, 1, 1, &["min.insync.replicas=1"]).await.expect("created");
+        if wanted(leader(kafka, &topic).await.expect("a leader")) {
+            return topic;
+        }
+    }
+    panic!("thirty topics, and all on the wrong nodes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f31_a_half_open_line_is_noticed_and_nothing_is_lost() {
+    let options = KafkaOptions::default().listener("PROXIED", KafkaSecurity::Proxied);
+    let kafka = require_service!(Kafka::start(&options).await);
+    kafka.create_topic("t", 1, 1, &[]).await.expect("created");
+    let sink =
+        build(KafkaConfig { delivery_timeout_ms: 4_000, ..KafkaConfig::new(&kafka.bootstrap_at("PROXIED")) })
+            .await;
+    let load = Load::start(&sink, "t");
+    load.more(500).await;
+    let proxy = kafka.node(1).proxy("PROXIED");
+    proxy.half_open().await;
+    let started = Instant::now();
+    let verdict = publish_one(&sink, loose("t")).await;
+    // It arrives, and nobody says so.
+    assert_eq!((seen(&verdict).0, seen(&verdict).2), ("unknown", Scope::Sink), "{verdict:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    proxy.pass().await;
+    until_delivered(&sink, "t", BACK_WITHIN).await;
+
+    proxy.refuse().await;
+    proxy.cut().await;
+    let verdict = publish_one(&sink, loose("t")).await;
+    assert_eq!((seen(&verdict).1, seen(&verdict).2), ("kafka.unreachable", Scope::Sink), "{verdict:?}");
+    assert!(seen(&verdict).3.contains(&proxy.addr().to_string()), "{verdict:?}");
+    proxy.pass().await;
+    until_delivered(&sink, "t", BACK_WITHIN).await;
+    load.finish(&kafka).await;
+}

@@ -1,0 +1,238 @@
+//! TLS and passwords: the right broker gets the events, every wrong one is refused by name, and no words hold a
+//! secret (F29).
+
+use super::load::Load;
+use super::*;
+use posthaste_brokers::Secret;
+use posthaste_brokers::kafka::SaslMechanism;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::{Certs, Kafka, KafkaOptions, KafkaSecurity, Pair, ServiceError};
+use std::path::{Path, PathBuf};
+use tokio::sync::OnceCell;
+
+const SECRET: &str = "hunter2-s3cr3t";
+
+/// One broker with a listener of every kind, for all tests here.
+struct Fort {
+    certs: Certs,
+    kafka: Kafka,
+}
+
+static FORT: OnceCell<Result<Fort, ServiceError>> = OnceCell::const_new();
+
+async fn fort() -> Result<&'static Fort, ServiceError> {
+    FORT.get_or_init(Fort::build).await.as_ref().map_err(Clone::clone)
+}
+
+impl Fort {
+    async fn build() -> Result<Self, ServiceError> {
+        let certs = Certs::make()?;
+        let server = certs.server().clone();
+        let options = KafkaOptions::default()
+            .listener("TLS", KafkaSecurity::Tls(server.clone()))
+            .listener("EXPIRED", KafkaSecurity::Tls(certs.expired_server().clone()))
+            .listener("ELSEWHERE", KafkaSecurity::Tls(certs.elsewhere().clone()))
+            .listener("MTLS", KafkaSecurity::MutualTls(server.clone(), certs.ca().to_owned()))
+            .listener("SASL", KafkaSecurity::Sasl)
+            .listener("SASLTLS", KafkaSecurity::SaslTls(server))
+            .scram_user("shop", SECRET)
+            .scram_user("rotating", SECRET)
+            .plain_user("shop", SECRET);
+        let kafka = Kafka::start(&options).await?;
+        kafka.create_topic("t", 1, 1, &[]).await?;
+        Ok(Self { certs, kafka })
+    }
+
+    /// Without any security of its own.
+    fn at(&self, listener: &str) -> KafkaConfig {
+        let url = self.kafka.bootstrap_at(listener);
+        KafkaConfig { delivery_timeout_ms: 3_000, ..KafkaConfig::new(&url) }
+    }
+
+    fn trusting(&self, listener: &str, ca: &Path) -> KafkaConfig {
+        KafkaConfig { ca_file: Some(ca.to_owned()), ..self.at(listener) }
+    }
+
+    fn user(&self, listener: &str, mechanism: SaslMechanism, password: &str) -> KafkaConfig {
+        let ca_file = (listener == "SASLTLS").then(|| self.certs.ca().to_owned());
+        KafkaConfig {
+            user: Some("shop".to_owned()),
+            password: Some(Secret::new(password)),
+            sasl_mechanism: mechanism,
+            ca_file,
+            ..self.at(listener)
+        }
+    }
+}
+
+fn with_pair(config: KafkaConfig, pair: &Pair) -> KafkaConfig {
+    KafkaConfig { cert_file: Some(pair.certificate.clone()), key_file: Some(pair.key.clone()), ..config }
+}
+
+async fn assert_gets_in(config: KafkaConfig) {
+    let sink = build(KafkaConfig { delivery_timeout_ms: 8_000, ..config }).await;
+    assert_eq!(publish_one(&sink, loose("t")).await, Verdict::Delivered);
+}
+
+/// Refused under this code, in words that name all of `because` and no secret. Nothing is counted as the event's fault.
+async fn assert_refused(config: KafkaConfig, code: &str, because: &[&str]) {
+    let sink = build(config).await;
+    let verdict = publish_one(&sink, loose("t")).await;
+    let (kind, found, scope, words) = seen(&verdict);
+    assert_eq!((kind, found, scope), ("retry", code, Scope::Sink), "{verdict:?}");
+    for part in because {
+        assert!(words.contains(part), "{part:?} is not in: {words}");
+    }
+    let findings = sink.examine(&["t".to_owned()]).await;
+    let shown = format!("{verdict:?} {findings:?} {sink_words}", sink_words = words);
+    assert!(!shown.contains(SECRET), "{shown}");
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f29_authority_name_and_expiry_of_the_broker() {
+    let fort = require_service!(fort().await);
+    let ca = fort.certs.ca();
+    assert_gets_in(fort.trusting("TLS", ca)).await;
+    let other = fort.certs.other_ca();
+    assert_refused(fort.trusting("TLS", other), "kafka.tls", &["certificate verify failed", &shown(other)])
+        .await;
+    let system = KafkaConfig { require_tls: true, ..fort.at("TLS") };
+    assert_refused(system, "kafka.tls", &["certificate verify failed", "the system's authorities"]).await;
+    assert_refused(fort.trusting("EXPIRED", ca), "kafka.tls", &["certificate", &shown(ca)]).await;
+    assert_refused(fort.trusting("ELSEWHERE", ca), "kafka.tls", &["certificate", &shown(ca)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f29_the_broker_may_ask_who_we_are() {
+    let fort = require_service!(fort().await);
+    let base = || fort.trusting("MTLS", fort.certs.ca());
+    assert_gets_in(with_pair(base(), &fort.certs.client("shop").expect("a certificate"))).await;
+    assert_refused(base(), "kafka.tls", &["no cert_file"]).await;
+    let stranger = fort.certs.stranger("shop").expect("a certificate");
+    assert_refused(with_pair(base(), &stranger), "kafka.tls", &[&shown(&stranger.certificate)]).await;
+    let expired = fort.certs.expired_client("shop").expect("a certificate");
+    assert_refused(with_pair(base(), &expired), "kafka.tls", &[&shown(&expired.certificate)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f29_with_and_without_tls_do_not_meet() {
+    let fort = require_service!(fort().await);
+    assert_refused(fort.at("TLS"), "kafka.tls", &["TLS is not asked for"]).await;
+    let plain = KafkaConfig {
+        ca_file: Some(fort.certs.ca().to_owned()),
+        ..KafkaConfig { delivery_timeout_ms: 3_000, ..KafkaConfig::new(&fort.kafka.bootstrap()) }
+    };
+    assert_refused(plain, "kafka.tls", &[&shown(fort.certs.ca())]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_and_passwords() {
+    let fort = require_service!(fort().await);
+    let mechanisms = [SaslMechanism::Plain, SaslMechanism::ScramSha256, SaslMechanism::ScramSha512];
+    for (listener, mechanism) in ["SASL", "SASLTLS"].into_iter().flat_map(|l| mechanisms.map(|m| (l, m))) {
+        assert_gets_in(fort.user(listener, mechanism, SECRET)).await;
+    }
+    let wrong = format!("{SECRET}-not");
+    for mechanism in mechanisms {
+        assert_refused(fort.user("SASLTLS", mechanism, &wrong), "kafka.auth", &["user \"shop\""]).await;
+    }
+    let nobody = KafkaConfig {
+        user: Some("nobody".to_owned()),
+        ..fort.user("SASL", SaslMechanism::ScramSha512, SECRET)
+    };
+    assert_refused(nobody, "kafka.auth", &["user \"nobody\""]).await;
+}
+
+/// A password that is changed in its file is used, and until then the file is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_file_is_read_again_when_it_changes() {
+    let fort = require_service!(fort().await);
+    let file = TestFile::write("yesterday's");
+    let config = KafkaConfig {
+        password: None,
+        password_file: Some(file.0.clone()),
+        ..fort.user("SASLTLS", SaslMechanism::ScramSha512, SECRET)
+    };
+    let sink = build(config).await;
+    let verdict = publish_one(&sink, loose("t")).await;
+    assert_seen(&verdict, "retry", "kafka.auth", Scope::Sink);
+    assert!(seen(&verdict).3.contains(&shown(&file.0)), "{verdict:?}");
+    std::fs::write(&file.0, SECRET).expect("rotated");
+    until_delivered(&sink, "t", Duration::from_secs(10)).await;
+}
+
+/// The certificate is replaced under load; from then on the broker only takes the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_is_rotated_under_load_and_nothing_is_lost() {
+    let fort = require_service!(fort().await);
+    fort.kafka.create_topic("rotated", 2, 1, &[]).await.expect("created");
+    let pair = fort.certs.client("before").expect("a certificate");
+    let live = TestPair::copy(&pair);
+    let sink = build(with_pair(fort.trusting("MTLS", fort.certs.ca()), &live.pair)).await;
+    let load = Load::start(&sink, "rotated");
+    load.more(1_000).await;
+    let next = fort.certs.client("after").expect("a certificate");
+    std::fs::copy(&next.key, &live.pair.key).expect("rotated");
+    std::fs::copy(&next.certificate, &live.pair.certificate).expect("rotated");
+    load.more(5_000).await;
+    let account = load.finish(&fort.kafka).await;
+    assert!(account.failures.is_empty(), "{:?}", account.failures);
+}
+
+/// The password is changed at the broker and in its file under load.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_rotated_under_load_and_nothing_is_lost() {
+    let fort = require_service!(fort().await);
+    fort.kafka.create_topic("rotated-too", 2, 1, &[]).await.expect("created");
+    let file = TestFile::write(SECRET);
+    let config = KafkaConfig {
+        user: Some("rotating".to_owned()),
+        password: None,
+        password_file: Some(file.0.clone()),
+        ..fort.user("SASLTLS", SaslMechanism::ScramSha256, SECRET)
+    };
+    let sink = build(config).await;
+    let load = Load::start(&sink, "rotated-too");
+    load.more(1_000).await;
+    fort.kafka.set_password("rotating", "a-new-one").await.expect("changed");
+    std::fs::write(&file.0, "a-new-one\n").expect("rotated");
+    load.more(5_000).await;
+    let account = load.finish(&fort.kafka).await;
+    assert!(account.failures.is_empty(), "{:?}", account.failures);
+}
+
+/// A file that goes with the value.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn write(content: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("posthaste-kafka-{}", uuid::Uuid::now_v7()));
+        std::fs::write(&path, content).expect("written");
+        Self(path)
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A certificate and its key that a test may overwrite.
+struct TestPair {
+    pair: Pair,
+    _files: [TestFile; 2],
+}
+
+impl TestPair {
+    fn copy(pair: &Pair) -> Self {
+        let copy = |path: &Path| TestFile::write(&std::fs::read_to_string(path).expect("PEM"));
+        let files = [copy(&pair.certificate), copy(&pair.key)];
+        let pair = Pair { certificate: files[0].0.clone(), key: files[1].0.clone() };
+        Self { pair, _files: files }
+    }
+}
