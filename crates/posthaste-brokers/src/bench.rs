@@ -87,6 +87,8 @@ pub async fn yard(target: &str, destination: &str) -> YardResult<Option<Box<dyn 
         "nats" => Ok(Some(crate::nats::bench::open(target, destination).await?)),
         #[cfg(feature = "nats")]
         "tls" => Err(YardError::new("a measurement wants a NATS server without TLS: nats://host:port")),
+        #[cfg(feature = "http")]
+        "http" => Ok(Some(crate::http::bench::open(target, destination).await?)),
         _ => Ok(None),
     }
 }

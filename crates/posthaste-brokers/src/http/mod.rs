@@ -76,6 +76,7 @@
 //! finding out. A receiver whose 500 means "down" gets `statuses = { 500 = "wait" }`.
 
 mod address;
+pub(crate) mod bench;
 mod config;
 mod deliver;
 mod examine;

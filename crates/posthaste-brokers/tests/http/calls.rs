@@ -28,7 +28,7 @@ async fn g7_slots_are_a_bound_and_not_an_obstacle() {
     other.always("/x", slow);
     let config = HttpConfig { allow_private: true, ..HttpConfig::for_whole_urls() };
     let sink = build(HttpConfig { max_in_flight: 5, max_in_flight_per_host: 3, ..config }).await;
-    let to = |n: usize| format!("{}/x", if n % 3 == 0 { other.url() } else { receiver.url() });
+    let to = |n: usize| format!("{}/x", if n.is_multiple_of(3) { other.url() } else { receiver.url() });
     let calls: Vec<Vec<Message>> =
         (0..6).map(|call| (0..30).map(|n| keyed(&to(n), &format!("{call}-{}", n % 7))).collect()).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
