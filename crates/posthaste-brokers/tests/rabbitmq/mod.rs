@@ -1,1 +1,202 @@
 //! RabbitMQ.
+//!
+//! One broker serves all tests but those that kill or block it. Each test makes queues and exchanges of its own
+//! name. They are made and read by another client (lapin), which shares no code with the sink.
+
+mod conformance;
+mod verdicts;
+
+use lapin::message::BasicGetMessage;
+use lapin::options::{
+    BasicGetOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use posthaste::event::{Event, StoredEvent, Timestamp};
+use posthaste::sink::{Message, Scope, Sink, Verdict};
+use posthaste_brokers::SinkConfig;
+use posthaste_brokers::rabbitmq::RabbitmqConfig;
+use posthaste_testkit::services::{Rabbitmq, ServiceError, shared_rabbitmq};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Ends a hang; nothing is timed by it.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A client that looks at a broker from outside.
+struct Bed {
+    url: String,
+    connection: Connection,
+    channel: Channel,
+}
+
+impl Bed {
+    /// On the broker of all tests.
+    async fn open() -> Result<Self, ServiceError> {
+        Ok(Self::on(shared_rabbitmq().await?).await)
+    }
+
+    async fn on(server: &Rabbitmq) -> Self {
+        let (connection, channel) = connect(&server.url()).await;
+        Self { url: server.url(), connection, channel }
+    }
+
+    fn config(&self) -> RabbitmqConfig {
+        RabbitmqConfig::new(&self.url)
+    }
+
+    async fn sink(&self) -> Arc<dyn Sink> {
+        build(self.config()).await
+    }
+
+    /// A durable queue with a name of its own: the destination of that name.
+    async fn queue(&self) -> String {
+        let name = unique("q");
+        self.queue_with(&name, FieldTable::default()).await;
+        name
+    }
+
+    async fn queue_with(&self, name: &str, arguments: FieldTable) {
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        self.channel.queue_declare(name.into(), durable, arguments).await.expect("a queue");
+    }
+
+    async fn delete_queue(&self, name: &str) {
+        self.channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.expect("deleted");
+    }
+
+    /// A durable topic exchange.
+    async fn exchange(&self, name: &str) {
+        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let declared =
+            self.channel.exchange_declare(name.into(), ExchangeKind::Topic, durable, FieldTable::default());
+        declared.await.expect("an exchange");
+    }
+
+    async fn delete_exchange(&self, name: &str) {
+        self.channel.exchange_delete(name.into(), ExchangeDeleteOptions::default()).await.expect("deleted");
+    }
+
+    async fn bind(&self, queue: &str, exchange: &str, key: &str) {
+        let bound = self.channel.queue_bind(
+            queue.into(),
+            exchange.into(),
+            key.into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        );
+        bound.await.expect("bound");
+    }
+
+    /// What is in a queue, in order. It is taken out.
+    async fn take(&self, queue: &str) -> Vec<BasicGetMessage> {
+        take(&self.channel, queue).await
+    }
+
+    async fn take_ids(&self, queue: &str) -> Vec<String> {
+        self.take(queue).await.iter().map(id).collect()
+    }
+}
+
+async fn connect(url: &str) -> (Connection, Channel) {
+    let connected = Connection::connect(&format!("{url}/%2f"), ConnectionProperties::default()).await;
+    let connection = connected.expect("the test's own client connects");
+    let channel = connection.create_channel().await.expect("a channel");
+    (connection, channel)
+}
+
+async fn take(channel: &Channel, queue: &str) -> Vec<BasicGetMessage> {
+    let mut taken = Vec::new();
+    while let Some(message) =
+        channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.expect("an answer")
+    {
+        taken.push(message);
+    }
+    taken
+}
+
+fn unique(what: &str) -> String {
+    format!("{what}-{}", uuid::Uuid::now_v7().simple())
+}
+
+fn id(message: &BasicGetMessage) -> String {
+    message.delivery.properties.message_id().as_ref().expect("an id").to_string()
+}
+
+fn header(message: &BasicGetMessage, name: &str) -> Option<String> {
+    match message.delivery.properties.headers().as_ref()?.inner().get(name)? {
+        AMQPValue::LongString(text) => Some(text.to_string()),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+async fn build(config: RabbitmqConfig) -> Arc<dyn Sink> {
+    SinkConfig::Rabbitmq(Box::new(config)).build("test").await.expect("a valid configuration")
+}
+
+fn message(destination: &str, event: Event) -> Message {
+    let payload = event.payload.clone();
+    let stored =
+        StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };
+    Message {
+        stored,
+        destination: destination.to_owned(),
+        payload,
+        ordered: true,
+        source: "shop".into(),
+        envelope: Default::default(),
+        partition_key: None,
+    }
+}
+
+/// Without a key.
+fn loose(destination: &str) -> Message {
+    message(destination, Event::new("orders.placed", "{}"))
+}
+
+fn keyed(destination: &str, key: &str) -> Message {
+    message(destination, Event::new("orders.placed", "{}").with_key(key))
+}
+
+fn sized(destination: &str, bytes: usize) -> Message {
+    message(destination, Event::new("orders.placed", vec![b'x'; bytes]))
+}
+
+/// The verdict of one message.
+async fn publish_one(sink: &Arc<dyn Sink>, message: Message) -> Verdict {
+    let mut verdicts = sink.publish(&[message]).await;
+    assert_eq!(verdicts.len(), 1);
+    verdicts.remove(0)
+}
+
+/// Kind, code, scope and words of a verdict that is not `Delivered`.
+#[track_caller]
+fn seen(verdict: &Verdict) -> (&'static str, &str, Scope, &str) {
+    let (kind, failure) = match verdict {
+        Verdict::Retry(failure) => ("retry", failure),
+        Verdict::Rejected(failure) => ("rejected", failure),
+        Verdict::Unknown(failure) => ("unknown", failure),
+        other => panic!("{other:?} has no failure"),
+    };
+    (kind, &failure.code, failure.scope, &failure.message)
+}
+
+#[track_caller]
+fn assert_seen(verdict: &Verdict, kind: &str, code: &str, scope: Scope) {
+    let found = seen(verdict);
+    assert_eq!((found.0, found.1, found.2), (kind, code, scope), "{verdict:?}");
+}
+
+/// Publishes a new message again and again until one is delivered, as the relay would after an outage.
+async fn until_delivered(sink: &Arc<dyn Sink>, destination: &str, within: Duration) {
+    let started = std::time::Instant::now();
+    loop {
+        let verdict = publish_one(sink, loose(destination)).await;
+        if verdict == Verdict::Delivered {
+            break;
+        }
+        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
+    }
+    assert!(started.elapsed() < within, "delivered only after {:?}", started.elapsed());
+}

@@ -1,0 +1,297 @@
+//! From what happened to a message to what the relay is told of it: the table of [`super`] in code.
+//!
+//! Pure, so that each row can be read and tested without a server. The one rule behind the rows: an
+//! event may only be rejected for something that is its own. What could heal by an operator's hand, a
+//! missing exchange, a full queue, a missing right, stays a `Retry` of its destination.
+
+use super::wire::Close;
+use posthaste::sink::{Failure, Verdict};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NOT_FOUND: u16 = 404;
+const ACCESS_REFUSED: u16 = 403;
+const PRECONDITION_FAILED: u16 = 406;
+const CONTENT_TOO_LARGE: u16 = 311;
+const NOT_ALLOWED: u16 = 530;
+
+/// What became of one message.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Answer {
+    /// Confirmed: every queue that it was routed to has it.
+    Stored,
+    /// No queue takes it.
+    Returned(Close),
+    /// A queue refused it, or could not store it.
+    Nacked,
+    /// Its channel was closed, by itself (`culprit`) or by one of the others on it.
+    Closed { close: Close, culprit: bool },
+    /// The connection ended; `left`: all of it had been written.
+    Lost { left: bool, why: Arc<str> },
+}
+
+impl Answer {
+    /// `identity` is as whom we are connected.
+    pub(super) fn verdict(self, exchange: &str, routing_key: &str, identity: &str) -> Verdict {
+        let place = place(exchange, routing_key);
+        match self {
+            Self::Stored => Verdict::Delivered,
+            Self::Returned(close) => Verdict::Retry(Failure::of_destination(
+                "rabbitmq.unroutable",
+                format!(
+                    "no queue takes {place}: {}; its events wait until one is bound (or declared, for the default exchange)",
+                    close.text
+                ),
+            )),
+            Self::Nacked => Verdict::Retry(Failure::of_destination(
+                "rabbitmq.nacked",
+                format!(
+                    "a queue behind {place} refused it: it is full (x-overflow reject-publish), or could not store it"
+                ),
+            )),
+            Self::Closed { close, culprit: true } => refused(&close, &place, identity),
+            Self::Closed { close, culprit: false } => collateral(&close, exchange, &place),
+            Self::Lost { left, why } => Silence::ConnectionLost(why).verdict(left),
+        }
+    }
+}
+
+/// A destination in words.
+pub(super) fn place(exchange: &str, routing_key: &str) -> String {
+    if exchange.is_empty() {
+        return format!("the queue {routing_key:?}");
+    }
+    format!("the exchange {exchange:?} with routing key {routing_key:?}")
+}
+
+/// The broker closed the channel because of this message.
+fn refused(close: &Close, place: &str, identity: &str) -> Verdict {
+    let text = &close.text;
+    match close.code {
+        NOT_FOUND => Verdict::Retry(Failure::of_destination(
+            "rabbitmq.no_exchange",
+            format!("{place} cannot be published to: {text}; its events wait until the exchange is declared"),
+        )),
+        ACCESS_REFUSED => Verdict::Retry(Failure::of_destination(
+            "rabbitmq.denied",
+            format!(
+                "{identity} may not publish to {place} (permission write): {text}; its events wait until it may"
+            ),
+        )),
+        CONTENT_TOO_LARGE => too_large(text),
+        PRECONDITION_FAILED if bytes_max(close).is_some() => too_large(text),
+        _ => Verdict::Retry(Failure::of_event(
+            "rabbitmq.refused",
+            format!("the broker refused {place}: {text}"),
+        )),
+    }
+}
+
+/// The broker closed the channel because of another message that was on it.
+fn collateral(close: &Close, exchange: &str, place: &str) -> Verdict {
+    let named = !exchange.is_empty() && close.text.contains(&format!("'{exchange}'"));
+    let code = match close.code {
+        NOT_FOUND if named => "rabbitmq.no_exchange",
+        ACCESS_REFUSED if named => "rabbitmq.denied",
+        _ => "rabbitmq.channel_closed",
+    };
+    let text =
+        format!("the broker closed the channel before it confirmed the message for {place}: {}", close.text);
+    Verdict::Unknown(Failure::of_destination(code, text))
+}
+
+/// Whether every message for that exchange would have the same end.
+pub(super) fn concerns_exchange(close: &Close) -> bool {
+    close.code == NOT_FOUND || (close.code == ACCESS_REFUSED && !close.text.contains("access to topic"))
+}
+
+/// The largest body that the broker takes, if that is what it says.
+pub(super) fn bytes_max(close: &Close) -> Option<usize> {
+    let (_, tail) = close.text.split_once("larger than configured max size ")?;
+    let digits: String = tail.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone)]
+pub(super) enum Silence {
+    /// The connection ended, for this reason.
+    ConnectionLost(Arc<str>),
+    /// The broker has blocked the connection, for this reason.
+    Blocked { after_ms: u64, reason: String },
+    /// Time is up, and the broker did or did not answer a question.
+    Timeout { after_ms: u64, alive: bool },
+}
+
+impl Silence {
+    /// `left`: whether the message had been written.
+    pub(super) fn verdict(&self, left: bool) -> Verdict {
+        let failure = match self {
+            Self::ConnectionLost(why) => Failure::of_sink("rabbitmq.connection_lost", why.to_string()),
+            Self::Blocked { after_ms, reason } => Failure::of_sink(
+                "rabbitmq.blocked",
+                format!(
+                    "the broker takes no messages ({reason}), and has not for {after_ms} ms: see its alarms for memory and disk"
+                ),
+            ),
+            // It waited for its turn or for room: its own destination is not to blame.
+            Self::Timeout { alive: true, .. } if !left => return Verdict::Held,
+            Self::Timeout { after_ms, alive: true } => Failure::of_destination(
+                "rabbitmq.confirm_timeout",
+                format!("the broker answers, but did not confirm the message within {after_ms} ms"),
+            ),
+            Self::Timeout { after_ms, alive: false } => Failure::of_sink(
+                "rabbitmq.confirm_timeout",
+                format!("no confirmation within {after_ms} ms, and the broker does not answer a question"),
+            ),
+        };
+        if left { Verdict::Unknown(failure) } else { Verdict::Retry(failure) }
+    }
+}
+
+/// The connection broke.
+pub(super) fn lost(error: &io::Error) -> Failure {
+    let why = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the broker hung up".to_owned(),
+        _ => error.to_string(),
+    };
+    Failure::of_sink("rabbitmq.connection_lost", format!("the connection to the broker was lost: {why}"))
+}
+
+/// The broker closed the connection and said why.
+pub(super) fn closed(close: &Close) -> Failure {
+    let text = format!("the broker closed the connection: {} ({})", close.text, close.code);
+    Failure::of_sink("rabbitmq.connection_lost", text)
+}
+
+pub(super) fn silent(time: Duration) -> Failure {
+    let text = format!("the broker has been silent for {} s, heartbeats included", time.as_secs());
+    Failure::of_sink("rabbitmq.connection_lost", text)
+}
+
+pub(super) fn too_many_unanswered() -> Failure {
+    Failure::of_sink(
+        "rabbitmq.connection_lost",
+        "too many messages were never confirmed: the connection is renewed",
+    )
+}
+
+/// The broker refuses the login or the virtual host.
+pub(super) fn refused_connection(close: &Close, server: &str, identity: &str) -> Failure {
+    let text = format!("{server} refuses {identity}: {}", close.text);
+    match close.code {
+        ACCESS_REFUSED => Failure::of_sink("rabbitmq.auth", text),
+        NOT_ALLOWED => Failure::of_sink("rabbitmq.vhost", text),
+        _ => Failure::of_sink("rabbitmq.unreachable", text),
+    }
+}
+
+/// Why there is no connection, in words that tell an operator where to look.
+pub(super) fn connect_failure(error: &io::Error, server: &str, files: &str) -> Failure {
+    match tls_error(error) {
+        Some(tls) => {
+            Failure::of_sink("rabbitmq.tls", format!("{server}: no TLS connection: {tls} ({files})"))
+        }
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Failure::of_sink("rabbitmq.unreachable", format!("{server}: the broker hung up"))
+        }
+        None => Failure::of_sink("rabbitmq.unreachable", format!("{server}: {error}")),
+    }
+}
+
+/// Errors of TLS travel inside errors of I/O.
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+pub(super) fn too_large(why: &str) -> Verdict {
+    Verdict::Rejected(Failure::of_event("rabbitmq.too_large", format!("the broker takes less: {why}")))
+}
+
+pub(super) fn bad_header(name: &str, why: &str) -> Verdict {
+    let shown: String = name.chars().take(64).collect();
+    Verdict::Rejected(Failure::of_event("rabbitmq.bad_header", format!("header {shown:?} {why}")))
+}
+
+pub(super) fn bad_destination(destination: &str, why: &str) -> Verdict {
+    let shown: String = destination.chars().take(64).collect();
+    Verdict::Rejected(Failure::of_event("rabbitmq.bad_destination", format!("destination {shown:?} {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste::sink::Scope;
+
+    fn seen(verdict: &Verdict) -> (&'static str, String, Scope) {
+        let (name, failure) = match verdict {
+            Verdict::Retry(failure) => ("retry", failure),
+            Verdict::Rejected(failure) => ("rejected", failure),
+            Verdict::Unknown(failure) => ("unknown", failure),
+            other => panic!("{other:?} has no failure"),
+        };
+        (name, failure.code.to_string(), failure.scope)
+    }
+
+    fn close(code: u16, text: &str) -> Close {
+        Close { code, text: text.to_owned() }
+    }
+
+    #[test]
+    fn every_row_of_refusals() {
+        let too_large = "PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000";
+        let rows = [
+            (
+                404,
+                "NOT_FOUND - no exchange 'x' in vhost '/'",
+                "retry",
+                "rabbitmq.no_exchange",
+                Scope::Destination,
+            ),
+            (403, "ACCESS_REFUSED - access to exchange 'x'", "retry", "rabbitmq.denied", Scope::Destination),
+            (406, too_large, "rejected", "rabbitmq.too_large", Scope::Event),
+            (311, "CONTENT_TOO_LARGE", "rejected", "rabbitmq.too_large", Scope::Event),
+            (406, "PRECONDITION_FAILED - other", "retry", "rabbitmq.refused", Scope::Event),
+        ];
+        for (code, text, verdict, name, scope) in rows {
+            let answer = Answer::Closed { close: close(code, text), culprit: true };
+            assert_eq!(seen(&answer.verdict("x", "k", "user")), (verdict, name.to_owned(), scope), "{text}");
+        }
+        assert_eq!(bytes_max(&close(406, too_large)), Some(1_000));
+    }
+
+    #[test]
+    fn those_beside_a_refused_message_may_have_arrived() {
+        let gone = close(404, "NOT_FOUND - no exchange 'gone' in vhost '/'");
+        let verdict = |exchange: &str| {
+            Answer::Closed { close: gone.clone(), culprit: false }.verdict(exchange, "k", "user")
+        };
+        let of = |code: &str| ("unknown", code.to_owned(), Scope::Destination);
+        assert_eq!(seen(&verdict("gone")), of("rabbitmq.no_exchange"));
+        assert_eq!(seen(&verdict("other")), of("rabbitmq.channel_closed"));
+        assert_eq!(seen(&verdict("")), of("rabbitmq.channel_closed"));
+    }
+
+    #[test]
+    fn silence_is_unknown_once_the_message_had_left() {
+        let lost = Silence::ConnectionLost("gone".into());
+        assert_eq!(
+            seen(&lost.verdict(true)),
+            ("unknown", "rabbitmq.connection_lost".to_owned(), Scope::Sink)
+        );
+        assert_eq!(seen(&lost.verdict(false)), ("retry", "rabbitmq.connection_lost".to_owned(), Scope::Sink));
+        let blocked = Silence::Blocked { after_ms: 1, reason: "low on memory".to_owned() };
+        assert_eq!(seen(&blocked.verdict(true)), ("unknown", "rabbitmq.blocked".to_owned(), Scope::Sink));
+        assert_eq!(seen(&blocked.verdict(false)), ("retry", "rabbitmq.blocked".to_owned(), Scope::Sink));
+        let alive = Silence::Timeout { after_ms: 1, alive: true };
+        let expected = ("unknown", "rabbitmq.confirm_timeout".to_owned(), Scope::Destination);
+        assert_eq!((seen(&alive.verdict(true)), alive.verdict(false)), (expected, Verdict::Held));
+        let dead = Silence::Timeout { after_ms: 1, alive: false };
+        assert_eq!(
+            seen(&dead.verdict(true)),
+            ("unknown", "rabbitmq.confirm_timeout".to_owned(), Scope::Sink)
+        );
+        assert_eq!(seen(&dead.verdict(false)), ("retry", "rabbitmq.confirm_timeout".to_owned(), Scope::Sink));
+    }
+}

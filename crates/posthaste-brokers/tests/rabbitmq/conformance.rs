@@ -1,0 +1,55 @@
+//! The suite that every sink passes.
+
+use super::*;
+use async_trait::async_trait;
+use bytes::Bytes;
+use posthaste_testkit::conformance::sink::{Arrived, SinkFixture};
+use posthaste_testkit::services::require;
+
+struct Fixture {
+    bed: Bed,
+}
+
+#[async_trait]
+impl SinkFixture for Fixture {
+    async fn sink(&self) -> Arc<dyn Sink> {
+        self.bed.sink().await
+    }
+
+    async fn destination(&self) -> String {
+        self.bed.queue().await
+    }
+
+    async fn arrived(&self, destination: &str, _count: usize) -> Option<Vec<Arrived>> {
+        let arrived = self.bed.take(destination).await.into_iter().map(|message| {
+            let headers = message.delivery.properties.headers().clone().unwrap_or_default();
+            let text = |value: &AMQPValue| match value {
+                AMQPValue::LongString(text) => text.to_string(),
+                other => panic!("{other:?}"),
+            };
+            Arrived {
+                id: Some(id(&message)),
+                key: header(&message, "key"),
+                headers: headers
+                    .inner()
+                    .iter()
+                    .map(|(name, value)| (name.to_string(), text(value)))
+                    .collect(),
+                payload: header(&message, "Posthaste-Tombstone")
+                    .is_none()
+                    .then(|| Bytes::copy_from_slice(&message.delivery.data)),
+            }
+        });
+        Some(arrived.collect())
+    }
+
+    async fn hopeless_destination(&self) -> Option<String> {
+        Some("x".repeat(256))
+    }
+}
+
+async fn fixture() -> Option<Fixture> {
+    Some(Fixture { bed: require(Bed::open().await)? })
+}
+
+posthaste_testkit::sink_suite!(suite, fixture);
