@@ -26,5 +26,7 @@ mod pooler;
 mod recovery;
 mod relane;
 mod server;
+#[cfg(feature = "http")]
+mod sinks;
 mod tls;
 mod waiting;
