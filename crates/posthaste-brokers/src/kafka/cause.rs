@@ -6,9 +6,10 @@
 //! sync; and a broker that does not answer that either is out of reach.
 
 use super::KafkaConfig;
-use posthaste::sink::Failure;
+use super::admin::Partitions;
+use super::verdict::{Circumstances, Fault, of_fault};
+use posthaste::sink::{Failure, Scope, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;
-use rdkafka::metadata::MetadataTopic;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -112,27 +113,41 @@ fn is_tls(text: &str) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// What a partition's state says about a topic whose messages are not answered.
-pub(super) fn of_topic(topic: &MetadataTopic, waited_ms: u64) -> Failure {
-    let name = topic.name();
-    let without = topic.partitions().iter().filter(|partition| partition.leader() < 0).count();
-    if without > 0 {
-        let all = topic.partitions().len();
-        let text = format!("{without} of {all} partitions of topic {name:?} have no leader");
+/// What a topic's state says, when its messages are not answered. `wanted`: its `min.insync.replicas`, if we may
+/// know.
+pub(super) fn of_topic(topic: &str, state: &Partitions, wanted: Option<usize>, waited_ms: u64) -> Failure {
+    let Partitions { all, without_leader, in_sync, replicas, .. } = *state;
+    if without_leader > 0 {
+        let text = format!("{without_leader} of {all} partitions of topic {topic:?} have no leader");
         return Failure::of_destination("kafka.no_leader", text);
     }
-    let behind = topic.partitions().iter().find(|partition| partition.isr().len() < partition.replicas().len());
-    if let Some(partition) = behind {
+    // Kafka never wants more than there are.
+    let wanted = wanted.map(|wanted| wanted.min(replicas));
+    if wanted.map_or(in_sync < replicas, |wanted| in_sync < wanted) {
+        let wanted = wanted.map_or("more".to_owned(), |wanted| wanted.to_string());
         let text = format!(
-            "partition {} of topic {name:?} has {} of {} replicas in sync, fewer than its min.insync.replicas",
-            partition.id(),
-            partition.isr().len(),
-            partition.replicas().len(),
+            "topic {topic:?} has {in_sync} of {replicas} replicas in sync and wants {wanted} (min.insync.replicas)"
         );
         return Failure::of_destination("kafka.not_enough_replicas", text);
     }
-    let text = format!("the brokers answer, but topic {name:?} acknowledged nothing within {waited_ms} ms");
+    of_silence(topic, waited_ms)
+}
+
+/// Nothing is wrong that we could see.
+pub(super) fn of_silence(topic: &str, waited_ms: u64) -> Failure {
+    let text = format!("the brokers answer, but topic {topic:?} acknowledged nothing within {waited_ms} ms");
     Failure::of_destination("kafka.timeout", text)
+}
+
+/// The broker's own word about the topic.
+pub(super) fn of_code(topic: &str, code: Code, identity: &str) -> Failure {
+    let at = Circumstances { topic, identity, alone: true, sent: true };
+    match of_fault(Fault(code), at) {
+        Verdict::Retry(failure) | Verdict::Unknown(failure) | Verdict::Rejected(failure) => {
+            Failure { scope: Scope::Destination, ..failure }
+        }
+        Verdict::Held | Verdict::Delivered => Failure::of_destination("kafka.unavailable", code.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -155,5 +170,22 @@ mod tests {
         assert_eq!(code(), None);
         causes.hear(Code::BrokerTransportFailure, "SSL handshake failed: certificate verify failed");
         assert_eq!(code().as_deref(), Some("kafka.tls"));
+    }
+
+    #[test]
+    fn a_topics_state_names_the_cause() {
+        let state = |without_leader, in_sync| Partitions {
+            all: 4,
+            without_leader,
+            in_sync,
+            replicas: 3,
+            replicas_min: 3,
+        };
+        let code = |state, wanted| of_topic("t", &state, wanted, 1).code.to_string();
+        assert_eq!(code(state(1, 0), Some(2)), "kafka.no_leader");
+        assert_eq!(code(state(0, 1), Some(2)), "kafka.not_enough_replicas");
+        assert_eq!(code(state(0, 2), Some(2)), "kafka.timeout");
+        assert_eq!(code(state(0, 2), None), "kafka.not_enough_replicas");
+        assert_eq!(code(state(0, 3), None), "kafka.timeout");
     }
 }

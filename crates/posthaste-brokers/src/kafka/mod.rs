@@ -1,5 +1,6 @@
 //! Apache Kafka.
 
+mod admin;
 mod cause;
 mod config;
 mod examine;

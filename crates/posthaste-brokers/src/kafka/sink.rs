@@ -9,13 +9,12 @@ use super::fleet::Fleet;
 use super::line::{Line, Record, Refusal, Shared};
 use super::order::{Call, LineId, News, Order, Seat};
 use super::verdict::{self, Circumstances, Fault};
-use super::{KafkaConfig, examine, watch};
+use super::{KafkaConfig, admin, examine, watch};
 use crate::BuildError;
 use async_trait::async_trait;
 use posthaste::envelope;
 use posthaste::sink::{Capabilities, Failure, Finding, Message, Ordering, Sink, Verdict};
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::Producer as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -29,6 +28,10 @@ use tokio::time::{Instant, timeout_at};
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// Headers of a message without any of its own.
 const HEADERS: usize = 6;
+/// A question is worth asking only with some time for the answer.
+const INQUIRY_MIN: Duration = Duration::from_millis(50);
+/// Topics that are asked about; more of them at once have one cause.
+const INQUIRY_TOPICS_MAX: usize = 16;
 /// Messages handed over before others may run.
 const BURST: usize = 512;
 
@@ -100,31 +103,25 @@ impl KafkaSink {
         if let Some(failure) = self.shared.causes.current(&self.config) {
             return topics.into_iter().map(|topic| (topic, failure.clone())).collect();
         }
-        let (line, waited_ms) = (self.fleet.trial(), self.config.delivery_timeout_ms);
-        let budget = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50));
-        let each = budget / topics.len() as u32;
-        let names = topics.clone();
-        let asked = tokio::task::spawn_blocking(move || {
-            names.iter().map_while(|topic| look_at(&line, topic, each, waited_ms)).collect::<Vec<_>>()
-        });
-        let found = asked.await.unwrap_or_default();
-        let unanswered = || {
-            let nobody = || format!("{}: no broker answers", self.config.url);
-            let known = self.shared.causes.current(&self.config);
-            known.unwrap_or_else(|| Failure::of_sink("kafka.unreachable", nobody()))
+        let budget = deadline.saturating_duration_since(Instant::now()).max(INQUIRY_MIN);
+        let asked = &topics[..topics.len().min(INQUIRY_TOPICS_MAX)];
+        let settings = admin::settings(&self.config, asked, budget);
+        let (found, settings) = tokio::join!(admin::partitions(&self.fleet, asked, budget), settings);
+        // Asking may have brought to light what is wrong.
+        let nobody = || Failure::of_sink("kafka.unreachable", format!("{}: no broker answers", self.config.url));
+        let outage = || self.shared.causes.current(&self.config).unwrap_or_else(nobody);
+        let wanted = |topic: &String| {
+            let settings = settings.as_ref().ok()?.get(topic)?.as_ref().ok()?;
+            Some(settings.min_insync_replicas)
         };
-        let mut found = found.into_iter().map(Some).chain(std::iter::repeat(None));
-        topics
-            .into_iter()
-            .map(|topic| (topic, found.next().flatten().unwrap_or_else(unanswered)))
-            .collect()
+        let judge = |topic: &String| match found.get(topic) {
+            Some(Ok(state)) => cause::of_topic(topic, state, wanted(topic), self.config.delivery_timeout_ms),
+            Some(Err(code)) => cause::of_code(topic, *code, &self.identity),
+            None if found.is_empty() => outage(),
+            None => cause::of_silence(topic, self.config.delivery_timeout_ms),
+        };
+        topics.iter().map(|topic| (topic.clone(), judge(topic))).collect()
     }
-}
-
-/// `None`: nobody answers.
-fn look_at(line: &Line, topic: &str, within: Duration, waited_ms: u64) -> Option<Failure> {
-    let metadata = line.producer().client().fetch_metadata(Some(topic), within).ok()?;
-    metadata.topics().first().map(|found| cause::of_topic(found, waited_ms))
 }
 
 #[derive(Debug, Clone, PartialEq)]

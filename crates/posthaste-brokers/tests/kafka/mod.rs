@@ -12,6 +12,7 @@ mod load;
 mod order;
 mod outage;
 mod security;
+mod stream;
 mod verdicts;
 
 use posthaste::event::{Event, StoredEvent, Timestamp};

@@ -1,1 +1,182 @@
-//! .
+//! Brokers that die, networks that lie: nothing is lost, and delivery goes on by itself (F31).
+
+use super::stream::Load;
+use super::*;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::KafkaSecurity;
+
+/// Delivery goes on within this time of the broker's return.
+const BACK_WITHIN: Duration = Duration::from_secs(10);
+const KEYS: usize = 11;
+
+/// Runs a load while `hurt` is done to the only broker, and looks at what is there afterwards.
+async fn under_load(hurt: impl AsyncFnOnce(&mut Kafka)) -> Result<(), ServiceError> {
+    let mut kafka = Kafka::start(&KafkaOptions::default()).await?;
+    let here = topic_with(&kafka, 3, &[]).await;
+    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..config(&kafka) }).await;
+    until_delivered(&sink, &topic(&kafka).await, DEADLINE).await;
+    let load = Load::new(&sink, &here, KEYS);
+    let hurting = async {
+        hurt(&mut kafka).await;
+        until_delivered(&sink, &here_too(&kafka).await, DEADLINE).await;
+        load.stop();
+    };
+    let (made, ()) = tokio::join!(load.run(), hurting);
+    load.assert_all_in_order(&kafka, made).await;
+    Ok(())
+}
+
+async fn here_too(kafka: &Kafka) -> String {
+    topic(kafka).await
+}
+
+#[tokio::test]
+async fn f31_a_broker_that_is_restarted_under_load_loses_nothing_and_keeps_order() {
+    let done = under_load(async |kafka| {
+        kafka.stop().await.expect("stopped");
+        kafka.start_again().await.expect("started");
+    });
+    require_service!(done.await);
+}
+
+#[tokio::test]
+async fn f31_kill_9_of_the_only_node_loses_nothing_and_keeps_order() {
+    let done = under_load(async |kafka| {
+        for _ in 0..2 {
+            kafka.kill9().await.expect("killed");
+            kafka.start_again().await.expect("started");
+        }
+    });
+    require_service!(done.await);
+}
+
+/// Longer than the delivery timeout: every message of the old producer is given up, and none comes late.
+#[tokio::test]
+async fn f33_a_pause_longer_than_the_delivery_timeout_loses_nothing_and_keeps_order() {
+    let done = under_load(async |kafka| {
+        kafka.pause();
+        // pace: the silence itself is what is tested.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        kafka.resume();
+    });
+    require_service!(done.await);
+}
+
+/// Everything fails within the timeout, in the sink's name, and nothing is counted against an event.
+async fn assert_outage(sink: &Arc<dyn Sink>, topic: &str, within: Duration) {
+    let started = Instant::now();
+    let messages: Vec<_> = (0..100).map(|n| keyed(topic, &(n % 10).to_string())).collect();
+    for verdict in sink.publish(&messages).await {
+        match verdict {
+            Verdict::Held => {}
+            Verdict::Retry(failure) | Verdict::Unknown(failure) => {
+                assert_eq!((failure.scope, &*failure.code), (Scope::Sink, "kafka.unreachable"), "{failure:?}");
+            }
+            other => panic!("{other:?} in an outage"),
+        }
+    }
+    assert!(started.elapsed() < within, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn networks_that_swallow_refuse_or_cut_are_outages_of_the_sink_and_end_by_themselves() {
+    let options = KafkaOptions::default().listener("PROXIED", KafkaSecurity::Proxied);
+    let kafka = require_service!(Kafka::start(&options).await);
+    let here = topic(&kafka).await;
+    let proxied = KafkaConfig::new(&kafka.bootstrap_at("PROXIED"));
+    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..proxied }).await;
+    until_delivered(&sink, &here, DEADLINE).await;
+    let (proxy, within) = (kafka.node(1).proxy("PROXIED"), Duration::from_millis(3_500));
+    proxy.black_hole().await;
+    assert_outage(&sink, &here, within).await;
+    assert_outage(&sink, &here, within).await;
+    proxy.pass().await;
+    until_delivered(&sink, &here, BACK_WITHIN).await;
+    proxy.half_open().await;
+    assert_outage(&sink, &here, within).await;
+    proxy.pass().await;
+    until_delivered(&sink, &here, BACK_WITHIN).await;
+    proxy.refuse().await;
+    proxy.cut().await;
+    assert_outage(&sink, &here, within).await;
+    proxy.pass().await;
+    until_delivered(&sink, &here, BACK_WITHIN).await;
+    // A connection that is cut and comes back is no outage at all.
+    proxy.cut().await;
+    let messages: Vec<_> = (0..100).map(|n| keyed(&here, &(n % 10).to_string())).collect();
+    assert_delivered(&sink.publish(&messages).await);
+}
+
+/// A topic on a broker that is gone waits; the topics of the other broker do not notice.
+#[tokio::test]
+async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
+    let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(2).first_controls()).await);
+    let (mut here, mut there) = (None, None);
+    while here.is_none() || there.is_none() {
+        let name = topic(&kafka).await;
+        match kafka.partitions(&name).await.expect("partitions")[0].leader {
+            Some(1) => here = Some(name),
+            _ => there = Some(name),
+        }
+    }
+    let (here, there) = (here.expect("a topic on node 1"), there.expect("a topic on node 2"));
+    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..config(&kafka) }).await;
+    until_delivered(&sink, &here, DEADLINE).await;
+    until_delivered(&sink, &there, DEADLINE).await;
+    kafka.node_mut(2).kill9().await.expect("killed");
+    for round in 0..2 {
+        let dead = async {
+            let messages: Vec<_> = (0..50).map(|n| keyed(&there, &n.to_string())).collect();
+            sink.publish(&messages).await
+        };
+        let flowing = async {
+            let mut slowest = Duration::ZERO;
+            let until = Instant::now() + Duration::from_secs(4);
+            while Instant::now() < until {
+                let started = Instant::now();
+                let messages: Vec<_> = (0..20).map(|n| keyed(&here, &n.to_string())).collect();
+                assert_delivered(&sink.publish(&messages).await);
+                slowest = slowest.max(started.elapsed());
+            }
+            slowest
+        };
+        let (verdicts, slowest) = tokio::join!(dead, flowing);
+        let (unknown, rest): (Vec<_>, Vec<_>) = verdicts.iter().partition(|verdict| **verdict != Verdict::Held);
+        assert!(!unknown.is_empty(), "round {round}");
+        // The first round meets a proven topic; then it is on trial, with one message at a time.
+        assert!(round == 0 || unknown.len() == 1, "{unknown:?}");
+        assert!(round == 1 || rest.is_empty(), "{rest:?}");
+        for verdict in unknown {
+            assert_seen(verdict, "unknown", "kafka.no_leader", Scope::Destination);
+        }
+        assert!(slowest < Duration::from_secs(2), "round {round}: {slowest:?}");
+    }
+    kafka.node_mut(2).start_again().await.expect("started");
+    until_delivered(&sink, &there, DEADLINE).await;
+}
+
+#[tokio::test]
+async fn a_topic_that_is_deleted_under_load_is_never_delivered_to() {
+    let kafka = require_service!(shared().await);
+    let (here, gone) = (topic(kafka).await, topic(kafka).await);
+    let sink = build(config(kafka)).await;
+    until_delivered(&sink, &here, DEADLINE).await;
+    until_delivered(&sink, &gone, DEADLINE).await;
+    let messages = |topic: &str| (0..200).map(|n| keyed(topic, &(n % 9).to_string())).collect::<Vec<_>>();
+    kafka.delete_topic(&gone).await.expect("deleted");
+    let started = Instant::now();
+    loop {
+        // The broker answers for a deleted topic until its log is closed.
+        let verdicts = sink.publish(&messages(&gone)).await;
+        if verdicts.iter().any(|verdict| *verdict != Verdict::Delivered) {
+            for verdict in verdicts.iter().filter(|verdict| !matches!(verdict, Verdict::Held | Verdict::Delivered)) {
+                assert_seen(verdict, "retry", "kafka.no_topic", Scope::Destination);
+            }
+            break;
+        }
+        assert!(started.elapsed() < DEADLINE, "still delivered");
+    }
+    assert_delivered(&sink.publish(&messages(&here)).await);
+    kafka.create_topic(&gone, 1, 1, &[]).await.expect("created again");
+    until_delivered(&sink, &gone, DEADLINE).await;
+}

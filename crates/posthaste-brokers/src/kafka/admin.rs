@@ -1,0 +1,108 @@
+//! Questions about topics: their settings and their partitions.
+
+use super::KafkaConfig;
+use super::fleet::Fleet;
+use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::producer::Producer as _;
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What matters of a topic's settings.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settings {
+    pub(super) min_insync_replicas: usize,
+    pub(super) max_message_bytes: usize,
+    pub(super) unclean_election: bool,
+}
+
+/// A topic's partitions, as far as its messages depend on them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Partitions {
+    pub(super) all: usize,
+    pub(super) without_leader: usize,
+    /// Replicas in sync and all replicas, where the fewest are in sync.
+    pub(super) in_sync: usize,
+    pub(super) replicas: usize,
+    /// Fewest replicas of a partition.
+    pub(super) replicas_min: usize,
+}
+
+/// The settings of topics, or why they cannot be seen. The right to see them is not needed for delivery.
+pub(super) async fn settings(
+    config: &KafkaConfig,
+    topics: &[String],
+    within: Duration,
+) -> Result<BTreeMap<String, Result<Settings, String>>, String> {
+    let admin = client(config)?;
+    let options = AdminOptions::new().request_timeout(Some(within));
+    let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
+    let answer = tokio::time::timeout(within, admin.describe_configs(&resources, &options)).await;
+    // Its end waits for the client's threads.
+    tokio::task::spawn_blocking(move || drop(admin));
+    let found = answer.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
+    Ok(topics.iter().cloned().zip(found.iter().map(read)).collect())
+}
+
+fn client(config: &KafkaConfig) -> Result<AdminClient<DefaultClientContext>, String> {
+    let full = config.client_config("questions", true).map_err(|error| error.to_string())?;
+    // Of a client that produces nothing, only these are known.
+    let ours = ["bootstrap.", "client.", "security.", "ssl.", "sasl.", "socket.", "reconnect.", "enable.ssl."];
+    let mut client = ClientConfig::new();
+    for (option, value) in full.config_map().iter().filter(|(option, _)| ours.iter().any(|o| option.starts_with(o))) {
+        client.set(*option, *value);
+    }
+    client.create().map_err(|error| error.to_string())
+}
+
+fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, String> {
+    let found = found.as_ref().map_err(ToString::to_string)?;
+    debug_assert!(matches!(found.specifier, OwnedResourceSpecifier::Topic(_)), "only topics are asked for");
+    let value = |name: &str| found.get(name).and_then(|entry| entry.value.as_deref());
+    let number = |name: &str| value(name).and_then(|text| text.parse().ok());
+    Ok(Settings {
+        min_insync_replicas: number("min.insync.replicas").unwrap_or(1),
+        max_message_bytes: number("max.message.bytes").unwrap_or(usize::MAX),
+        unclean_election: value("unclean.leader.election.enable") == Some("true"),
+    })
+}
+
+/// The partitions of a topic, or the error that the broker has for it.
+pub(super) type Found = Result<Partitions, RDKafkaErrorCode>;
+
+/// The partitions of topics, as far as a broker answers in time.
+pub(super) async fn partitions(fleet: &Fleet, topics: &[String], within: Duration) -> BTreeMap<String, Found> {
+    let (line, topics, until) = (fleet.trial(), topics.to_vec(), Instant::now() + within);
+    let asked = tokio::task::spawn_blocking(move || {
+        let mut found = BTreeMap::new();
+        for topic in topics {
+            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let Ok(metadata) = line.producer().client().fetch_metadata(Some(&topic), left) else { break };
+            if let Some(state) = metadata.topics().first() {
+                found.insert(topic, state_of(state));
+            }
+        }
+        found
+    });
+    asked.await.unwrap_or_default()
+}
+
+fn state_of(topic: &MetadataTopic) -> Found {
+    let error = topic.error().unwrap_or(RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
+    let partitions = topic.partitions();
+    // Without a leader the whole topic bears that error too.
+    if error != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && partitions.is_empty() {
+        return Err(error.into());
+    }
+    let worst = partitions.iter().min_by_key(|partition| partition.isr().len());
+    Ok(Partitions {
+        all: partitions.len(),
+        without_leader: partitions.iter().filter(|partition| partition.leader() < 0).count(),
+        in_sync: worst.map_or(0, |partition| partition.isr().len()),
+        replicas: worst.map_or(0, |partition| partition.replicas().len()),
+        replicas_min: partitions.iter().map(|partition| partition.replicas().len()).min().unwrap_or(0),
+    })
+}
