@@ -40,12 +40,10 @@ use tokio::sync::{Notify, oneshot};
 
 /// For questions.
 const CONTROL: u16 = 1;
-/// For what has not proven itself.
-const TRIAL: u16 = 2;
-/// The ordinary ones begin here.
-const FIRST: u16 = 3;
-/// All together.
-pub(super) const CHANNELS: u16 = 10;
+/// For what has not proven itself. Several, because the one before may be unanswered still.
+const TRIALS: std::ops::Range<u16> = 2..5;
+/// All together. The rest are the ordinary ones.
+pub(super) const CHANNELS: u16 = 12;
 /// Encoded and not written yet: enough to keep the socket busy. One more message may stand behind it.
 const OUT_BYTES: usize = 256 << 10;
 /// No broker is set up to refuse messages of this size.
@@ -296,6 +294,7 @@ impl Channel {
 /// The message that nothing is known of yet.
 #[derive(Debug)]
 struct Trial {
+    channel: u16,
     tag: u64,
     exchange: String,
     bytes: usize,
@@ -370,9 +369,10 @@ impl Table {
                 && let Some((call, parcel)) = self.trials.pop_front()
             {
                 let (exchange, bytes) = (parcel.exchange.clone(), parcel.payload.len());
-                let tag = self.encode(TRIAL, call, parcel);
-                self.on_trial = Some(Trial { tag, exchange, bytes });
-                wire::qos(&mut self.out, TRIAL);
+                let channel = self.trial_channel();
+                let tag = self.encode(channel, call, parcel);
+                self.on_trial = Some(Trial { channel, tag, exchange, bytes });
+                wire::qos(&mut self.out, channel);
             } else {
                 break;
             }
@@ -382,11 +382,17 @@ impl Table {
     }
 
     fn ordinary_channel(&self, exchange: &str) -> u16 {
-        let ordinary = u64::from(self.channels_max.saturating_sub(TRIAL).max(1));
+        let ordinary = u64::from((self.channels_max + 1).saturating_sub(TRIALS.end).max(1));
         let mut hasher = FxHasher::default();
         hasher.write(exchange.as_bytes());
         // Less than CHANNELS.
-        FIRST + (hasher.finish() % ordinary) as u16
+        TRIALS.end + (hasher.finish() % ordinary) as u16
+    }
+
+    /// The one on which a refusal hurts fewest.
+    fn trial_channel(&self) -> u16 {
+        let unanswered = |number: &u16| self.channels.get(number).map_or(0, |channel| channel.entries.len());
+        TRIALS.min_by_key(unanswered).unwrap_or(TRIALS.start)
     }
 
     fn ask_next(&mut self) {
@@ -447,10 +453,10 @@ impl Table {
             Heard::Header { message_id: Some(id), .. } => {
                 self.channels.entry(number).or_default().mark_returned(&id);
             }
-            Heard::QosOk if number == TRIAL => self.passed(),
             Heard::QosOk | Heard::ExchangeDeclareOk | Heard::QueueDeclareOk if number == CONTROL => {
                 self.answer(Ok(()));
             }
+            Heard::QosOk => self.passed(number),
             Heard::ChannelClose(close) => self.close_channel(number, &close, bells),
             Heard::Flow(active) => wire::flow_ok(&mut self.out, number, active),
             Heard::Blocked(reason) => self.blocked = Some(reason),
@@ -496,8 +502,8 @@ impl Table {
     }
 
     /// The one on trial was taken: its like need none.
-    fn passed(&mut self) {
-        let Some(trial) = self.on_trial.take() else { return };
+    fn passed(&mut self, number: u16) {
+        let Some(trial) = self.on_trial.take_if(|trial| trial.channel == number) else { return };
         self.bytes_proven = self.bytes_proven.max(trial.bytes);
         self.trust(trial.exchange);
     }
@@ -518,7 +524,7 @@ impl Table {
         if number == CONTROL {
             return self.answer(Err(close.clone()));
         }
-        let culprit = self.on_trial.take_if(|_| number == TRIAL).map(|trial| trial.tag);
+        let culprit = self.on_trial.take_if(|trial| trial.channel == number).map(|trial| trial.tag);
         for (tag, entry) in (channel.first..).zip(channel.entries) {
             let Some(entry) = entry else { continue };
             self.unanswered -= 1;
@@ -527,7 +533,7 @@ impl Table {
             }
             let answer = Answer::Closed { close: close.clone(), culprit: culprit == Some(tag) };
             self.tell(entry.call, entry.index, answer, bells);
-            self.distrust(entry);
+            self.suspect(entry, close);
         }
         self.bytes_max = super::verdict::bytes_max(close).or(self.bytes_max);
         // What is under suspicion now does not go on among the others.
@@ -552,8 +558,14 @@ impl Table {
         }
     }
 
-    fn distrust(&mut self, entry: Entry) {
-        self.trusted.remove(&entry.exchange);
+    /// A size proves itself by being taken; everything else must show that it was not to blame.
+    fn suspect(&mut self, entry: Entry, close: &Close) {
+        if super::verdict::bytes_max(close).is_some() {
+            return;
+        }
+        if super::verdict::concerns_exchange(close) && close.text.contains(&format!("'{}'", entry.exchange)) {
+            self.trusted.remove(&entry.exchange);
+        }
         if self.suspects.len() < NAMES_MAX {
             self.suspects.insert((entry.exchange, entry.routing_key));
         }

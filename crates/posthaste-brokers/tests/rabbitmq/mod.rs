@@ -3,7 +3,9 @@
 //! One broker serves all tests but those that kill or block it. Each test makes queues and exchanges of its own
 //! name. They are made and read by another client (lapin), which shares no code with the sink.
 
+mod calls;
 mod conformance;
+mod outage;
 mod verdicts;
 
 use lapin::message::BasicGetMessage;
@@ -17,29 +19,33 @@ use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::sink::{Message, Scope, Sink, Verdict};
 use posthaste_brokers::SinkConfig;
 use posthaste_brokers::rabbitmq::RabbitmqConfig;
-use posthaste_testkit::services::{Rabbitmq, ServiceError, shared_rabbitmq};
+use posthaste_testkit::services::{Rabbitmq, ServiceError, shared_rabbitmq as shared};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Ends a hang; nothing is timed by it.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// The shared broker's `max_message_size`.
+const BYTES_MAX: usize = 6_000_000;
+
 /// A client that looks at a broker from outside.
 struct Bed {
     url: String,
-    connection: Connection,
+    // Its channel lives as long as it does.
+    _connection: Connection,
     channel: Channel,
 }
 
 impl Bed {
     /// On the broker of all tests.
     async fn open() -> Result<Self, ServiceError> {
-        Ok(Self::on(shared_rabbitmq().await?).await)
+        Ok(Self::on(shared().await?).await)
     }
 
     async fn on(server: &Rabbitmq) -> Self {
         let (connection, channel) = connect(&server.url()).await;
-        Self { url: server.url(), connection, channel }
+        Self { url: server.url(), _connection: connection, channel }
     }
 
     fn config(&self) -> RabbitmqConfig {
@@ -94,9 +100,47 @@ impl Bed {
         take(&self.channel, queue).await
     }
 
+    /// Waits until this many messages are in a queue.
+    async fn until_holds(&self, queue: &str, count: u32) {
+        let started = std::time::Instant::now();
+        while self.count(queue).await < count {
+            assert!(started.elapsed() < DEADLINE, "not within {DEADLINE:?}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn count(&self, queue: &str) -> u32 {
+        let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+        let found = self.channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
+        found.expect("the queue is there").message_count()
+    }
+
     async fn take_ids(&self, queue: &str) -> Vec<String> {
         self.take(queue).await.iter().map(id).collect()
     }
+}
+
+/// A queue that takes this many messages and refuses more.
+fn reject_above(count: i32) -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(count));
+    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    arguments
+}
+
+/// Stops the process of a queue: it takes messages in and does not answer.
+async fn suspend(server: &Rabbitmq, queue: &str) {
+    server.eval(&format!("ok = sys:suspend({})", queue_pid(queue))).await.expect("suspended");
+}
+
+async fn resume(server: &Rabbitmq, queue: &str) {
+    server.eval(&format!("ok = sys:resume({})", queue_pid(queue))).await.expect("resumed");
+}
+
+fn queue_pid(queue: &str) -> String {
+    format!(
+        "amqqueue:get_pid(element(2, rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<{queue:?}>>))))"
+    )
 }
 
 async fn connect(url: &str) -> (Connection, Channel) {

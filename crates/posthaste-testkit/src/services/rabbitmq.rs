@@ -291,7 +291,12 @@ impl TlsListener {
 /// `Missing` or `Failed`, the same each time: a start that failed is not tried again by each test.
 pub async fn shared_rabbitmq() -> Result<&'static Rabbitmq, ServiceError> {
     static SHARED: OnceCell<Result<Rabbitmq, ServiceError>> = OnceCell::const_new();
-    SHARED.get_or_init(|| Rabbitmq::start(&[])).await.as_ref().map_err(Clone::clone)
+    // Small enough for a test to pass it, large enough for every other one.
+    SHARED
+        .get_or_init(|| Rabbitmq::start(&["max_message_size = 6000000"]))
+        .await
+        .as_ref()
+        .map_err(Clone::clone)
 }
 
 fn private_dir(what: &str) -> io::Result<PrivateDir> {

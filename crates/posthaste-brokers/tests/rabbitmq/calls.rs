@@ -1,0 +1,180 @@
+//! Order by key over overlapping calls, the window, calls that are dropped, and what a message looks like.
+
+use super::*;
+use lapin::types::ShortString;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::Proxy;
+use std::future::Future;
+use std::task::{Context, Waker};
+
+#[tokio::test]
+async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
+    let bed = require_service!(Bed::open().await);
+    let (queue, narrow) = (bed.queue().await, unique("narrow"));
+    bed.queue_with(&narrow, reject_above(1)).await;
+    let sink = bed.sink().await;
+    let first =
+        [keyed(&narrow, "a"), keyed(&narrow, "a"), keyed(&queue, "a"), keyed(&queue, "b"), loose(&queue)];
+    let second = [keyed(&queue, "a"), keyed(&queue, "b")];
+    let (first, second) = tokio::join!(sink.publish(&first), sink.publish(&second));
+    assert_seen(&first[1], "retry", "rabbitmq.nacked", Scope::Destination);
+    let delivered = [&first[0], &first[3], &first[4], &second[1]];
+    assert!(delivered.iter().all(|verdict| **verdict == Verdict::Delivered), "{first:?} {second:?}");
+    assert_eq!([&first[2], &second[0]], [&Verdict::Held, &Verdict::Held]);
+    assert_eq!(bed.take(&queue).await.len(), 3);
+    assert_eq!(publish_one(&sink, keyed(&queue, "a")).await, Verdict::Delivered, "the next call starts anew");
+}
+
+#[tokio::test]
+async fn a_small_window_is_a_bound_and_not_an_obstacle() {
+    let bed = require_service!(Bed::open().await);
+    let queue = bed.queue().await;
+    let sink = build(RabbitmqConfig { max_in_flight: 3, ..bed.config() }).await;
+    let calls: Vec<Vec<Message>> =
+        (0..8).map(|call| (0..50).map(|n| keyed(&queue, &format!("{call}-{}", n % 7))).collect()).collect();
+    let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
+    assert!(verdicts.iter().flatten().all(|verdict| *verdict == Verdict::Delivered));
+    assert_eq!(bed.take(&queue).await.len(), 400);
+}
+
+/// With the line cut off, a window of five lets five messages out and no more.
+#[tokio::test]
+async fn g7_no_more_than_the_window_is_ever_unanswered() {
+    let bed = require_service!(Bed::open().await);
+    let queue = bed.queue().await;
+    let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
+    let config = RabbitmqConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..RabbitmqConfig::new(&url) };
+    let sink = build(config).await;
+    until_delivered(&sink, &queue, DEADLINE).await;
+    proxy.half_open().await;
+    let calls: Vec<Vec<Message>> = (0..3).map(|_| (0..10).map(|_| loose(&queue)).collect()).collect();
+    let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
+    let verdicts: Vec<_> = verdicts.iter().flatten().map(|verdict| seen(verdict).0).collect();
+    assert_eq!(verdicts.iter().filter(|kind| **kind == "unknown").count(), 5, "{verdicts:?}");
+    assert_eq!(verdicts.iter().filter(|kind| **kind == "retry").count(), 25, "{verdicts:?}");
+    assert_eq!(bed.take(&queue).await.len(), 6);
+    // And what was never answered does not fill the window for ever.
+    proxy.pass().await;
+    until_delivered(&sink, &queue, Duration::from_secs(5)).await;
+    let verdicts = sink.publish(&(0..20).map(|_| loose(&queue)).collect::<Vec<_>>()).await;
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered));
+}
+
+/// A dropped call gives its places in the window and in the chain back, what it had not sent is never sent,
+/// and a late answer to it is nobody's.
+#[tokio::test]
+async fn dropped_calls_leave_no_trace() {
+    let bed = require_service!(Bed::open().await);
+    let queue = bed.queue().await;
+    let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
+    let sink = build(RabbitmqConfig { max_in_flight: 4, ..RabbitmqConfig::new(&url) }).await;
+    until_delivered(&sink, &queue, DEADLINE).await;
+    proxy.delay(Duration::from_millis(50)).await;
+    for _ in 0..20 {
+        let messages: Vec<_> = (0..6).map(|_| keyed(&queue, "k")).collect();
+        let mut call = Box::pin(sink.publish(&messages));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        tokio::task::yield_now().await;
+        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    let messages: Vec<_> = (0..8).map(|n| keyed(&queue, &(n % 2).to_string())).collect();
+    let verdicts = sink.publish(&messages).await;
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered), "{verdicts:?}");
+    assert_eq!(publish_one(&sink, keyed(&queue, "k")).await, Verdict::Delivered);
+    // One of each dropped call at most: the others of its key were not sent.
+    let stored = bed.take(&queue).await.len();
+    assert!((10..=30).contains(&stored), "{stored}");
+}
+
+#[tokio::test]
+async fn f86_headers_payloads_and_properties_arrive_as_they_were() {
+    let bed = require_service!(Bed::open().await);
+    let queue = bed.queue().await;
+    let sink = bed.sink().await;
+    let key = "ключ \"1\"\r\n: x".repeat(700);
+    let event = Event::new("orders.placed", vec![0, 0xff, 0xce, b'\n', 0])
+        .with_key(&key)
+        .with_content_type("application/octet-stream")
+        .with_header("traceparent", "00-ab")
+        .with_header("x-empty", "")
+        .with_header("x-odd: 🦀", "a\0b\r\nc");
+    let sent = message(&queue, event);
+    let mut expected = Vec::new();
+    sent.each_header(|name, value| expected.push((name.to_owned(), value.to_owned())));
+    let (id_sent, payload) = (sent.id(), sent.payload.clone().expect("a payload"));
+    let large = sized(&queue, 5 << 20);
+    for (message, verdict) in [
+        (sent, Verdict::Delivered),
+        (message(&queue, Event::tombstone("t")), Verdict::Delivered),
+        (large, Verdict::Delivered),
+    ] {
+        assert_eq!(publish_one(&sink, message).await, verdict);
+    }
+    let stored = bed.take(&queue).await;
+    assert_eq!(stored[0].delivery.data, payload);
+    for (name, value) in expected {
+        assert_eq!(header(&stored[0], &name), Some(value), "{name}");
+    }
+    let properties = &stored[0].delivery.properties;
+    let text = |text: &str| Some(ShortString::from(text));
+    assert_eq!(properties.message_id(), &text(&id_sent));
+    assert_eq!(properties.content_type(), &text("application/octet-stream"));
+    assert_eq!(properties.kind(), &text("orders.placed"));
+    assert_eq!(properties.app_id(), &text("shop"));
+    assert_eq!((properties.timestamp(), properties.delivery_mode()), (&Some(1_700_000_000), &Some(2)));
+    assert_eq!(header(&stored[0], "Posthaste-Tombstone"), None);
+    assert!(stored[1].delivery.data.is_empty());
+    assert_eq!(header(&stored[1], "Posthaste-Tombstone").as_deref(), Some("true"));
+    assert!(stored[2].delivery.data.len() == 5 << 20 && stored[2].delivery.data.iter().all(|b| *b == b'x'));
+}
+
+/// Properties are short: what does not fit is in the headers only.
+#[tokio::test]
+async fn long_names_are_no_obstacle() {
+    let bed = require_service!(Bed::open().await);
+    let queue = bed.queue().await;
+    let sink = bed.sink().await;
+    let (kind, media) = ("T".repeat(300), "m".repeat(256));
+    let event = Event::new("orders.placed", "{}").with_header("type", &kind).with_content_type(&media);
+    assert_eq!(
+        publish_one(&sink, Message { source: "s".repeat(256).into(), ..message(&queue, event) }).await,
+        Verdict::Delivered
+    );
+    let stored = bed.take(&queue).await.remove(0);
+    let properties = &stored.delivery.properties;
+    assert_eq!((properties.kind(), properties.content_type(), properties.app_id()), (&None, &None, &None));
+    assert_eq!(header(&stored, "type"), Some(kind));
+    assert_eq!(header(&stored, "content-type"), Some(media));
+}
+
+#[tokio::test]
+async fn cloud_events_travel_by_amqps_own_binding() {
+    let bed = require_service!(Bed::open().await);
+    let queue = bed.queue().await;
+    let sink = bed.sink().await;
+    let event = Event::new("orders.placed", "{}").with_key("ключ").with_content_type("application/json");
+    let sent = Message { envelope: posthaste::envelope::Envelope::CloudEvents, ..message(&queue, event) };
+    let id_sent = sent.id();
+    assert_eq!(publish_one(&sink, sent).await, Verdict::Delivered);
+    let stored = bed.take(&queue).await.remove(0);
+    assert_eq!(header(&stored, "cloudEvents_id"), Some(id_sent));
+    assert_eq!(header(&stored, "cloudEvents_subject").as_deref(), Some("ключ"), "not percent-encoded");
+}
+
+/// The exchange can be fixed, or be a part of the destination.
+#[tokio::test]
+async fn a_destination_is_a_routing_key_or_both() {
+    let bed = require_service!(Bed::open().await);
+    let (queue, exchange) = (bed.queue().await, unique("ex"));
+    bed.exchange(&exchange).await;
+    bed.bind(&queue, &exchange, "a/b").await;
+    let fixed = build(RabbitmqConfig { exchange: Some(exchange.clone()), ..bed.config() }).await;
+    assert_eq!(publish_one(&fixed, loose("a/b")).await, Verdict::Delivered);
+    let free = bed.sink().await;
+    assert_eq!(publish_one(&free, loose(&format!("{exchange}/a/b"))).await, Verdict::Delivered);
+    let queues = build(RabbitmqConfig { exchange: Some(String::new()), ..bed.config() }).await;
+    assert_eq!(publish_one(&queues, loose(&queue)).await, Verdict::Delivered);
+    let stored = bed.take(&queue).await;
+    let exchanges: Vec<_> = stored.iter().map(|message| message.delivery.exchange.to_string()).collect();
+    assert_eq!(exchanges, [exchange.as_str(), exchange.as_str(), ""]);
+}
