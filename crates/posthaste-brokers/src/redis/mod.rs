@@ -250,7 +250,8 @@ impl RedisConfig {
             let why = format!("must be between 1 and {MAX_IN_FLIGHT_LIMIT}");
             return Err(BuildError::option("max_in_flight", why));
         }
-        if self.maxlen == Some(0) {
+        // Redis reads it as a signed number.
+        if self.maxlen.is_some_and(|most| most == 0 || i64::try_from(most).is_err()) {
             return Err(BuildError::option("maxlen", "must be at least 1; leave it out to trim nothing"));
         }
         if self.maxlen_exact && self.maxlen.is_none() {

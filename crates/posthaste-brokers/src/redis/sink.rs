@@ -39,6 +39,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(1);
 const REQUEST_MESSAGES: usize = 256;
 /// What is larger goes alone, so that a refusal of its size is its own.
 const REQUEST_BYTES: usize = 256 << 10;
+/// In the last part of the delivery timeout nothing leaves any more: its answer would come too late, and `Unknown` is
+/// worse than not sent.
+const LAST_PART: u32 = 8;
 /// How often a call follows a slot that has moved.
 const REDIRECTS_MAX: usize = 3;
 
@@ -87,7 +90,7 @@ impl Sink for RedisSink {
         // Before the first wait: calls keep the order in which they were begun.
         let call = self.chain.enter(messages);
         let streams = Streams::find(&self.way, messages, CONNECT_WAIT.min(patience / 2)).await;
-        let mut flight = Flight::new(self, messages, call, streams);
+        let mut flight = Flight::new(self, messages, call, streams, deadline - patience / LAST_PART);
         if timeout_at(deadline, flight.fly()).await.is_err() {
             flight.give_up(&Silence::Timeout { after_ms: self.config.delivery_timeout_ms });
         }
@@ -107,7 +110,7 @@ impl Sink for RedisSink {
 }
 
 impl Servers {
-    async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
+    pub(super) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
         match self {
             Self::One(link) => link.session(wait).await,
             Self::Many(cluster) => cluster.session(stream, wait).await,
@@ -168,6 +171,7 @@ struct Answered {
 }
 
 struct Flight<'a> {
+    send_until: Instant,
     sink: &'a RedisSink,
     messages: &'a [Message],
     streams: Streams<'a>,
@@ -190,8 +194,15 @@ struct Flight<'a> {
 }
 
 impl<'a> Flight<'a> {
-    fn new(sink: &'a RedisSink, messages: &'a [Message], call: Call<'a>, streams: Streams<'a>) -> Self {
+    fn new(
+        sink: &'a RedisSink,
+        messages: &'a [Message],
+        call: Call<'a>,
+        streams: Streams<'a>,
+        send_until: Instant,
+    ) -> Self {
         Self {
+            send_until,
             sink,
             messages,
             followers: followers(messages, &streams.of),
@@ -222,7 +233,7 @@ impl<'a> Flight<'a> {
 
     /// Waits for turns, for answers, or for room in the window.
     async fn await_news(&mut self) {
-        let (window, wants_room) = (&self.sink.window, !self.ready.is_empty());
+        let (window, wants_room) = (&self.sink.window, !self.ready.is_empty() && self.may_send());
         let mut room = pin!(window.acquire());
         poll_fn(|context| {
             let mut news = self.call.poll_turns(context, &mut self.turns).is_ready();
@@ -372,7 +383,8 @@ impl<'a> Flight<'a> {
 
     fn send_ready(&mut self) {
         let mut open: FxHashMap<(usize, bool), Request> = FxHashMap::default();
-        while !self.ready.is_empty() && self.has_permit() {
+        let may_send = self.may_send();
+        while may_send && !self.ready.is_empty() && self.has_permit() {
             let Some(index) = self.ready.pop_front() else { break };
             if self.fates[index] != Fate::Waiting {
                 continue;
@@ -447,6 +459,10 @@ impl<'a> Flight<'a> {
         let most = session.map_err(|failure| Verdict::Retry(failure.clone()))?.bulk_bytes_max;
         let bytes = self.messages[index].payload.as_ref().map_or(0, bytes::Bytes::len);
         if bytes > most { Err(verdict::too_large(bytes, most)) } else { Ok(()) }
+    }
+
+    fn may_send(&self) -> bool {
+        Instant::now() < self.send_until
     }
 
     /// Whether there is room for one more, used before or taken now.

@@ -1,6 +1,8 @@
 //! Redis Streams.
 
+mod calls;
 mod conformance;
+mod verdicts;
 
 use ::redis::aio::MultiplexedConnection;
 use posthaste::event::{Event, StoredEvent, Timestamp};
@@ -160,4 +162,13 @@ async fn until_delivered(sink: &Arc<dyn Sink>, stream: &str, within: Duration) {
         assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
     }
     assert!(started.elapsed() < within, "delivered only after {:?}", started.elapsed());
+}
+
+/// Waits for something that gives no signal.
+async fn until(mut done: impl AsyncFnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !done().await {
+        assert!(started.elapsed() < DEADLINE, "not within {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await; // pace
+    }
 }
