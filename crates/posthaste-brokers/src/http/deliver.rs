@@ -6,9 +6,10 @@
 
 use super::address::origin;
 use super::headers::headers;
+use super::hosts::Reach;
 use super::kit::Kit;
 use super::verdict::{self, Silence, Statuses};
-use posthaste::sink::{Failure, Message, Verdict};
+use posthaste::sink::{Failure, Message, Scope, Verdict};
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Method, Request, Response, Url};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,8 +25,27 @@ pub(super) const BODY_WAIT: Duration = Duration::from_millis(250);
 /// What came of a request.
 pub(super) struct Outcome {
     pub(super) verdict: Verdict,
-    /// The host does not work for anybody.
-    pub(super) host_failure: Option<Failure>,
+    /// For whom the host does not work.
+    pub(super) failed: Option<(Reach, Failure)>,
+}
+
+impl Outcome {
+    /// Silence is the host's, as far as it can be told from here.
+    fn silent(silence: Silence) -> Self {
+        let failed = silence.reach().map(|reach| (reach, silence.failure().clone()));
+        Self { failed, verdict: silence.verdict() }
+    }
+
+    /// An answer is the destination's own.
+    fn answered(verdict: Verdict) -> Self {
+        let failed = match &verdict {
+            Verdict::Retry(failure) if failure.scope == Scope::Destination => {
+                Some((Reach::Place, failure.clone()))
+            }
+            _ => None,
+        };
+        Self { verdict, failed }
+    }
 }
 
 /// The request of a message, or the verdict if it can have none.
@@ -41,24 +61,23 @@ pub(super) fn request(kit: &Kit, message: &Message, url: &Url) -> Result<Request
 /// Sends it and waits for the status until `deadline`.
 pub(super) async fn deliver(kit: &Kit, request: Request, statuses: &Statuses, deadline: Instant) -> Outcome {
     let (origin, began) = (origin(request.url()), Instant::now());
-    let silence = match timeout_at(deadline, kit.client.execute(request)).await {
-        Ok(Ok(response)) => return answered(kit, response, statuses, &origin).await,
-        Ok(Err(error)) => Silence::error(&origin, &error),
-        Err(_) => Silence::timeout(&origin, began.elapsed()),
-    };
-    Outcome { host_failure: Some(silence.failure().clone()), verdict: silence.verdict() }
+    match timeout_at(deadline, kit.client.execute(request)).await {
+        Ok(Ok(response)) => Outcome::answered(answered(kit, response, statuses, &origin).await),
+        Ok(Err(error)) => Outcome::silent(Silence::error(&origin, &error)),
+        Err(_) => Outcome::silent(Silence::timeout(&origin, began.elapsed())),
+    }
 }
 
-async fn answered(kit: &Kit, mut response: Response, statuses: &Statuses, origin: &str) -> Outcome {
+async fn answered(kit: &Kit, mut response: Response, statuses: &Statuses, origin: &str) -> Verdict {
     let status = response.status();
     let body = read(&mut response).await;
     if status.is_success() {
-        return Outcome { verdict: Verdict::Delivered, host_failure: None };
+        return Verdict::Delivered;
     }
     let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let wait = asked.and_then(|value| verdict::retry_after(value, SystemTime::now()));
     let words = verdict::words(origin, status, &snippet(&body, &kit.keys.hidden));
-    Outcome { verdict: statuses.verdict(status, words, wait), host_failure: None }
+    statuses.verdict(status, words, wait)
 }
 
 /// The beginning of the body. The rest is read and dropped, within bounds.

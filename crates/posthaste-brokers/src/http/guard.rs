@@ -9,12 +9,14 @@
 //! in a URL never comes to a resolver and is judged before the request is made.
 
 use crate::BuildError;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use rustc_hash::FxHashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
 
 /// IPv4 networks that are not public.
 const PRIVATE_V4: [(Ipv4Addr, u8); 17] = [
@@ -157,16 +159,52 @@ pub(super) trait Lookup: Send + Sync + 'static {
     fn lookup(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>>;
 }
 
-/// The system's resolver.
-pub(super) struct System;
+/// Names that the system's resolver is asked for at once. Each is a thread that cannot be called back.
+const LOOKUPS_MAX: usize = 64;
+
+/// The system's resolver. A name is asked for once at a time, for all who want it: a slow name has one
+/// thread, and not one for each request. Nothing is remembered.
+pub(super) struct System {
+    open: Arc<Mutex<FxHashMap<String, Answering>>>,
+    room: Arc<Semaphore>,
+}
+
+type Answering = Shared<BoxFuture<'static, Result<Vec<IpAddr>, String>>>;
+
+impl Default for System {
+    fn default() -> Self {
+        Self { open: Arc::default(), room: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+    }
+}
 
 impl Lookup for System {
     fn lookup(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
-        })
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let answering = match open.get(&name) {
+            Some(answering) => answering.clone(),
+            None => {
+                let (book, room) = (Arc::clone(&self.open), Arc::clone(&self.room));
+                // A task: it ends and makes room also when nobody waits for it any more.
+                let asked = tokio::spawn(ask(name.clone(), book, room));
+                let answering = asked.map(|ended| ended.unwrap_or_else(|died| Err(died.to_string())));
+                let answering = answering.boxed().shared();
+                open.insert(name, answering.clone());
+                answering
+            }
+        };
+        answering.map_err(std::io::Error::other).boxed()
     }
+}
+
+async fn ask(
+    name: String,
+    book: Arc<Mutex<FxHashMap<String, Answering>>>,
+    room: Arc<Semaphore>,
+) -> Result<Vec<IpAddr>, String> {
+    let _room = room.acquire().await;
+    let found = tokio::net::lookup_host((name.as_str(), 0)).await;
+    book.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+    found.map(|found| found.map(|address| address.ip()).collect()).map_err(|error| error.to_string())
 }
 
 /// The client's resolver: addresses that may be connected to, or none.

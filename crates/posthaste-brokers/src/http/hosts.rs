@@ -2,13 +2,18 @@
 //!
 //! A host that does not answer holds as many requests as it has slots, until they time out. Those that wait
 //! for a slot behind them learn of the first failure and give up with it, in every call: waiting longer
-//! would only make their neighbours in the call wait, and the relay knows better when to ask again.
+//! would only make their neighbours in the call wait, and the relay knows better when to ask again. So do
+//! those for a destination that has just said "not now": a receiver that asks for a minute must not get the
+//! other two thousand events of the call first.
 
 use posthaste::sink::Failure;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+/// Destinations of a host whose trouble is remembered. More of them are asked themselves.
+const PLACES_MAX: usize = 256;
 
 /// Hosts that nobody delivers to now and that are remembered for their slots alone.
 const IDLE_MAX: usize = 1_024;
@@ -24,7 +29,23 @@ pub(super) struct Hosts {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) slots: Arc<Semaphore>,
-    trouble: Mutex<Option<(Instant, Failure)>>,
+    trouble: Mutex<Trouble>,
+}
+
+/// What went wrong last, and when.
+#[derive(Debug, Default)]
+struct Trouble {
+    everywhere: Option<(Instant, Failure)>,
+    places: FxHashMap<String, (Instant, Failure)>,
+}
+
+/// For whom a host does not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// For anybody.
+    Everywhere,
+    /// For those of one destination.
+    Place,
 }
 
 impl Hosts {
@@ -49,22 +70,39 @@ impl Hosts {
 }
 
 impl Host {
-    /// It does not work for anybody.
-    pub(super) fn failed(&self, failure: &Failure) {
-        *self.trouble() = Some((Instant::now(), failure.clone()));
+    /// It does not work, for anybody or for this destination.
+    pub(super) fn failed(&self, reach: Reach, destination: &str, failure: &Failure) {
+        let (mut trouble, entry) = (self.trouble(), (Instant::now(), failure.clone()));
+        match reach {
+            Reach::Everywhere => trouble.everywhere = Some(entry),
+            Reach::Place => {
+                trouble.everywhere = None;
+                if trouble.places.len() >= PLACES_MAX {
+                    trouble.places.clear();
+                }
+                trouble.places.insert(destination.to_owned(), entry);
+            }
+        }
     }
 
-    /// It answered something.
-    pub(super) fn answered(&self) {
-        *self.trouble() = None;
+    /// It answered, and this destination works.
+    pub(super) fn answered(&self, destination: &str) {
+        let mut trouble = self.trouble();
+        trouble.everywhere = None;
+        if !trouble.places.is_empty() {
+            trouble.places.remove(destination);
+        }
     }
 
     /// What went wrong since then, if nothing has worked after it.
-    pub(super) fn failed_since(&self, then: Instant) -> Option<Failure> {
-        self.trouble().as_ref().filter(|(at, _)| *at >= then).map(|(_, failure)| failure.clone())
+    pub(super) fn failed_since(&self, then: Instant, destination: &str) -> Option<Failure> {
+        let trouble = self.trouble();
+        let place = trouble.places.get(destination);
+        let known = trouble.everywhere.as_ref().filter(|(at, _)| *at >= then);
+        known.or_else(|| place.filter(|(at, _)| *at >= then)).map(|(_, failure)| failure.clone())
     }
 
-    fn trouble(&self) -> std::sync::MutexGuard<'_, Option<(Instant, Failure)>> {
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -73,19 +111,34 @@ impl Host {
 mod tests {
     use super::*;
 
+    fn failure() -> Failure {
+        Failure::of_destination("http.unreachable", "refused")
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_failure_counts_until_something_works() {
         let hosts = Hosts::new(1);
         let (host, before) = (hosts.host("https://a"), Instant::now());
-        assert_eq!(host.failed_since(before), None);
-        let failure = Failure::of_destination("http.unreachable", "refused");
-        host.failed(&failure);
-        assert_eq!(hosts.host("https://a").failed_since(before), Some(failure));
-        assert_eq!(hosts.host("https://b").failed_since(before), None);
+        assert_eq!(host.failed_since(before, "x"), None);
+        host.failed(Reach::Everywhere, "x", &failure());
+        assert_eq!(hosts.host("https://a").failed_since(before, "y"), Some(failure()));
+        assert_eq!(hosts.host("https://b").failed_since(before, "x"), None);
         tokio::time::advance(std::time::Duration::from_millis(1)).await;
-        assert_eq!(host.failed_since(Instant::now()), None, "that was before this call");
-        host.answered();
-        assert_eq!(host.failed_since(before), None);
+        assert_eq!(host.failed_since(Instant::now(), "x"), None, "that was before this call");
+        host.answered("z");
+        assert_eq!(host.failed_since(before, "x"), None);
+    }
+
+    #[tokio::test]
+    async fn one_destination_of_a_host_may_fail_alone() {
+        let (host, before) = (Hosts::new(1).host("https://a"), Instant::now());
+        host.failed(Reach::Place, "x", &failure());
+        host.answered("y");
+        assert_eq!((host.failed_since(before, "x"), host.failed_since(before, "y")), (Some(failure()), None));
+        host.answered("x");
+        assert_eq!(host.failed_since(before, "x"), None);
+        (0..3 * PLACES_MAX).for_each(|n| host.failed(Reach::Place, &n.to_string(), &failure()));
+        assert!(host.trouble().places.len() <= PLACES_MAX);
     }
 
     #[tokio::test]

@@ -6,7 +6,8 @@
 //! drops its requests.
 //!
 //! Nothing is sent twice: trying again is the relay's affair. (The client itself repeats a request on a new
-//! connection when it found the old one closed before a byte of the request was written.)
+//! connection when the old one was closed before a byte of it was written, or when a server of HTTP/2 says
+//! that it has not looked at it.)
 
 use super::config::{HttpConfig, Words};
 use super::deliver::{self, BODY_WAIT, Outcome};
@@ -49,7 +50,7 @@ pub struct HttpSink {
 impl HttpSink {
     /// Checks the configuration. Connections are made when there is something to send.
     pub fn start(config: &HttpConfig, name: &str) -> Result<Self, BuildError> {
-        Self::with_lookup(config, name, Arc::new(System))
+        Self::with_lookup(config, name, Arc::new(System::default()))
     }
 
     pub(super) fn with_lookup(
@@ -109,7 +110,7 @@ struct Room {
 struct Landed {
     index: usize,
     queue: usize,
-    outcome: Outcome,
+    verdict: Verdict,
 }
 
 /// The messages of one host that wait for a slot.
@@ -242,40 +243,43 @@ impl<'a> Flight<'a> {
         self.advance(number);
     }
 
-    /// Makes a request of the first one in the queue; or of none, if the host has failed in the meantime.
+    /// Makes a request of the first one in the queue that its host has not failed for in the meantime.
     fn send(&mut self, number: usize, room: Room) {
-        let queue = &mut self.queues[number];
-        if let Some(failure) = queue.host.failed_since(self.started) {
-            let waiting = std::mem::take(&mut queue.waiting);
-            let verdict = verdict::not_tried(&failure);
-            return waiting.into_iter().for_each(|(index, _)| self.decide(index, verdict.clone()));
-        }
-        let Some((index, url)) = queue.waiting.pop_front() else { return };
-        match deliver::request(&self.kit, &self.messages[index], &url) {
-            Ok(request) => {
-                self.sent[index] = true;
-                self.requests.push(self.request(index, number, request, room));
+        while let Some((index, url)) = self.queues[number].waiting.pop_front() {
+            let message = &self.messages[index];
+            let failure = self.queues[number].host.failed_since(self.started, &message.destination);
+            let made = match failure {
+                Some(failure) => Err(verdict::not_tried(&failure)),
+                None => deliver::request(&self.kit, message, &url),
+            };
+            match made {
+                Ok(request) => {
+                    self.sent[index] = true;
+                    return self.requests.push(self.request(index, number, request, room));
+                }
+                Err(verdict) => self.decide(index, verdict),
             }
-            Err(verdict) => self.decide(index, verdict),
         }
     }
 
     fn request(&self, index: usize, queue: usize, request: Request, room: Room) -> BoxFuture<'a, Landed> {
         let (kit, statuses, deadline) = (Arc::clone(&self.kit), &self.sink.statuses, self.deadline);
+        let (host, destination) = (Arc::clone(&self.queues[queue].host), &self.messages[index].destination);
         Box::pin(async move {
-            let outcome = deliver::deliver(&kit, request, statuses, deadline).await;
+            let Outcome { verdict, failed } = deliver::deliver(&kit, request, statuses, deadline).await;
+            // Before the slot is free: who gets it next must know.
+            match failed {
+                Some((reach, failure)) => host.failed(reach, destination, &failure),
+                None => host.answered(destination),
+            }
             drop(room);
-            Landed { index, queue, outcome }
+            Landed { index, queue, verdict }
         })
     }
 
     fn land(&mut self, landed: Landed) {
-        let Landed { index, queue, outcome } = landed;
-        match &outcome.host_failure {
-            Some(failure) => self.queues[queue].host.failed(failure),
-            None => self.queues[queue].host.answered(),
-        }
-        self.decide(index, outcome.verdict);
+        let Landed { index, queue, verdict } = landed;
+        self.decide(index, verdict);
         self.advance(queue);
     }
 
@@ -283,11 +287,12 @@ impl<'a> Flight<'a> {
     /// slots, and it is not to blame.
     fn give_back(&mut self) {
         for number in 0..self.queues.len() {
-            let queue = &mut self.queues[number];
-            let failure = queue.host.failed_since(self.started);
-            let verdict = failure.map_or(Verdict::Held, |failure| verdict::not_tried(&failure));
-            let waiting = std::mem::take(&mut queue.waiting);
-            waiting.into_iter().for_each(|(index, _)| self.decide(index, verdict.clone()));
+            let host = Arc::clone(&self.queues[number].host);
+            for (index, _) in std::mem::take(&mut self.queues[number].waiting) {
+                let failure = host.failed_since(self.started, &self.messages[index].destination);
+                let verdict = failure.map_or(Verdict::Held, |failure| verdict::not_tried(&failure));
+                self.decide(index, verdict);
+            }
         }
         // Behind a message of another call.
         for index in 0..self.messages.len() {
@@ -330,3 +335,6 @@ async fn ask(
     let place = window.acquire_owned().await.ok()?;
     Some(Room { _slot: slot, _place: place })
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! operator can heal, here or at the receiver, waits.
 
 use super::guard::Forbidden;
+use super::hosts::Reach;
 use crate::BuildError;
 use posthaste::sink::{Failure, Verdict};
 use reqwest::StatusCode;
@@ -12,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const CONNECTION_LOST: &str = "http.connection_lost";
 
 /// What a status means for the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,11 +136,16 @@ impl Silence {
             return Self { failure: failure("http.unreachable", why), sent: false };
         }
         let sent = !error.is_builder();
-        Self { failure: failure("http.connection_lost", innermost(error)), sent }
+        Self { failure: failure(CONNECTION_LOST, innermost(error)), sent }
     }
 
     pub(super) fn failure(&self) -> &Failure {
         &self.failure
+    }
+
+    /// For whom the host does not work. One lost connection says nothing about the others.
+    pub(super) fn reach(&self) -> Option<Reach> {
+        (self.failure.code != CONNECTION_LOST).then_some(Reach::Everywhere)
     }
 
     pub(super) fn verdict(self) -> Verdict {

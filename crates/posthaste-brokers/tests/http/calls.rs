@@ -42,9 +42,9 @@ async fn connections_are_used_again() {
     let receiver = receiver().await;
     let sink = build(HttpConfig { max_in_flight_per_host: 4, ..near(&receiver) }).await;
     receiver.always("/x", Answer::status(200).body("thank you"));
-    receiver.always("/full", Answer::status(429).body("not now"));
+    receiver.always("/bad", Answer::status(422).body("never"));
     for _ in 0..5 {
-        let messages: Vec<_> = (0..40).map(|n| loose(if n % 4 == 0 { "full" } else { "x" })).collect();
+        let messages: Vec<_> = (0..40).map(|n| loose(if n % 4 == 0 { "bad" } else { "x" })).collect();
         sink.publish(&messages).await;
     }
     assert_eq!(receiver.requests().len(), 200);

@@ -92,3 +92,40 @@ async fn a_host_that_is_back_is_delivered_to_at_once() {
     let verdicts = sink.publish(&(0..50).map(|_| loose("x")).collect::<Vec<_>>()).await;
     assert_delivered(&verdicts);
 }
+
+/// Told "not now", nobody sends the rest of the call. Other destinations of the same host are not meant.
+#[tokio::test]
+async fn f46_a_destination_that_asks_for_time_is_left_alone() {
+    let receiver = receiver().await;
+    let sink = build(HttpConfig { max_in_flight_per_host: 2, ..near(&receiver) }).await;
+    receiver.always("/busy", Answer::status(429).header("Retry-After", "60"));
+    let to = |n: usize| if n.is_multiple_of(2) { "busy" } else { "x" };
+    let messages: Vec<_> = (0..100).map(|n| loose(to(n))).collect();
+    let verdicts = sink.publish(&messages).await;
+    for (n, verdict) in verdicts.iter().enumerate() {
+        if n.is_multiple_of(2) {
+            assert_seen(verdict, "retry", "http.429", Scope::Destination);
+            assert_eq!(seen(verdict).1.retry_after, Some(Duration::from_secs(60)));
+        } else {
+            assert_eq!(*verdict, Verdict::Delivered);
+        }
+    }
+    let asked = receiver.requests_for("/busy").len();
+    assert!((1..=2).contains(&asked), "as many as there are slots, not {asked}");
+    assert_eq!(receiver.requests_for("/x").len(), 50);
+    // The next call is the relay's decision.
+    sink.publish(&[loose("busy")]).await;
+    assert_eq!(receiver.requests_for("/busy").len(), asked + 1);
+}
+
+/// A connection that breaks says nothing about the others.
+#[tokio::test]
+async fn one_lost_connection_does_not_stop_the_call() {
+    let receiver = receiver().await;
+    let sink = build(HttpConfig { max_in_flight_per_host: 1, ..near(&receiver) }).await;
+    receiver.next("/x", [Answer::status(200), Answer::in_manner(Manner::CloseUnanswered)]);
+    let verdicts = sink.publish(&(0..20).map(|_| loose("x")).collect::<Vec<_>>()).await;
+    assert_seen(&verdicts[1], "unknown", "http.connection_lost", Scope::Destination);
+    let delivered = verdicts.iter().filter(|verdict| **verdict == Verdict::Delivered).count();
+    assert_eq!(delivered, 19, "{verdicts:?}");
+}
