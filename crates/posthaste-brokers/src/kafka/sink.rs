@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use posthaste::envelope;
 use posthaste::sink::{Capabilities, Failure, Finding, Message, Ordering, Sink, Verdict};
 use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::types::RDKafkaErrorCode;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -100,14 +101,12 @@ impl Sink for KafkaSink {
 impl KafkaSink {
     /// Why these topics did not answer.
     async fn inquire(&self, topics: Vec<String>, deadline: Instant) -> BTreeMap<String, Failure> {
-        if let Some(failure) = self.shared.causes.current(&self.config) {
-            return topics.into_iter().map(|topic| (topic, failure.clone())).collect();
-        }
         let budget = deadline.saturating_duration_since(Instant::now()).max(INQUIRY_MIN);
         let asked = &topics[..topics.len().min(INQUIRY_TOPICS_MAX)];
         let settings = admin::settings(&self.config, asked, budget);
         let (found, settings) = tokio::join!(admin::partitions(&self.fleet, asked, budget), settings);
-        // Asking may have brought to light what is wrong.
+        // Whoever answers has let us in, and one broker of several that is away is not the whole sink's outage: so
+        // complaints explain a silence only when nobody answers.
         let nobody = || Failure::of_sink("kafka.unreachable", format!("{}: no broker answers", self.config.url));
         let outage = || self.shared.causes.current(&self.config).unwrap_or_else(nobody);
         let wanted = |topic: &String| {
@@ -257,7 +256,7 @@ impl<'a> Flight<'a> {
                 }
                 Err(Refused::Fault(fault)) => self.refuse(index, fault),
                 Err(Refused::Verdict(verdict)) => {
-                    self.refuse(index, Fault(rdkafka::types::RDKafkaErrorCode::InvalidTopic));
+                    self.refuse(index, Fault(RDKafkaErrorCode::InvalidTopic));
                     self.set(index, verdict);
                 }
             }
@@ -308,17 +307,19 @@ impl<'a> Flight<'a> {
         })
     }
 
-    /// Time is up.
+    /// Time is up: the line that holds messages past their time is emptied, and their topics are on trial.
     fn stop(&mut self) {
         self.stopped = true;
         self.ready.clear();
-        let mut lines: Vec<LineId> = self
-            .fates
-            .iter()
-            .filter_map(|fate| if let Fate::Sent(line) = fate { Some(*line) } else { None })
-            .collect();
-        lines.dedup();
-        for line in lines {
+        let overdue = |(fate, message): (&Fate, &'a Message)| match fate {
+            Fate::Sent(line) => Some((*line, message.destination.as_str())),
+            _ => None,
+        };
+        let mut overdue: Vec<_> = self.fates.iter().zip(self.messages).filter_map(overdue).collect();
+        overdue.sort_unstable();
+        overdue.dedup();
+        for (line, topic) in overdue {
+            self.sink.shared.order.suspect(topic, Fault(RDKafkaErrorCode::MessageTimedOut));
             self.sink.fleet.overdue(line);
         }
     }

@@ -124,9 +124,14 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
     until_delivered(&sink, &here, DEADLINE).await;
     until_delivered(&sink, &there, DEADLINE).await;
     kafka.node_mut(2).kill9().await.expect("killed");
+    let killed = Instant::now();
+    while kafka.partitions(&there).await.expect("partitions")[0].leader.is_some() {
+        assert!(killed.elapsed() < DEADLINE, "the cluster has not noticed");
+        tokio::time::sleep(Duration::from_millis(50)).await; // pace
+    }
     for round in 0..2 {
         let dead = async {
-            let messages: Vec<_> = (0..50).map(|n| keyed(&there, &n.to_string())).collect();
+            let messages: Vec<_> = (0..50).map(|n| keyed(&there, &format!("dead-{n}"))).collect();
             sink.publish(&messages).await
         };
         let flowing = async {
