@@ -19,6 +19,8 @@ mod drain;
 mod fair;
 mod full;
 mod huge;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod many;
 mod outage;
 mod poison;
