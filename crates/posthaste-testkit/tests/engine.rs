@@ -370,3 +370,44 @@ async fn f30_a_destination_that_never_answers_costs_the_others_nothing() {
     assert!(database.dead("s").is_empty(), "F50");
     relay.drain().await;
 }
+
+/// Asks for half a minute the first time.
+#[derive(Default)]
+struct Busy {
+    offered: Mutex<Vec<(i64, Instant)>>,
+}
+
+#[async_trait::async_trait]
+impl Sink for Busy {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max: None }
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
+        let mut offered = self.offered.lock().expect("no panic");
+        let first = offered.is_empty();
+        offered.extend(messages.iter().map(|message| (message.stored.seq, Instant::now())));
+        let failure = Failure::of_destination("test.busy", "not now");
+        let busy = Verdict::Retry(failure.with_retry_after(Some(Duration::from_secs(30))));
+        vec![if first { busy } else { Verdict::Delivered }; messages.len()]
+    }
+}
+
+/// F46: `Retry-After` is kept for the whole destination, fresh events included.
+#[tokio::test(start_paused = true)]
+async fn f46_a_destination_that_asks_for_time_gets_it() {
+    let (database, sink) = (MemoryDatabase::new(), Arc::new(Busy::default()));
+    let relay = launch_with(RelaySettings::default(), &Process::default(), database.store(), &sink);
+    let first = database.append_now(Event::new("t", "x").with_key("a"));
+    let offered = || sink.offered.lock().expect("no panic").clone();
+    eventually("it is offered", WAIT, || async { (!offered().is_empty()).then_some(()) }).await;
+    let second = database.append_now(Event::new("t", "x").with_key("b"));
+    eventually("both are delivered", WAIT, || async { (offered().len() == 3).then_some(()) }).await;
+    let offered = offered();
+    let waits: Vec<_> = offered.iter().map(|(_, at)| *at - offered[0].1).collect();
+    assert!(waits[1] >= Duration::from_secs(30) && waits[1] < Duration::from_secs(33), "{waits:?}");
+    let mut seqs: Vec<_> = offered[1..].iter().map(|(seq, _)| *seq).collect();
+    seqs.sort_unstable();
+    assert_eq!(seqs, [first, second]);
+    relay.drain().await;
+}
