@@ -14,9 +14,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
-/// For a connection, and for each step of a handshake; a diagnosis is not in a hurry.
+/// For the name, for a connection, and for each step of a handshake.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// For all addresses of a host together: who asks waits 10 s.
+const VISIT: Duration = Duration::from_secs(6);
 
 /// Names of all checks. Each finding bears one of them.
 pub const CHECKS: &[&str] =
@@ -88,7 +91,8 @@ async fn addresses(
         sink.guard.check_literal(url)?;
         return Ok(vec![address]);
     }
-    sink.keeper.resolver.addresses(url.host_str().unwrap_or_default()).await
+    let asked = sink.keeper.resolver.addresses(url.host_str().unwrap_or_default());
+    timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err("the resolver does not answer".into()))
 }
 
 /// Connects to the first address that answers.
@@ -109,7 +113,11 @@ async fn reach(sink: &HttpSink, url: &Url, addresses: Vec<IpAddr>) -> Result<Str
         }
         Err(why)
     });
-    task.await.unwrap_or_else(|_| Err("the examination failed".to_owned()))
+    match timeout(VISIT, task).await {
+        Ok(Ok(reached)) => reached,
+        Ok(Err(_)) => Err("the examination failed".to_owned()),
+        Err(_) => Err("no connection in time".to_owned()),
+    }
 }
 
 fn connect(address: SocketAddr, host: &str, tls: Option<ClientConfig>) -> Result<String, String> {
