@@ -73,3 +73,24 @@ async fn f47_hostile_destinations_stay_below_the_url() {
         assert!(!request.path.split('/').any(|part| part == ".."), "{}", request.path);
     }
 }
+
+/// Behind a proxy nobody here would see the address. The environment is that of a child: this very test.
+#[tokio::test]
+async fn f47_proxies_of_the_environment_are_not_used() {
+    const CHILD: &str = "POSTHASTE_TEST_HTTP_URL";
+    if let Ok(url) = std::env::var(CHILD) {
+        let sink = build(HttpConfig { allow_private: true, ..HttpConfig::new(&url) }).await;
+        assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
+        return;
+    }
+    let (receiver, proxy) = (receiver().await, receiver().await);
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this binary"));
+    child.args(["--exact", "http::guard::f47_proxies_of_the_environment_are_not_used"]);
+    for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
+        child.env(name, proxy.url());
+    }
+    child.env_remove("NO_PROXY").env_remove("no_proxy").env(CHILD, receiver.url());
+    let ended = tokio::task::spawn_blocking(move || child.output()).await.expect("run").expect("started");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+    assert_eq!((receiver.requests().len(), proxy.connections()), (1, 0));
+}

@@ -5,6 +5,7 @@ mod conformance;
 mod dead_host;
 mod examine;
 mod guard;
+mod outage;
 mod rotation;
 mod signature;
 mod tls;
