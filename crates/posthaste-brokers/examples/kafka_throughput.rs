@@ -105,7 +105,8 @@ fn cpu_seconds() -> f64 {
 }
 
 fn message(topic: &str, key: usize, ordered: bool) -> Message {
-    let event = Event::new("bench.events", Bytes::from_static(&[b'x'; PAYLOAD_BYTES])).with_key(format!("key-{key}"));
+    let event =
+        Event::new("bench.events", Bytes::from_static(&[b'x'; PAYLOAD_BYTES])).with_key(format!("key-{key}"));
     let payload = event.payload.clone();
     let stored =
         StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };

@@ -50,9 +50,12 @@ pub(super) async fn settings(
 fn client(config: &KafkaConfig) -> Result<AdminClient<DefaultClientContext>, String> {
     let full = config.client_config("questions", true).map_err(|error| error.to_string())?;
     // Of a client that produces nothing, only these are known.
-    let ours = ["bootstrap.", "client.", "security.", "ssl.", "sasl.", "socket.", "reconnect.", "enable.ssl."];
+    let ours =
+        ["bootstrap.", "client.", "security.", "ssl.", "sasl.", "socket.", "reconnect.", "enable.ssl."];
     let mut client = ClientConfig::new();
-    for (option, value) in full.config_map().iter().filter(|(option, _)| ours.iter().any(|o| option.starts_with(o))) {
+    for (option, value) in
+        full.config_map().iter().filter(|(option, _)| ours.iter().any(|o| option.starts_with(o)))
+    {
         client.set(*option, *value);
     }
     client.create().map_err(|error| error.to_string())
@@ -74,7 +77,11 @@ fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, St
 pub(super) type Found = Result<Partitions, RDKafkaErrorCode>;
 
 /// The partitions of topics, as far as a broker answers in time.
-pub(super) async fn partitions(fleet: &Fleet, topics: &[String], within: Duration) -> BTreeMap<String, Found> {
+pub(super) async fn partitions(
+    fleet: &Fleet,
+    topics: &[String],
+    within: Duration,
+) -> BTreeMap<String, Found> {
     let (line, topics, until) = (fleet.trial(), topics.to_vec(), Instant::now() + within);
     let asked = tokio::task::spawn_blocking(move || {
         let mut found = BTreeMap::new();

@@ -41,7 +41,9 @@ impl Causes {
     /// An error of the client that belongs to no message.
     pub(super) fn hear(&self, code: Code, reason: &str) {
         let kind = match code {
-            Code::Authentication | Code::SaslAuthenticationFailed | Code::UnsupportedSASLMechanism => Kind::Auth,
+            Code::Authentication | Code::SaslAuthenticationFailed | Code::UnsupportedSASLMechanism => {
+                Kind::Auth
+            }
             Code::SSL => Kind::Tls,
             _ if is_tls(reason) => Kind::Tls,
             Code::AllBrokersDown | Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut => {
@@ -102,7 +104,9 @@ impl Causes {
 
 /// The client's own number of itself and of the time in its state are of no use to anybody.
 fn shorten(text: &str) -> String {
-    let text = text.split_once("]: ").map_or(text, |(before, rest)| if before.starts_with('[') { rest } else { text });
+    let text = text
+        .split_once("]: ")
+        .map_or(text, |(before, rest)| if before.starts_with('[') { rest } else { text });
     let end = text.find(" (after ").unwrap_or(text.len());
     text[..end].to_owned()
 }
@@ -159,7 +163,10 @@ mod tests {
         let (causes, config) = (Causes::default(), KafkaConfig::new("h:9092"));
         let code = || causes.current(&config).map(|failure| failure.code.to_string());
         assert_eq!(code(), None);
-        causes.hear(Code::BrokerTransportFailure, "h:9092/1: Connect to h:9092 failed: Connection refused (after 3ms in state CONNECT)");
+        causes.hear(
+            Code::BrokerTransportFailure,
+            "h:9092/1: Connect to h:9092 failed: Connection refused (after 3ms in state CONNECT)",
+        );
         causes.hear(Code::AllBrokersDown, "1/1 brokers are down");
         let text = causes.current(&config).expect("a cause").message;
         assert!(text.ends_with("Connection refused"), "{text}");

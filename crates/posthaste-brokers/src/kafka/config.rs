@@ -259,8 +259,10 @@ impl KafkaConfig {
             client.set(name, text);
         }
         if let Some(user) = &self.user {
-            let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
-            let password = password.ok_or_else(|| BuildError::option("user", "needs password or password_file"))?;
+            let password =
+                Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
+            let password =
+                password.ok_or_else(|| BuildError::option("user", "needs password or password_file"))?;
             client
                 .set("sasl.mechanisms", self.sasl_mechanism.name())
                 .set("sasl.username", user)
@@ -434,7 +436,8 @@ mod tests {
         }
         assert_eq!(main.get("message.timeout.ms"), Some("0"));
         assert_eq!(main.get("enable.gapless.guarantee"), Some("true"));
-        let timeout: u64 = trial.get("message.timeout.ms").and_then(|text| text.parse().ok()).expect("a number");
+        let timeout: u64 =
+            trial.get("message.timeout.ms").and_then(|text| text.parse().ok()).expect("a number");
         assert!(timeout < config.delivery_timeout_ms);
     }
 

@@ -75,7 +75,12 @@ pub(super) enum Refusal {
 }
 
 impl Line {
-    pub(super) fn start(id: LineId, trial: bool, config: &ClientConfig, shared: &Shared) -> KafkaResult<Arc<Self>> {
+    pub(super) fn start(
+        id: LineId,
+        trial: bool,
+        config: &ClientConfig,
+        shared: &Shared,
+    ) -> KafkaResult<Arc<Self>> {
         let ears = Ears {
             line: id,
             trial,
@@ -152,7 +157,6 @@ impl Line {
         drop(retired);
         self.wake();
     }
-
 
     fn wake(&self) {
         if let Some(thread) = lock(&self.thread).as_ref() {
@@ -300,7 +304,8 @@ mod tests {
 
     #[test]
     fn a_fatal_error_names_its_topic() {
-        let reason = "Fatal error: Local: Gap-less guarantee: ProduceRequest for a.b [3] with 1 message(s) failed";
+        let reason =
+            "Fatal error: Local: Gap-less guarantee: ProduceRequest for a.b [3] with 1 message(s) failed";
         assert_eq!(topic_of(reason), Some("a.b"));
         assert_eq!(topic_of("Broker: Cluster authorization failed"), None);
     }

@@ -38,11 +38,7 @@ pub(super) enum News {
     /// The broker has it.
     Delivered,
     /// It failed. `sent`: whether it had been handed to the producer.
-    Failed {
-        fault: Fault,
-        sent: bool,
-        line: LineId,
-    },
+    Failed { fault: Fault, sent: bool, line: LineId },
 }
 
 /// A message: the call's number and its place there.

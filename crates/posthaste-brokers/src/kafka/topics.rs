@@ -142,12 +142,7 @@ impl Topics {
     }
 
     /// A message is back; `trial`: it was out on trial. Answers with those that may go now.
-    pub(super) fn finish(
-        &mut self,
-        number: u32,
-        trial: bool,
-        delivered: bool,
-    ) -> Vec<(Seat, Standing)> {
+    pub(super) fn finish(&mut self, number: u32, trial: bool, delivered: bool) -> Vec<(Seat, Standing)> {
         let Some(topic) = self.get(number) else { return Vec::new() };
         if trial {
             topic.out -= 1;

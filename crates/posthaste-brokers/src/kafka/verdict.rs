@@ -166,7 +166,9 @@ fn retry_destination(code: &'static str, text: String) -> Verdict {
 }
 
 fn denied(topic: &str, identity: &str) -> String {
-    format!("{identity} may not write to topic {topic:?} (it needs WRITE on it); its events wait until it may")
+    format!(
+        "{identity} may not write to topic {topic:?} (it needs WRITE on it); its events wait until it may"
+    )
 }
 
 fn too_large(topic: &str, sent: bool) -> Verdict {

@@ -10,7 +10,8 @@ struct Fixture {
 }
 
 fn arrived(record: Record) -> Arrived {
-    let headers = record.headers.iter().map(|(name, _)| (name.clone(), record.header(name).unwrap_or_default()));
+    let headers =
+        record.headers.iter().map(|(name, _)| (name.clone(), record.header(name).unwrap_or_default()));
     Arrived {
         id: record.header("Message-ID"),
         key: record.key.clone().map(|key| String::from_utf8(key).expect("text")),

@@ -93,6 +93,18 @@ fn numbered(topic: &str, key: &str, number: usize) -> Message {
     message(topic, Event::new("orders.placed", number.to_string()).with_key(key))
 }
 
+/// Bytes that no compressor makes smaller.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
 /// The verdict of one message.
 async fn publish_one(sink: &Arc<dyn Sink>, message: Message) -> Verdict {
     let mut verdicts = sink.publish(&[message]).await;

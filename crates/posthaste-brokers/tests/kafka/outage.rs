@@ -70,7 +70,11 @@ async fn assert_outage(sink: &Arc<dyn Sink>, topic: &str, within: Duration) {
         match verdict {
             Verdict::Held => {}
             Verdict::Retry(failure) | Verdict::Unknown(failure) => {
-                assert_eq!((failure.scope, &*failure.code), (Scope::Sink, "kafka.unreachable"), "{failure:?}");
+                assert_eq!(
+                    (failure.scope, &*failure.code),
+                    (Scope::Sink, "kafka.unreachable"),
+                    "{failure:?}"
+                );
             }
             other => panic!("{other:?} in an outage"),
         }
@@ -146,7 +150,8 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
             slowest
         };
         let (verdicts, slowest) = tokio::join!(dead, flowing);
-        let (unknown, rest): (Vec<_>, Vec<_>) = verdicts.iter().partition(|verdict| **verdict != Verdict::Held);
+        let (unknown, rest): (Vec<_>, Vec<_>) =
+            verdicts.iter().partition(|verdict| **verdict != Verdict::Held);
         assert!(!unknown.is_empty(), "round {round}");
         // The first round meets a proven topic; then it is on trial, with one message at a time.
         assert!(round == 0 || unknown.len() == 1, "{unknown:?}");
@@ -174,7 +179,9 @@ async fn a_topic_that_is_deleted_under_load_is_never_delivered_to() {
         // The broker answers for a deleted topic until its log is closed.
         let verdicts = sink.publish(&messages(&gone)).await;
         if verdicts.iter().any(|verdict| *verdict != Verdict::Delivered) {
-            for verdict in verdicts.iter().filter(|verdict| !matches!(verdict, Verdict::Held | Verdict::Delivered)) {
+            for verdict in
+                verdicts.iter().filter(|verdict| !matches!(verdict, Verdict::Held | Verdict::Delivered))
+            {
                 assert_seen(verdict, "retry", "kafka.no_topic", Scope::Destination);
             }
             break;

@@ -4,9 +4,7 @@ use super::*;
 use posthaste_testkit::require_service;
 
 fn body(topic: &str, key: &str, bytes: usize) -> Message {
-    // No compressor makes this smaller.
-    let noise = |n: usize| (n.wrapping_mul(2_654_435_761) >> 13 ^ n.wrapping_mul(40_503) >> 7) as u8;
-    message(topic, Event::new("orders.placed", (0..bytes).map(noise).collect::<Vec<_>>()).with_key(key))
+    message(topic, Event::new("orders.placed", noise(bytes)).with_key(key))
 }
 
 /// What the relay does with `Held`, in small.
@@ -35,7 +33,8 @@ async fn f36_a_missing_topic_is_an_outage_of_its_destination() {
     let kafka = require_service!(shared().await);
     let (here, missing) = (topic(kafka).await, "missing-topic");
     let sink = build(config(kafka)).await;
-    let verdicts = sink.publish(&[keyed(missing, "a"), loose(missing), loose(&here), keyed(&here, "a")]).await;
+    let verdicts =
+        sink.publish(&[keyed(missing, "a"), loose(missing), loose(&here), keyed(&here, "a")]).await;
     assert_seen(&verdicts[0], "retry", "kafka.no_topic", Scope::Destination);
     assert_seen(&verdicts[1], "retry", "kafka.no_topic", Scope::Destination);
     assert!(seen(&verdicts[0]).3.contains("\"missing-topic\""), "{verdicts:?}");
@@ -50,7 +49,8 @@ async fn what_is_larger_than_our_own_limit_is_rejected_before_it_is_sent() {
     let here = topic(kafka).await;
     let sink = build(KafkaConfig { message_bytes_max: 5_000, ..config(kafka) }).await;
     until_delivered(&sink, &here, DEADLINE).await;
-    let verdicts = sink.publish(&[keyed(&here, "a"), body(&here, "a", 5_001), keyed(&here, "a"), loose(&here)]).await;
+    let verdicts =
+        sink.publish(&[keyed(&here, "a"), body(&here, "a", 5_001), keyed(&here, "a"), loose(&here)]).await;
     assert_eq!([&verdicts[0], &verdicts[3]], [&Verdict::Delivered, &Verdict::Delivered]);
     assert_seen(&verdicts[1], "rejected", "kafka.too_large", Scope::Event);
     assert!(seen(&verdicts[1]).3.contains("message_bytes_max"), "{verdicts:?}");
@@ -104,7 +104,8 @@ async fn a_record_that_the_topic_does_not_take_is_rejected() {
     assert_eq!(verdicts[1], Verdict::Delivered);
     // The same when the topic was proven before.
     until_decided(&sink, vec![keyed(&compacted, "a")]).await;
-    let verdicts = until_decided(&sink, vec![keyed(&compacted, "b"), loose(&compacted), keyed(&compacted, "c")]).await;
+    let verdicts =
+        until_decided(&sink, vec![keyed(&compacted, "b"), loose(&compacted), keyed(&compacted, "c")]).await;
     assert_eq!([&verdicts[0], &verdicts[2]], [&Verdict::Delivered, &Verdict::Delivered]);
     assert_seen(&verdicts[1], "rejected", "kafka.bad_record", Scope::Event);
 }
@@ -120,7 +121,8 @@ async fn names_that_are_none_are_rejected() {
 
 #[tokio::test]
 async fn nobody_there_is_an_outage_of_the_sink() {
-    let sink = build(KafkaConfig { delivery_timeout_ms: 1_500, ..KafkaConfig::new("kafka://127.0.0.1:1") }).await;
+    let sink =
+        build(KafkaConfig { delivery_timeout_ms: 1_500, ..KafkaConfig::new("kafka://127.0.0.1:1") }).await;
     for verdict in sink.publish(&[keyed("t", "a"), keyed("t", "a"), loose("u")]).await {
         match verdict {
             Verdict::Held => {}
