@@ -12,9 +12,10 @@ use ::redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, 
 use posthaste::sink::Failure;
 use posthaste::task::{Task, spawn};
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -23,6 +24,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// For name, TCP, TLS and login together. With the longest pause between two tries this leaves 5 s for
 /// being back after an outage.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests that wait to be written; calls wait for room after that.
 const QUEUED_REQUESTS: usize = 64;
 /// What is collected before it is written.
@@ -73,9 +75,28 @@ async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failur
     let client = client.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
     let refused = |why: String| Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {why}"));
     let server = ServerName::try_from(address.host.clone()).map_err(|error| refused(error.to_string()))?;
-    let stream = TlsConnector::from(Arc::new(client)).connect(server, tcp).await;
+    let handshake = async {
+        let mut stream = TlsConnector::from(Arc::new(client)).connect(server, tcp).await?;
+        greet(&mut stream).await?;
+        Ok::<_, io::Error>(stream)
+    };
+    // A server without TLS takes the greeting for the beginning of a command, and waits for the rest of it.
+    let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await;
+    let stream =
+        stream.map_err(|_| refused("no answer; does the server speak TLS on this port?".to_owned()))?;
     let stream = stream.map_err(|error| refused(tls_words(&error).unwrap_or_else(|| error.to_string())))?;
     wire(stream, address).await
+}
+
+/// The first question and its answer. With TLS 1.3 a server judges our certificate when we believe that all is done,
+/// and says so in an alert that somebody must read: the client of Redis would stop at the write that fails with it.
+async fn greet(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
+    let written = stream.write_all(b"PING\r\n").await;
+    let mut answer = BufReader::with_capacity(1, stream);
+    let read = answer.read_until(b'\n', &mut Vec::new()).await?;
+    written?;
+    // What the answer says is said again at the login.
+    if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
 async fn wire<S>(stream: S, address: &Address) -> Result<Wire, Failure>
@@ -166,7 +187,7 @@ fn shown_name(name: &str) -> String {
     format!("posthaste-{}", name.chars().map(plain).collect::<String>())
 }
 
-/// A connection that ended while we logged in. With TLS 1.3 the server judges our certificate only then.
+/// A connection that ended while we logged in.
 pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
     match tls_words(error).filter(|_| address.tls) {
         Some(words) => Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {words}")),
@@ -181,10 +202,8 @@ fn tls_words(error: &(dyn Error + 'static)) -> Option<String> {
         if let Some(tls) = error.downcast_ref::<rustls::Error>() {
             return Some(tls.to_string());
         }
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
     }
-    // The client copies an error of a stream into a text of its own.
-    let text = error.to_string();
-    text.contains("alert").then_some(text)
+    None
 }

@@ -29,8 +29,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_WAIT: Duration = Duration::from_secs(4);
 /// For answers that are under way when a session is given up by ourselves.
 const GRACE: Duration = Duration::from_millis(200);
-/// Redis' own default.
-const BULK_BYTES_MAX: usize = 512 << 20;
 
 /// What leads to a server.
 #[derive(Debug, Clone)]
@@ -217,7 +215,8 @@ pub(super) struct Session {
     /// As whom we are connected, in words.
     pub(super) identity: String,
     pub(super) reach: Scope,
-    pub(super) bulk_bytes_max: usize,
+    /// The longest string that the server takes, if we may know.
+    pub(super) bulk_bytes_max: Option<usize>,
     unfit: watch::Sender<Option<Failure>>,
 }
 
@@ -371,18 +370,14 @@ async fn open(config: &RedisConfig, address: &Address, database: u32, name: &str
     dial::open(config, address, login, name, Wanted::Master).await
 }
 
-/// The longest string that the server takes. Users who may not ask get its default.
-async fn bulk_bytes_max(connection: &mut MultiplexedConnection) -> usize {
+/// The longest string that the server takes. A user with no more rights than delivery needs may not ask.
+async fn bulk_bytes_max(connection: &mut MultiplexedConnection) -> Option<usize> {
     let mut question = cmd("CONFIG");
     question.arg("GET").arg("proto-max-bulk-len");
     let answer = timeout(PING_WAIT, connection.send_packed_command(&question)).await;
-    let Ok(Ok(Value::Array(pair))) = answer else { return BULK_BYTES_MAX };
-    match pair.get(1) {
-        Some(Value::BulkString(number)) => {
-            std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).unwrap_or(BULK_BYTES_MAX)
-        }
-        _ => BULK_BYTES_MAX,
-    }
+    let Ok(Ok(Value::Array(pair))) = answer else { return None };
+    let Some(Value::BulkString(number)) = pair.get(1) else { return None };
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 fn is_loopback(host: &str) -> bool {

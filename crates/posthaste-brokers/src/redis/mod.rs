@@ -72,6 +72,7 @@
 //! | any other error | `Retry` | event | `redis.error` |
 //! | behind a message of its key that was refused | `Held` | | |
 //! | connection lost after sending / before | `Unknown` / `Retry` | server | `redis.connection_lost` |
+//! | the same, under a message of more than 1 MiB, and the server's limit is not to be known | `Unknown` | event | `redis.connection_lost` |
 //! | no answer in time | `Unknown` | server | `redis.timeout` |
 //! | not sent in time, the server is silent / answers others | `Retry` / `Held` | sink | `redis.timeout` |
 //! | no connection, no sentinel, no node of the cluster | `Retry` | server | `redis.unreachable` |

@@ -42,6 +42,9 @@ const REQUEST_BYTES: usize = 256 << 10;
 /// In the last part of the delivery timeout nothing leaves any more: its answer would come too late, and `Unknown` is
 /// worse than not sent.
 const LAST_PART: u32 = 8;
+/// Redis' own default for the longest string, and the least that it can be told.
+const BULK_BYTES_MAX: usize = 512 << 20;
+const BULK_BYTES_MIN: usize = 1 << 20;
 /// How often a call follows a slot that has moved.
 const REDIRECTS_MAX: usize = 3;
 
@@ -80,7 +83,7 @@ impl RedisSink {
 impl Sink for RedisSink {
     fn capabilities(&self) -> Capabilities {
         let session = if let Servers::One(link) = &self.way { link.current() } else { None };
-        let payload_bytes_max = session.map(|session| session.bulk_bytes_max);
+        let payload_bytes_max = session.and_then(|session| session.bulk_bytes_max);
         Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max }
     }
 
@@ -335,7 +338,10 @@ impl<'a> Flight<'a> {
     }
 
     fn judge_broken(&mut self, answer: &Answered, broken: &Broken) {
-        let reach = answer.session.reach;
+        let reach = match answer.messages.as_slice() {
+            [alone] if self.may_have_broken(*alone, &answer.session) => Scope::Event,
+            _ => answer.session.reach,
+        };
         for index in &answer.messages {
             let verdict = match broken {
                 Broken::Unsent(failure) => Verdict::Retry(Failure { scope: reach, ..failure.clone() }),
@@ -343,6 +349,12 @@ impl<'a> Flight<'a> {
             };
             self.decide(*index, verdict);
         }
+    }
+
+    /// A server ends the connection over a string that is longer than it takes. Where we may not know its limit, a
+    /// connection that broke under a large message is that message's fault: it would break the next one too.
+    fn may_have_broken(&self, index: usize, session: &Session) -> bool {
+        session.bulk_bytes_max.is_none() && self.payload_bytes(index) > BULK_BYTES_MIN
     }
 
     /// Back to those that may be sent: the server has said that it did not take it.
@@ -457,8 +469,12 @@ impl<'a> Flight<'a> {
         }
         let session = self.streams.sessions[stream].as_ref();
         let most = session.map_err(|failure| Verdict::Retry(failure.clone()))?.bulk_bytes_max;
-        let bytes = self.messages[index].payload.as_ref().map_or(0, bytes::Bytes::len);
+        let (bytes, most) = (self.payload_bytes(index), most.unwrap_or(BULK_BYTES_MAX));
         if bytes > most { Err(verdict::too_large(bytes, most)) } else { Ok(()) }
+    }
+
+    fn payload_bytes(&self, index: usize) -> usize {
+        self.messages[index].payload.as_ref().map_or(0, bytes::Bytes::len)
     }
 
     fn may_send(&self) -> bool {

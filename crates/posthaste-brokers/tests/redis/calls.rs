@@ -95,8 +95,9 @@ async fn a_small_window_is_a_bound_and_not_an_obstacle() {
         let stream = format!("s{max_in_flight}");
         let calls: Vec<Vec<Message>> = (0..4)
             .map(|call| {
-                let key =
-                    |n: usize| if n % 3 == 0 { "own".to_owned() + &call.to_string() } else { "all".into() };
+                let key = |n: usize| {
+                    if n.is_multiple_of(3) { "own".to_owned() + &call.to_string() } else { "all".into() }
+                };
                 (0..300).map(|n| keyed(&stream, &key(n))).collect()
             })
             .collect();

@@ -1,7 +1,13 @@
 //! Redis Streams.
 
 mod calls;
+mod cluster;
 mod conformance;
+mod examine;
+mod login;
+mod outage;
+mod sentinel;
+mod tls;
 mod verdicts;
 
 use ::redis::aio::MultiplexedConnection;
@@ -49,6 +55,10 @@ impl Bed {
 
     async fn stored(&self, stream: &str) -> Vec<Entry> {
         stored(&self.client, stream).await
+    }
+
+    async fn length(&self, stream: &str) -> usize {
+        ::redis::cmd("XLEN").arg(stream).query_async(&mut self.client.clone()).await.expect("a stream")
     }
 
     async fn stored_ids(&self, stream: &str) -> Vec<String> {

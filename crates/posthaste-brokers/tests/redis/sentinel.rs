@@ -1,0 +1,57 @@
+//! A master, a replica, and a sentinel that watches them.
+
+use super::examine::assert_found;
+use super::outage::{assert_complete_and_in_order, load};
+use super::*;
+use posthaste::sink::Level;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::RedisSentinel;
+
+fn config(sentinel: &RedisSentinel) -> RedisConfig {
+    RedisConfig { sentinel_master: Some("main".to_owned()), ..RedisConfig::new(&sentinel.url()) }
+}
+
+/// The master is killed under load: the sentinel makes the replica the master, and we find it. What the old master had
+/// acknowledged and not passed on is lost with it, so only what came later can be asked for; its order is kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_is_followed() {
+    let mut bed = require_service!(Bed::open().await);
+    let options = RedisOptions::default().replica_of(bed.server.addr());
+    let replica = Redis::start(&options).await.expect("a replica");
+    let sentinel = RedisSentinel::start("main", bed.server.addr()).await.expect("a sentinel");
+    assert!(sentinel.knows_a_replica().await);
+    let sink = build(config(&sentinel)).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+    let findings = sink.examine(&["s".to_owned()]).await;
+    assert_found(&findings, "reachable", Level::Ok, &bed.server.addr().to_string());
+    assert_found(&findings, "durability", Level::Warn, "failover");
+    until(async || replica.cli(&["INFO", "replication"]).expect("info").contains("master_link_status:up"))
+        .await;
+    let load = load(&sink, 30);
+    until(async || bed.length("s").await >= 1_000).await;
+    bed.server.kill9().await.expect("killed");
+    let delivered = load.await.expect("the load ends");
+    let client = client(&replica.url()).await;
+    let entries = stored(&client, "s").await;
+    let there: Vec<_> = entries.iter().filter_map(|entry| entry.text("id")).collect();
+    let after: Vec<String> = delivered.into_iter().filter(|id| there.contains(id)).collect();
+    assert!(after.len() > 10_000, "{} of 15,000 are at the new master", after.len());
+    assert_complete_and_in_order(&entries, &after);
+}
+
+#[tokio::test]
+async fn who_is_no_sentinel_or_does_not_know_the_master_is_named() {
+    let bed = require_service!(Bed::open().await);
+    let sentinel = RedisSentinel::start("main", bed.server.addr()).await.expect("a sentinel");
+    let other = RedisConfig { sentinel_master: Some("other".to_owned()), ..config(&sentinel) };
+    let verdict = publish_one(&build(other).await, loose("s")).await;
+    assert_seen(&verdict, "retry", "redis.sentinel", Scope::Sink);
+    assert!(seen(&verdict).3.contains("\"other\""), "{verdict:?}");
+    let server = RedisConfig { sentinel_master: Some("main".to_owned()), ..bed.config() };
+    let verdict = publish_one(&build(server).await, loose("s")).await;
+    assert_seen(&verdict, "retry", "redis.sentinel", Scope::Sink);
+    // The second of the list answers where the first is down.
+    let urls = format!("redis://127.0.0.1:1, {}", sentinel.url());
+    let sink = build(RedisConfig { url: posthaste_brokers::Urls::new(&urls), ..config(&sentinel) }).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+}

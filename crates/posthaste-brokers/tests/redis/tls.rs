@@ -1,0 +1,129 @@
+//! TLS: the right server gets the events, and every wrong one is refused by name (F29).
+
+use super::outage::{BACK_WITHIN, assert_complete_and_in_order, load};
+use super::*;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::{Certs, Pair, Proxy};
+use std::path::Path;
+
+async fn start(server: &Pair) -> Result<Redis, ServiceError> {
+    Redis::start(&RedisOptions::default().tls(server)).await
+}
+
+fn trusting(server: &Redis, ca: &Path) -> RedisConfig {
+    RedisConfig { ca_file: Some(ca.to_owned()), ..RedisConfig::new(&server.url()) }
+}
+
+async fn assert_gets_in(config: RedisConfig) {
+    assert_eq!(publish_one(&build(config).await, loose("s")).await, Verdict::Delivered);
+}
+
+async fn assert_refused(config: RedisConfig, because: &str) {
+    let verdict = publish_one(&build(config).await, loose("s")).await;
+    assert_seen(&verdict, "retry", "redis.tls", Scope::Sink);
+    assert!(seen(&verdict).3.contains(because), "{verdict:?}");
+}
+
+#[tokio::test]
+async fn f29_the_authority_decides() {
+    let certs = Certs::make().expect("certificates");
+    let server = require_service!(start(certs.server()).await);
+    assert_gets_in(trusting(&server, certs.ca())).await;
+    assert_refused(trusting(&server, certs.other_ca()), "UnknownIssuer").await;
+    assert_refused(RedisConfig::new(&server.url()), "UnknownIssuer").await;
+}
+
+#[tokio::test]
+async fn f29_an_expired_certificate_is_refused() {
+    let certs = Certs::make().expect("certificates");
+    let server = require_service!(start(certs.expired_server()).await);
+    assert_refused(trusting(&server, certs.ca()), "expired").await;
+}
+
+#[tokio::test]
+async fn f29_a_certificate_for_another_name_is_refused() {
+    let certs = Certs::make().expect("certificates");
+    let server = require_service!(start(certs.elsewhere()).await);
+    assert_refused(trusting(&server, certs.ca()), "not valid for name").await;
+}
+
+#[tokio::test]
+async fn a_server_may_ask_who_we_are() {
+    let certs = Certs::make().expect("certificates");
+    let options = RedisOptions::default().mutual_tls(certs.server(), certs.ca());
+    let server = require_service!(Redis::start(&options).await);
+    let with = |pair: &Pair| RedisConfig {
+        cert_file: Some(pair.certificate.clone()),
+        key_file: Some(pair.key.clone()),
+        ..trusting(&server, certs.ca())
+    };
+    assert_gets_in(with(&certs.client("shop").expect("a certificate"))).await;
+    assert_refused(with(&certs.stranger("shop").expect("a certificate")), "alert").await;
+    assert_refused(with(&certs.expired_client("shop").expect("a certificate")), "alert").await;
+    assert_refused(trusting(&server, certs.ca()), "alert").await;
+}
+
+/// Asked for TLS, nothing is sent without it; and a server that wants it is not taken for one that is down.
+#[tokio::test]
+async fn f29_a_server_without_tls_is_refused_where_it_is_required() {
+    let bed = require_service!(Bed::open().await);
+    let url = bed.server.url().replace("redis://", "rediss://");
+    let sink = build(RedisConfig::new(&url)).await;
+    // It does not answer, so this takes as long as the handshake may.
+    until(async || seen(&publish_one(&sink, loose("s")).await).1 == "redis.tls").await;
+    assert_eq!(bed.length("s").await, 0);
+}
+
+/// The files are read at each connection: a new certificate is used without a restart, and nothing is lost meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_is_rotated_under_load_is_used_at_the_next_connection() {
+    let certs = Certs::make().expect("certificates");
+    let options = RedisOptions::default().mutual_tls(certs.server(), certs.ca());
+    let server = require_service!(Redis::start(&options).await);
+    let pair = certs.client("shop").expect("a certificate");
+    let (proxy, url) = Proxy::start_before(&server.url()).await.expect("a proxy");
+    let config = RedisConfig {
+        ca_file: Some(certs.ca().to_owned()),
+        cert_file: Some(pair.certificate.clone()),
+        key_file: Some(pair.key.clone()),
+        ..RedisConfig::new(&url)
+    };
+    let sink = build(config).await;
+    let load = load(&sink, 30);
+    until_delivered(&sink, "s", DEADLINE).await;
+    // One that the server refuses shows that the files are read again, one that it takes that all goes on.
+    let rotate = |from: &Pair| {
+        std::fs::copy(&from.key, &pair.key).expect("copied");
+        std::fs::copy(&from.certificate, &pair.certificate).expect("copied");
+    };
+    rotate(&certs.stranger("shop").expect("a certificate"));
+    proxy.cut().await;
+    until(async || match publish_one(&sink, loose("s")).await {
+        Verdict::Retry(failure) => failure.code == "redis.tls",
+        _ => false,
+    })
+    .await;
+    rotate(&certs.client("shop2").expect("a certificate"));
+    until_delivered(&sink, "s", BACK_WITHIN).await;
+    let delivered = load.await.expect("the load ends");
+    assert_eq!(delivered.len(), 15_000);
+    let reader = reader(&certs, &server, &pair).await;
+    assert_complete_and_in_order(&stored(&reader, "s").await, &delivered);
+}
+
+/// Another client, with TLS.
+async fn reader(certs: &Certs, server: &Redis, pair: &Pair) -> MultiplexedConnection {
+    // The client takes its provider from the process.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let read = |path: &Path| std::fs::read(path).expect("a file");
+    let certificates = ::redis::TlsCertificates {
+        client_tls: Some(::redis::ClientTlsConfig {
+            client_cert: read(&pair.certificate),
+            client_key: read(&pair.key),
+        }),
+        root_cert: Some(read(certs.ca())),
+    };
+    let client = ::redis::Client::build_with_tls(server.url(), certificates).expect("certificates");
+    let options = ::redis::AsyncConnectionConfig::new().set_response_timeout(Some(DEADLINE));
+    client.get_multiplexed_async_connection_with_config(&options).await.expect("connected")
+}
