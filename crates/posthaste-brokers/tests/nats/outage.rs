@@ -10,7 +10,7 @@ use std::time::Instant;
 const BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the relay does with undelivered messages, in small: again, in the same order, until delivered.
-async fn publish_until_delivered(sink: &Arc<dyn Sink>, mut messages: Vec<Message>) -> Vec<String> {
+pub(super) async fn publish_until_delivered(sink: &Arc<dyn Sink>, mut messages: Vec<Message>) -> Vec<String> {
     let (started, mut delivered) = (Instant::now(), Vec::new());
     while !messages.is_empty() {
         assert!(started.elapsed() < 2 * DEADLINE, "{} messages are still undelivered", messages.len());

@@ -66,6 +66,60 @@ async fn a_server_may_ask_who_we_are() {
     assert_refused(trusting(&server, certs.ca()), "alert").await;
 }
 
+/// Puts the files of `new` into the places of `old`, as a rotation does.
+fn rotate(old: [&Path; 5], new: [&Path; 5]) {
+    for (old, new) in old.into_iter().zip(new) {
+        std::fs::copy(new, old).expect("a file is replaced");
+    }
+}
+
+/// Authority, server and client are all replaced while events flow: the files are read at the next connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_rotated_under_load_and_nothing_is_lost() {
+    let (old, new) = (Certs::make().expect("certificates"), Certs::make().expect("certificates"));
+    let (client, later) = (old.client("shop").expect("a pair"), new.client("shop").expect("a pair"));
+    let options = NatsOptions::default().mutual_tls(old.server(), old.ca());
+    let mut server = require_service!(Nats::start(&options).await);
+    let sink = build(NatsConfig {
+        cert_file: Some(client.certificate.clone()),
+        key_file: Some(client.key.clone()),
+        ..trusting(&server, old.ca())
+    })
+    .await;
+    let url = server.url();
+    let dial = async || {
+        let options = async_nats::ConnectOptions::new()
+            .require_tls(true)
+            .add_root_certificates(old.ca().to_owned())
+            .add_client_certificate(client.certificate.clone(), client.key.clone());
+        jetstream::new(options.connect(&url).await.expect("the test's own client connects"))
+    };
+    dial().await.create_stream(plain("S", &["s"])).await.expect("a stream");
+    let load = {
+        let sink = Arc::clone(&sink);
+        tokio::spawn(async move {
+            let mut delivered = Vec::new();
+            for _ in 0..40 {
+                let messages = (0..250).map(|n| keyed("s", &format!("key-{n}"))).collect();
+                delivered.extend(super::outage::publish_until_delivered(&sink, messages).await);
+            }
+            delivered
+        })
+    };
+    until_delivered(&sink, "s", DEADLINE).await;
+    rotate(
+        [old.ca(), &old.server().certificate, &old.server().key, &client.certificate, &client.key],
+        [new.ca(), &new.server().certificate, &new.server().key, &later.certificate, &later.key],
+    );
+    server.kill9().await.expect("killed");
+    server.start_again().await.expect("starts with the new certificate");
+    let delivered = load.await.expect("the load ends");
+    let mut stream = dial().await.get_stream("S").await.expect("the stream");
+    let stored = stream.info().await.expect("info").state.messages;
+    assert_eq!(delivered.len(), 10_000);
+    assert!(stored > 10_000, "{stored} are in the stream");
+}
+
 /// Asked for TLS, nothing is sent without it.
 #[tokio::test]
 async fn f29_a_server_without_tls_is_refused_where_it_is_required() {
