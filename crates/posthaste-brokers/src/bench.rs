@@ -89,6 +89,12 @@ pub async fn yard(target: &str, destination: &str) -> YardResult<Option<Box<dyn 
         "tls" => Err(YardError::new("a measurement wants a NATS server without TLS: nats://host:port")),
         #[cfg(feature = "http")]
         "http" => Ok(Some(crate::http::bench::open(target, destination).await?)),
+        #[cfg(feature = "rabbitmq")]
+        "amqp" => Ok(Some(crate::rabbitmq::bench::open(target, destination).await?)),
+        #[cfg(feature = "redis")]
+        "redis" => Ok(Some(crate::redis::bench::open(target, destination).await?)),
+        #[cfg(feature = "redis")]
+        "rediss" => Err(YardError::new("a measurement wants a Redis server without TLS: redis://host:port")),
         _ => Ok(None),
     }
 }

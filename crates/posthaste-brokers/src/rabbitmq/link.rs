@@ -195,7 +195,10 @@ impl Dialler {
         transport.shake_hands().await.map_err(failure)?;
         let greeted = greet(&mut transport, server, &login, &format!("posthaste {}", self.name)).await;
         let terms = greeted.map_err(|refusal| match refusal {
-            Refusal::Broken(error) => failure(error),
+            Refusal::Unheard(error) if server.tls => {
+                verdict::hung_up_after_tls(&error, &server.to_string(), &files)
+            }
+            Refusal::Broken(error) | Refusal::Unheard(error) => failure(error),
             Refusal::Closed(close) => {
                 verdict::refused_connection(&close, &server.to_string(), &self.config.identity())
             }
@@ -247,6 +250,8 @@ pub(super) struct Login {
 }
 
 enum Refusal {
+    /// Before the broker has said anything.
+    Unheard(io::Error),
     Broken(io::Error),
     Closed(wire::Close),
     Said(&'static str, String),
@@ -266,9 +271,11 @@ async fn greet(
     name: &str,
 ) -> Result<Terms, Refusal> {
     transport.out.extend_from_slice(wire::PROTOCOL);
-    let Heard::Start { server: says, mechanisms } = answer(transport).await? else {
-        return Err(out_of_turn());
-    };
+    let greeting = answer(transport).await.map_err(|refusal| match refusal {
+        Refusal::Broken(error) => Refusal::Unheard(error),
+        other => other,
+    });
+    let Heard::Start { server: says, mechanisms } = greeting? else { return Err(out_of_turn()) };
     if !mechanisms.split(' ').any(|mechanism| mechanism == login.mechanism) {
         let text = format!("the broker offers no {} login, only {mechanisms}", login.mechanism);
         return Err(Refusal::Said("rabbitmq.auth", text));

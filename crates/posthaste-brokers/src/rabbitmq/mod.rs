@@ -70,6 +70,7 @@
 //! | the sink was closed | `Retry` | sink | `rabbitmq.closed` |
 
 mod address;
+pub(crate) mod bench;
 mod examine;
 mod link;
 mod message;

@@ -200,6 +200,18 @@ pub(super) fn connect_failure(error: &io::Error, server: &str, files: &str) -> F
     }
 }
 
+/// With TLS 1.3 a server looks at our certificate after the handshake is over for us, and its alert may be
+/// lost when it hangs up at once.
+pub(super) fn hung_up_after_tls(error: &io::Error, server: &str, files: &str) -> Failure {
+    if tls_error(error).is_some() {
+        return connect_failure(error, server, files);
+    }
+    let text = format!(
+        "{server}: no TLS connection: the broker hung up after the handshake: it refuses our certificate, or wants one ({files})"
+    );
+    Failure::of_sink("rabbitmq.tls", text)
+}
+
 /// Errors of TLS travel inside errors of I/O.
 fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()

@@ -5,7 +5,10 @@
 
 mod calls;
 mod conformance;
+mod examine;
+mod login;
 mod outage;
+mod tls;
 mod verdicts;
 
 use lapin::message::BasicGetMessage;

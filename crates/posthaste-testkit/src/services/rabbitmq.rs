@@ -21,7 +21,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     process::Command,
-    sync::OnceCell,
+    sync::{Mutex, OnceCell},
 };
 use uuid::Uuid;
 
@@ -49,6 +49,8 @@ pub struct Rabbitmq {
     port: Port,
     epmd_port: Port,
     dist_port: Port,
+    /// One call at a time: two that come together take each other for the same node.
+    calling: Mutex<()>,
     // Dropped in this order: the broker takes its leave of epmd.
     process: Process,
     _epmd: Process,
@@ -81,7 +83,8 @@ impl Rabbitmq {
         dir.write(".erlang.cookie", COOKIE).map_err(failed)?;
         let process = Process::new(SERVICE.to_owned(), dir, LastSignal::Kill)?;
         let node = format!("test-{}@localhost", Uuid::now_v7().simple());
-        let mut server = Self { node, port, epmd_port, dist_port, process, _epmd: epmd };
+        let mut server =
+            Self { node, port, epmd_port, dist_port, calling: Mutex::new(()), process, _epmd: epmd };
         server.start_again().await?;
         Ok(server)
     }
@@ -163,7 +166,9 @@ impl Rabbitmq {
     }
 
     async fn erl_call(&self, expression: &str) -> io::Result<String> {
+        let _calling = self.calling.lock().await;
         let mut call = Command::new(ERL_CALL)
+            .args(["-h", &format!("call-{}", Uuid::now_v7().simple())])
             .args(["-sname", &self.node, "-c", COOKIE, "-e"])
             .env("ERL_EPMD_PORT", self.epmd_port.number().to_string())
             .env("HOME", "/nonexistent")
@@ -309,6 +314,8 @@ fn configuration(addr: SocketAddr, settings: &[&str]) -> String {
         "auth_mechanisms.1 = PLAIN".to_owned(),
         "auth_mechanisms.2 = EXTERNAL".to_owned(),
         "ssl_cert_login_from = common_name".to_owned(),
+        // Without it a certificate is never a login, whatever a listener of its own demands.
+        "ssl_options.verify = verify_peer".to_owned(),
         // A machine that is short of disk is no reason for an alarm in a test.
         "disk_free_limit.absolute = 1MB".to_owned(),
     ];

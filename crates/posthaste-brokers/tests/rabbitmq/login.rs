@@ -1,0 +1,234 @@
+//! Who we are: passwords and certificates, right and wrong, and no secret in any words.
+
+use super::*;
+use posthaste::sink::Level;
+use posthaste_brokers::{BuildError, Secret};
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::Certs;
+use std::path::PathBuf;
+
+const SECRET: &str = "hunter2-s3cr3t";
+
+/// A file that goes with the value.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn write(content: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("posthaste-login-{}", uuid::Uuid::now_v7()));
+        std::fs::write(&path, content).expect("written");
+        Self(path)
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.0.clone())
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Connected means that the server answers: there is no such queue, and that is what it says.
+async fn assert_gets_in(config: RabbitmqConfig) {
+    let verdict = publish_one(&build(config).await, loose("nowhere")).await;
+    assert_seen(&verdict, "retry", "rabbitmq.unroutable", Scope::Destination);
+}
+
+/// Refused by name, and the words say as whom but not with what.
+async fn assert_refused(config: RabbitmqConfig, code: &str, words: &[&str]) {
+    let sink = build(config).await;
+    // The broker thinks for a second before it refuses.
+    sink.examine(&[]).await;
+    let verdict = publish_one(&sink, loose("nowhere")).await;
+    assert_seen(&verdict, "retry", code, Scope::Sink);
+    let found = seen(&verdict).3;
+    assert!(words.iter().all(|word| found.contains(word)) && !found.contains(SECRET), "{found}");
+    let findings = sink.examine(&[]).await;
+    let level = |check: &str| findings.iter().find(|f| f.check == check).map(|f| f.level);
+    assert_eq!(
+        (level("reachable"), level("authenticated")),
+        (Some(Level::Ok), Some(Level::Fail)),
+        "{findings:?}"
+    );
+}
+
+/// A user of its own name, who may do everything.
+async fn user(server: &Rabbitmq) -> String {
+    let name = unique("shop");
+    server.add_user(&name, SECRET, [".*", ".*", ".*"]).await.expect("a user");
+    name
+}
+
+#[tokio::test]
+async fn users_and_passwords() {
+    let server = require_service!(shared().await);
+    let name = user(server).await;
+    let base = RabbitmqConfig { user: Some(name.clone()), ..RabbitmqConfig::new(&server.url()) };
+    assert_gets_in(RabbitmqConfig { password: Some(Secret::new(SECRET)), ..base.clone() }).await;
+    let file = TestFile::write(&format!("{SECRET}\n"));
+    assert_gets_in(RabbitmqConfig { password_file: file.path(), ..base.clone() }).await;
+    let wrong = TestFile::write(&format!("{SECRET}-not"));
+    let path = wrong.0.display().to_string();
+    let config = RabbitmqConfig { password_file: wrong.path(), ..base.clone() };
+    assert_refused(config, "rabbitmq.auth", &[&name, &path, "ACCESS_REFUSED"]).await;
+    let stranger =
+        RabbitmqConfig { user: Some("nobody".into()), password: Some(Secret::new(SECRET)), ..base };
+    assert_refused(stranger, "rabbitmq.auth", &["user \"nobody\""]).await;
+}
+
+#[tokio::test]
+async fn a_virtual_host_must_be_there_and_ours() {
+    let server = require_service!(shared().await);
+    let (name, ours, theirs) = (user(server).await, unique("ours"), unique("theirs"));
+    for vhost in [&ours, &theirs] {
+        server
+            .eval(&format!("ok = rabbit_vhost:add(<<{vhost:?}>>, <<\"test\">>)"))
+            .await
+            .expect("a virtual host");
+    }
+    let allow = format!(
+        "ok = rabbit_auth_backend_internal:set_permissions(<<{name:?}>>, <<{ours:?}>>, <<\".*\">>, <<\".*\">>, <<\".*\">>, <<\"test\">>)"
+    );
+    server.eval(&allow).await.expect("allowed");
+    let at = |vhost: &str| RabbitmqConfig {
+        user: Some(name.clone()),
+        password: Some(Secret::new(SECRET)),
+        ..RabbitmqConfig::new(&format!("{}/{vhost}", server.url()))
+    };
+    assert_gets_in(at(&ours)).await;
+    assert_refused(at(&theirs), "rabbitmq.vhost", &[&name, &theirs, "NOT_ALLOWED"]).await;
+    assert_refused(at("no-such"), "rabbitmq.vhost", &["no-such", "not found"]).await;
+}
+
+/// The certificate alone is a login where the broker has been told so.
+#[tokio::test]
+async fn a_certificate_can_be_the_login() {
+    let server = require_service!(shared().await);
+    let (certs, name) = (Certs::make().expect("certificates"), user(server).await);
+    let listener = server.tls_listener(certs.server(), Some(certs.ca())).await.expect("a port");
+    let with = |common_name: &str| {
+        let pair = certs.client(common_name).expect("a certificate");
+        RabbitmqConfig {
+            ca_file: Some(certs.ca().to_owned()),
+            cert_file: Some(pair.certificate),
+            key_file: Some(pair.key),
+            ..RabbitmqConfig::new(&listener.url())
+        }
+    };
+    assert_gets_in(with(&name)).await;
+    let stranger = with("nobody");
+    let path = stranger.cert_file.as_ref().expect("a file").display().to_string();
+    assert_refused(stranger, "rabbitmq.auth", &[&path]).await;
+    // With a user, the certificate is for TLS alone.
+    let both = RabbitmqConfig { user: Some(name), password: Some(Secret::new(SECRET)), ..with("nobody") };
+    assert_gets_in(both).await;
+}
+
+#[tokio::test]
+async fn a_rotated_password_is_read_again() {
+    let server = require_service!(shared().await);
+    let bed = require_service!(Bed::open().await);
+    let (name, queue, file) = (user(server).await, bed.queue().await, TestFile::write(SECRET));
+    let config = RabbitmqConfig { user: Some(name.clone()), password_file: file.path(), ..bed.config() };
+    let sink = build(config).await;
+    until_delivered(&sink, &queue, DEADLINE).await;
+    server
+        .eval(&format!(
+            "ok = rabbit_auth_backend_internal:change_password(<<{name:?}>>, <<\"next\">>, <<\"test\">>)"
+        ))
+        .await
+        .expect("changed");
+    std::fs::write(&file.0, "next").expect("written");
+    server
+        .eval(&format!("ok = rabbit_networking:close_all_user_connections(<<{name:?}>>, <<\"rotated\">>)"))
+        .await
+        .expect("closed");
+    until_delivered(&sink, &queue, Duration::from_secs(5)).await;
+    std::fs::remove_file(&file.0).expect("removed");
+    server
+        .eval(&format!("ok = rabbit_networking:close_all_user_connections(<<{name:?}>>, <<\"again\">>)"))
+        .await
+        .expect("closed");
+    let started = std::time::Instant::now();
+    loop {
+        let verdict = publish_one(&sink, loose(&queue)).await;
+        if let Verdict::Retry(failure) = &verdict
+            && failure.code == "rabbitmq.config"
+        {
+            assert!(failure.message.contains(&file.0.display().to_string()), "{failure:?}");
+            break;
+        }
+        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
+    }
+}
+
+async fn refusal(config: RabbitmqConfig) -> BuildError {
+    let built = SinkConfig::Rabbitmq(Box::new(config)).build("test").await;
+    built.err().expect("refused")
+}
+
+#[tokio::test]
+async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() {
+    let base = || RabbitmqConfig::new("amqps://127.0.0.1:5671");
+    let missing = || Some(PathBuf::from("/nonexistent/secret"));
+    let file = TestFile::write("nothing of use");
+    let (secret, name) = (|| Some(Secret::new(SECRET)), || Some("u".to_owned()));
+    let table = [
+        (RabbitmqConfig { ca_file: missing(), ..base() }, "ca_file /nonexistent/secret: "),
+        (
+            RabbitmqConfig { user: name(), password_file: missing(), ..base() },
+            "password_file /nonexistent/secret: ",
+        ),
+        (RabbitmqConfig { cert_file: file.path(), ..base() }, "belong together"),
+        (RabbitmqConfig { cert_file: file.path(), key_file: missing(), ..base() }, "cert_file "),
+        (RabbitmqConfig { user: name(), ..base() }, "user: needs password"),
+        (RabbitmqConfig { password: secret(), ..base() }, "password: needs user"),
+        (
+            RabbitmqConfig { user: name(), password: secret(), password_file: file.path(), ..base() },
+            "given twice",
+        ),
+        (RabbitmqConfig { max_in_flight: 0, ..base() }, "max_in_flight: "),
+        (RabbitmqConfig { delivery_timeout_ms: 0, ..base() }, "delivery_timeout_ms: "),
+        (RabbitmqConfig { exchange: Some("x".repeat(256)), ..base() }, "exchange: "),
+        (
+            RabbitmqConfig { require_tls: true, ..RabbitmqConfig::new("amqp://h") },
+            "url: must begin with amqps",
+        ),
+        (RabbitmqConfig::new("http://h"), "url: "),
+        (RabbitmqConfig::new(""), "url: "),
+        (RabbitmqConfig::new(&format!("amqp://u:{SECRET}@h")), "url: must not hold credentials"),
+    ];
+    for (config, expected) in table {
+        let error = refusal(config).await.to_string();
+        assert!(error.contains(expected) && !error.contains(SECRET), "{error} instead of {expected}");
+    }
+}
+
+#[test]
+fn no_secret_is_ever_printed() {
+    let text = format!(
+        r#"
+        type = "rabbitmq"
+        url = ["amqp://u:{SECRET}@a:5672", "amqp://b"]
+        user = "shop"
+        password = "{SECRET}"
+        "#
+    );
+    let config: SinkConfig = toml::from_str(&text).expect("valid");
+    let shown = format!("{config:?} {config:#?} {}", serde_json::to_string(&config).expect("serializes"));
+    assert!(!shown.contains(SECRET), "{shown}");
+    assert!(shown.contains("amqp://***@a:5672") && shown.contains("***"), "{shown}");
+}
+
+#[test]
+fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
+    let config: SinkConfig = toml::from_str("type = \"rabbitmq\"\nurl = \"amqp://h\"").expect("valid");
+    assert_eq!(config, SinkConfig::Rabbitmq(Box::new(RabbitmqConfig::new("amqp://h"))));
+    let SinkConfig::Rabbitmq(rabbitmq) = config else { panic!("rabbitmq") };
+    assert_eq!((rabbitmq.delivery_timeout_ms, rabbitmq.max_in_flight), (8_000, 1_024));
+    let error =
+        toml::from_str::<SinkConfig>("type = \"rabbitmq\"\nurl = \"h\"\nurll = 1").expect_err("misspelt");
+    assert!(error.to_string().contains("urll"), "{error}");
+}
