@@ -105,37 +105,70 @@ fn the_reference_is_up_to_date() {
     ];
     let text = include_str!("../../../../docs/configuration.md");
     for (heading, properties) in sections {
-        let from = text.find(heading).unwrap_or_else(|| panic!("{heading} is missing"));
-        let rest = &text[from + heading.len()..];
-        let table = &rest[..rest.find("\n#").unwrap_or(rest.len())];
-        let rows: Vec<Vec<&str>> = table
-            .lines()
-            .filter(|line| line.starts_with("| `"))
-            .map(|line| line.split(" | ").collect())
-            .collect();
-        let names =
-            |row: &Vec<&str>| row[0].split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-        for (key, property) in properties.as_object().expect("a table") {
-            assert!(property["description"].is_string(), "{heading} {key} has no description");
-            // Tables of their own, and the keys of every sink, have rows elsewhere.
-            let elsewhere =
-                property["type"] == "object" || key == "type" || section::SINK_OWN.contains(&key.as_str());
-            let row = rows.iter().find(|row| names(row).contains(key));
-            let Some(row) = row else {
-                assert!(elsewhere, "{heading} has no row for `{key}`");
-                continue;
-            };
-            let shown = property["default"].to_string();
-            let shown = shown.strip_suffix(".0").unwrap_or(&shown);
-            let told = elsewhere || matches!(property["default"], Value::Null | Value::Array(_));
-            assert!(
-                told || row[1].contains(shown),
-                "{heading} {key}: the default is {shown}, not {}",
-                row[1]
-            );
-        }
-        for name in rows.iter().flat_map(names) {
-            assert!(properties.get(&name).is_some(), "{heading}: there is no key `{name}`");
-        }
+        compare(text, heading, properties);
+    }
+}
+
+/// The table `Settings` of a broker's page.
+#[cfg(any(feature = "kafka", feature = "redis", feature = "rabbitmq", feature = "http"))]
+fn compare_page(kind: &str, page: &str) {
+    let schema = schema();
+    let kinds = schema["properties"]["sinks"]["additionalProperties"]["oneOf"].as_array().expect("kinds");
+    let found = kinds.iter().find(|found| found["properties"]["type"]["const"] == kind);
+    compare(page, "## Settings", &found.expect("it is built in")["properties"]);
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn the_page_of_kafka_is_up_to_date() {
+    compare_page("kafka", include_str!("../../../../docs/brokers/kafka.md"));
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn the_page_of_redis_is_up_to_date() {
+    compare_page("redis", include_str!("../../../../docs/brokers/redis.md"));
+}
+
+#[cfg(feature = "rabbitmq")]
+#[test]
+fn the_page_of_rabbitmq_is_up_to_date() {
+    compare_page("rabbitmq", include_str!("../../../../docs/brokers/rabbitmq.md"));
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn the_page_of_http_is_up_to_date() {
+    compare_page("http", include_str!("../../../../docs/brokers/http.md"));
+}
+
+/// Every key is in the table under the heading, with its default, and no other.
+fn compare(text: &str, heading: &str, properties: &Value) {
+    let from = text.find(heading).unwrap_or_else(|| panic!("{heading} is missing"));
+    let rest = &text[from + heading.len()..];
+    let table = &rest[..rest.find("\n#").unwrap_or(rest.len())];
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| line.split(" | ").collect())
+        .collect();
+    let names = |row: &Vec<&str>| row[0].split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    for (key, property) in properties.as_object().expect("a table") {
+        assert!(property["description"].is_string(), "{heading} {key} has no description");
+        // Tables of their own, and the keys of every sink, have rows elsewhere.
+        let elsewhere =
+            property["type"] == "object" || key == "type" || section::SINK_OWN.contains(&key.as_str());
+        let row = rows.iter().find(|row| names(row).contains(key));
+        let Some(row) = row else {
+            assert!(elsewhere, "{heading} has no row for `{key}`");
+            continue;
+        };
+        let shown = property["default"].to_string();
+        let shown = shown.strip_suffix(".0").unwrap_or(&shown);
+        let told = elsewhere || matches!(property["default"], Value::Null | Value::Array(_));
+        assert!(told || row[1].contains(shown), "{heading} {key}: the default is {shown}, not {}", row[1]);
+    }
+    for name in rows.iter().flat_map(names) {
+        assert!(properties.get(&name).is_some(), "{heading}: there is no key `{name}`");
     }
 }
