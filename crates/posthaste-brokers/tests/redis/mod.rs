@@ -9,6 +9,7 @@ mod outage;
 mod sentinel;
 mod tls;
 mod verdicts;
+mod yard;
 
 use ::redis::aio::MultiplexedConnection;
 use posthaste::event::{Event, StoredEvent, Timestamp};
