@@ -5,16 +5,13 @@
 //! Events are not dropped by any of this: what an old line could not deliver is told to its call.
 
 use super::KafkaConfig;
-use super::line::{Line, Shared};
+use super::line::{GRACE, Line, Shared};
 use super::order::LineId;
 use super::verdict::Fault;
 use crate::BuildError;
 use rdkafka::error::RDKafkaErrorCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// What a line that is replaced has left for the answers that are on their way.
-const GRACE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Fleet {
@@ -49,7 +46,11 @@ impl Fleet {
         let mut lines = self.lines();
         let line = [&lines.main, &lines.trial].into_iter().find(|line| line.id() == id).map(Arc::clone);
         let Some(line) = line.filter(|_| !lines.closed) else { return Err(nobodys) };
-        let Some(fault) = line.broken() else { return Ok(line) };
+        let broken = line.broken();
+        if broken.is_none() && !line.is_retired() {
+            return Ok(line);
+        }
+        let fault = broken.unwrap_or(nobodys);
         self.replace(&mut lines, id, GRACE);
         Err(if line.is_trial() { fault } else { nobodys })
     }
@@ -57,7 +58,7 @@ impl Fleet {
     /// The line on which topics prove themselves: also for questions.
     pub(super) fn trial(&self) -> Arc<Line> {
         let mut lines = self.lines();
-        if lines.trial.broken().is_some() {
+        if lines.trial.broken().is_some() || lines.trial.is_retired() {
             let id = lines.trial.id();
             self.replace(&mut lines, id, GRACE);
         }
@@ -79,6 +80,14 @@ impl Fleet {
         if lines.main.id() == id {
             tracing::debug!(sink = self.name, "a producer holds messages past their time and is replaced");
             self.replace(&mut lines, id, GRACE);
+        }
+    }
+
+    /// Nobody waits any more for something that this line has.
+    pub(super) fn expire(&self, id: LineId, at: Instant) {
+        let lines = self.lines();
+        if lines.main.id() == id {
+            lines.main.expire(at);
         }
     }
 

@@ -29,6 +29,9 @@ const SLICE: Duration = Duration::from_millis(1);
 /// How often an idle producer is asked for errors.
 const IDLE: Duration = Duration::from_millis(200);
 
+/// What a line that is replaced has left for the answers that are on their way.
+pub(super) const GRACE: Duration = Duration::from_millis(500);
+
 const _: () = assert!(usize::BITS == 64, "a call's number and a place there share a pointer");
 
 /// A producer.
@@ -37,8 +40,17 @@ pub(super) struct Line {
     trial: bool,
     producer: BaseProducer<Ears>,
     thread: Mutex<Option<Thread>>,
-    /// Takes nothing more; what is unanswered by then is given up.
-    retired: Mutex<Option<Instant>>,
+    /// Takes nothing more.
+    retired: AtomicBool,
+    times: Mutex<Times>,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    /// When a retired line gives up what is unanswered.
+    give_up: Option<Instant>,
+    /// When a line retires by itself, unless all is answered before: nobody waits for what it has.
+    expire: Option<Instant>,
 }
 
 impl std::fmt::Debug for Line {
@@ -90,8 +102,14 @@ impl Line {
             batch: Mutex::default(),
         };
         let producer = BaseProducer::from_config_and_context(config, ears)?;
-        let line =
-            Arc::new(Self { id, trial, producer, thread: Mutex::new(None), retired: Mutex::new(None) });
+        let line = Arc::new(Self {
+            id,
+            trial,
+            producer,
+            thread: Mutex::default(),
+            retired: AtomicBool::new(false),
+            times: Mutex::default(),
+        });
         let reader = Arc::clone(&line);
         let thread = std::thread::Builder::new().name(format!("kafka-{id}")).spawn(move || reader.read());
         match thread {
@@ -134,14 +152,19 @@ impl Line {
             headers: Some(record.headers),
             delivery_opaque: opaque,
         };
-        // Counted before: the report may be there first.
-        let before = self.ears().in_flight.fetch_add(1, Ordering::AcqRel);
+        // Counted before it is sent, because the report may be there first; and before the look at `retired`: a
+        // reader that sees both waits for this one.
+        let before = self.ears().in_flight.fetch_add(1, Ordering::SeqCst);
+        if self.is_retired() {
+            self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
+            return Err(Refusal::Fault(Fault(RDKafkaErrorCode::PurgeQueue)));
+        }
         let sent = self.producer.send(record);
         if before == 0 {
             self.wake();
         }
         let Err((error, _)) = sent else { return Ok(()) };
-        self.ears().in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::QueueFull) => Err(Refusal::Full),
             Some(code) => Err(Refusal::Fault(Fault(code))),
@@ -150,12 +173,22 @@ impl Line {
     }
 
     /// Takes nothing more, ends when all is answered, and gives the rest up at that time.
-    pub(super) fn retire(&self, give_up_at: Instant) {
-        let mut retired = lock(&self.retired);
-        let earlier = retired.map_or(give_up_at, |before| before.min(give_up_at));
-        *retired = Some(earlier);
-        drop(retired);
+    pub(super) fn retire(&self, give_up: Instant) {
+        let mut times = lock(&self.times);
+        times.give_up = Some(times.give_up.map_or(give_up, |before| before.min(give_up)));
+        self.retired.store(true, Ordering::SeqCst);
+        drop(times);
         self.wake();
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::SeqCst)
+    }
+
+    /// Nobody waits any more for something that it has: from then on it must not keep that for ever.
+    pub(super) fn expire(&self, at: Instant) {
+        let mut times = lock(&self.times);
+        times.expire = Some(times.expire.map_or(at, |before| before.min(at)));
     }
 
     fn wake(&self) {
@@ -171,15 +204,14 @@ impl Line {
     /// Reads reports until it is retired and nothing is left.
     fn read(self: Arc<Self>) {
         loop {
-            let retired = *lock(&self.retired);
-            let in_flight = self.ears().in_flight.load(Ordering::Acquire);
-            match retired {
-                Some(_) if in_flight == 0 => break,
-                Some(at) if at <= Instant::now() => {
-                    self.producer.purge(PurgeConfig::default().queue().inflight());
-                }
-                None if in_flight == 0 => std::thread::park_timeout(IDLE),
-                _ => {}
+            let retired = self.is_retired();
+            let in_flight = self.ears().in_flight.load(Ordering::SeqCst);
+            if retired && in_flight == 0 {
+                break;
+            }
+            self.keep_time(in_flight);
+            if in_flight == 0 {
+                std::thread::park_timeout(IDLE);
             }
             self.producer.poll(SLICE);
             self.tell();
@@ -187,6 +219,22 @@ impl Line {
         // The last owner waits for the client's threads: that must not be a task.
         while Arc::strong_count(&self) > 1 {
             std::thread::park_timeout(SLICE);
+        }
+    }
+
+    fn keep_time(&self, in_flight: usize) {
+        let now = Instant::now();
+        let mut times = lock(&self.times);
+        if in_flight == 0 {
+            times.expire = None;
+        }
+        let (give_up, expire) = (times.give_up, times.expire);
+        drop(times);
+        if expire.is_some_and(|at| at <= now) {
+            self.retire(now + GRACE);
+        }
+        if give_up.is_some_and(|at| at <= now) {
+            self.producer.purge(PurgeConfig::default().queue().inflight());
         }
     }
 
@@ -235,7 +283,7 @@ impl Ears {
         self.shared.order.report(self.line, &mut batch.reports);
         batch.faults = false;
         self.shared.window.add_permits(reports);
-        self.in_flight.fetch_sub(reports, Ordering::AcqRel);
+        self.in_flight.fetch_sub(reports, Ordering::SeqCst);
     }
 }
 
@@ -281,7 +329,7 @@ impl ProducerContext for Ears {
         let mut batch = lock(&self.batch);
         batch.faults |= fault.is_some();
         batch.reports.push((seat, fault));
-        if !batch.faults && batch.reports.len() == self.in_flight.load(Ordering::Acquire) {
+        if !batch.faults && batch.reports.len() == self.in_flight.load(Ordering::SeqCst) {
             self.flush(&mut batch);
         }
     }

@@ -138,6 +138,11 @@ impl Call<'_> {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    /// The line of this turn is gone: where to go instead, if nothing of its key is out with it.
+    pub(super) fn reroute(&self, index: u32) -> Option<LineId> {
+        self.order.table().reroute(Seat { call: self.id, index })
+    }
+
     /// This one could not be handed over.
     pub(super) fn refuse(&self, index: u32, fault: Fault) {
         let mut woken = Vec::new();
@@ -408,6 +413,20 @@ impl Table {
         }
     }
 
+    fn reroute(&mut self, seat: Seat) -> Option<LineId> {
+        let place = self.place(seat)?;
+        let (State::Go(gone), number) = (place.state, place.key) else { return None };
+        if number.and_then(|number| self.key(number)).is_some_and(|key| key.out > 1) {
+            return None;
+        }
+        let line = if self.place(seat)?.trial { self.trial } else { self.main };
+        self.place(seat)?.state = State::Go(line);
+        if let Some(rail) = number.and_then(|number| self.key(number)?.open.as_mut()) {
+            rail.line = line;
+        }
+        (line != gone).then_some(line)
+    }
+
     fn sent(&mut self, seat: Seat, woken: &mut Vec<Waker>) {
         let Some(place) = self.place(seat) else { return };
         let State::Go(line) = place.state else { return };
@@ -432,30 +451,25 @@ impl Table {
         if unsent {
             self.sent(seat, woken);
         }
-        let news = match &fault {
-            None => News::Delivered,
-            Some(fault) => News::Failed { fault: *fault, sent: true, line },
-        };
-        self.finish(seat, news, woken);
-        if let Some(fault) = fault.filter(|fault| fault.is_destinations()) {
-            self.fail_queued(seat, &fault, line, woken);
+        match fault {
+            None => self.finish(seat, News::Delivered, woken),
+            Some(fault) => self.fail(seat, fault, true, line, woken),
         }
     }
 
     /// Could not be handed over: those of its key that its call still holds must not be either.
     fn refuse(&mut self, seat: Seat, fault: Fault, woken: &mut Vec<Waker>) {
         let Some(State::Go(line)) = self.place(seat).map(|place| place.state) else { return };
-        self.finish(seat, News::Failed { fault, sent: false, line }, woken);
-        if fault.is_destinations() {
-            self.fail_queued(seat, &fault, line, woken);
-        }
+        self.fail(seat, fault, false, line, woken);
     }
 
-    /// What its topic keeps waiting fails with it, unsent.
-    fn fail_queued(&mut self, of: Seat, fault: &Fault, line: LineId, woken: &mut Vec<Waker>) {
-        let Some(topic) = self.topic_of(of) else { return };
-        for seat in self.topics.take_queued(topic) {
-            self.finish(seat, News::Failed { fault: *fault, sent: false, line }, woken);
+    /// With its topic's fault, what the topic keeps waiting fails too, unsent.
+    fn fail(&mut self, seat: Seat, fault: Fault, sent: bool, line: LineId, woken: &mut Vec<Waker>) {
+        let topic = self.topic_of(seat).filter(|_| fault.is_destinations());
+        let queued = topic.map(|topic| self.topics.take_queued(topic)).unwrap_or_default();
+        self.finish(seat, News::Failed { fault, sent, line }, woken);
+        for seat in queued {
+            self.finish(seat, News::Failed { fault, sent: false, line }, woken);
         }
     }
 

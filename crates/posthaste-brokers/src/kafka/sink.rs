@@ -78,7 +78,7 @@ impl Sink for KafkaSink {
             let failure = Failure::of_sink("kafka.closed", "the sink was closed");
             return vec![Verdict::Retry(failure); messages.len()];
         }
-        let mut flight = Flight::new(self, messages, call);
+        let mut flight = Flight::new(self, messages, call, deadline);
         if timeout_at(deadline - self.config.inquest(), flight.fly()).await.is_err() {
             flight.stop();
             // Answers that are on their way, and all of them if the line could be emptied.
@@ -135,9 +135,16 @@ enum Fate {
     Decided(Verdict),
 }
 
+impl Fate {
+    fn line(&self) -> Option<LineId> {
+        if let Self::Sent(line) = self { Some(*line) } else { None }
+    }
+}
+
 struct Flight<'a> {
     sink: &'a KafkaSink,
     messages: &'a [Message],
+    deadline: Instant,
     fates: Vec<Fate>,
     undecided: usize,
     /// May be handed over, when there is room.
@@ -155,10 +162,11 @@ struct Flight<'a> {
 }
 
 impl<'a> Flight<'a> {
-    fn new(sink: &'a KafkaSink, messages: &'a [Message], call: Call<'a>) -> Self {
+    fn new(sink: &'a KafkaSink, messages: &'a [Message], call: Call<'a>, deadline: Instant) -> Self {
         Self {
             sink,
             messages,
+            deadline,
             fates: vec![Fate::Waiting; messages.len()],
             undecided: messages.len(),
             ready: VecDeque::new(),
@@ -246,7 +254,7 @@ impl<'a> Flight<'a> {
                 break;
             }
             match self.try_send(index, line) {
-                Ok(()) => {
+                Ok(line) => {
                     self.permits -= 1;
                     self.fates[index as usize] = Fate::Sent(line);
                     self.sent.push(index);
@@ -289,33 +297,39 @@ impl<'a> Flight<'a> {
         true
     }
 
-    fn try_send(&mut self, index: u32, line: LineId) -> Result<(), Refused> {
-        let message = &self.messages[index as usize];
-        verdict::check_topic(&message.destination).map_err(Refused::Verdict)?;
-        if self.line.as_ref().is_none_or(|last| last.id() != line) {
-            self.line = Some(self.sink.fleet.line(line).map_err(Refused::Fault)?);
+    fn try_send(&mut self, index: u32, line: LineId) -> Result<LineId, Refused> {
+        verdict::check_topic(&self.messages[index as usize].destination).map_err(Refused::Verdict)?;
+        match self.hand_over(index, line) {
+            // The line is gone, and another one has taken its place.
+            Err(Refusal::Fault(fault)) if fault.is_nobodys() => {
+                let instead = self.call.reroute(index).ok_or(Refused::Fault(fault))?;
+                Ok(self.hand_over(index, instead).map(|()| instead)?)
+            }
+            other => Ok(other.map(|()| line)?),
+        }
+    }
+
+    fn hand_over(&mut self, index: u32, line: LineId) -> Result<(), Refusal> {
+        if self.line.as_ref().is_none_or(|last| last.id() != line || last.is_retired()) {
+            self.line = Some(self.sink.fleet.line(line).map_err(Refusal::Fault)?);
         }
         let Some(line) = &self.line else { return Ok(()) };
+        let message = &self.messages[index as usize];
         let record = Record {
             topic: &message.destination,
             key: message.partition_key(),
             payload: message.payload.as_deref(),
             headers: headers(message),
         };
-        line.send(Seat { call: self.call.id(), index }, record).map_err(|refusal| match refusal {
-            Refusal::Full => Refused::Full,
-            Refusal::Fault(fault) => Refused::Fault(fault),
-        })
+        line.send(Seat { call: self.call.id(), index }, record)
     }
 
     /// Time is up: the line that holds messages past their time is emptied, and their topics are on trial.
     fn stop(&mut self) {
         self.stopped = true;
         self.ready.clear();
-        let overdue = |(fate, message): (&Fate, &'a Message)| match fate {
-            Fate::Sent(line) => Some((*line, message.destination.as_str())),
-            _ => None,
-        };
+        let overdue =
+            |(fate, message): (&Fate, &'a Message)| Some((fate.line()?, message.destination.as_str()));
         let mut overdue: Vec<_> = self.fates.iter().zip(self.messages).filter_map(overdue).collect();
         overdue.sort_unstable();
         overdue.dedup();
@@ -374,8 +388,23 @@ enum Refused {
     Verdict(Verdict),
 }
 
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Full => Self::Full,
+            Refusal::Fault(fault) => Self::Fault(fault),
+        }
+    }
+}
+
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
+        // Dropped before its end: what is unanswered is a ghost, and must not be one for ever.
+        let mut lines: Vec<LineId> = self.fates.iter().filter_map(Fate::line).collect();
+        lines.dedup();
+        for line in lines {
+            self.sink.fleet.expire(line, self.deadline.into_std());
+        }
         self.sink.shared.window.add_permits(self.permits);
     }
 }
