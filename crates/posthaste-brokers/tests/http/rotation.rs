@@ -2,6 +2,8 @@
 
 use super::*;
 use posthaste_testkit::services::{Certs, Pair, Recorded};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use standardwebhooks::Webhook;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,29 +104,29 @@ async fn certificates_are_rotated_under_load() {
         key_file: Some(ours.key.clone()),
         ..near(&receiver)
     };
-    let load = Load::start(build(config).await);
+    let sink = build(config).await;
+    let load = Load::start(Arc::clone(&sink));
     receiver.until(100).await;
-    // The new authority beside the old one, then the receiver's new certificate.
+    // The new authority beside the old one; an examination looks at once.
     dir.write("ca.pem", &format!("{}{}", read(certs.ca()), read(other.ca())));
-    until_dialled_again(&receiver).await;
+    sink.examine(&[]).await;
+    // The call that was in flight knows only the old one.
+    receiver.until(receiver.requests().len() + 100).await;
     receiver.show_certificate(other.server());
     // Our own: the certificate first, its key some requests later, as people do it.
     let next = certs.client("second").expect("a certificate");
     std::fs::copy(&next.certificate, &ours.certificate).expect("copied");
     receiver.until(receiver.requests().len() + 100).await;
     std::fs::copy(&next.key, &ours.key).expect("copied");
-    until_dialled_again(&receiver).await;
-    let sent = load.stop().await;
-    assert_eq!(receiver.requests().len(), sent);
-}
-
-async fn until_dialled_again(receiver: &Receiver) {
-    let (before, started) = (receiver.connections(), Instant::now());
-    while receiver.connections() == before {
+    let shown = CertificateDer::from_pem_file(&next.certificate).expect("PEM");
+    let started = Instant::now();
+    while receiver.requests().last().and_then(|request| request.client.clone()).as_deref() != Some(&*shown) {
         assert!(started.elapsed() < DEADLINE, "the change is not seen");
         // pace
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    let sent = load.stop().await;
+    assert_eq!(receiver.requests().len(), sent);
 }
 
 /// Call after call, until it is stopped.

@@ -104,6 +104,8 @@ pub struct Recorded {
     pub connection: usize,
     /// `HTTP/1.1` or `HTTP/2`.
     pub version: &'static str,
+    /// The certificate that the client showed (DER).
+    pub client: Option<Bytes>,
 }
 
 impl Recorded {

@@ -14,6 +14,13 @@ use super::{Answer, Desk, Manner, Recorded};
 
 const HEAD_MAX_BYTES: usize = 1 << 20;
 
+/// Who is at the other end.
+#[derive(Clone)]
+struct Client {
+    number: usize,
+    certificate: Option<Bytes>,
+}
+
 pub(super) async fn serve(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
@@ -21,17 +28,21 @@ pub(super) async fn serve(
     desk: Arc<Desk>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let Some(tls) = tls else { return http1(stream, number, &desk).await };
+    let mut client = Client { number, certificate: None };
+    let Some(tls) = tls else { return http1(stream, &client, &desk).await };
     let stream = tls.accept(stream).await?;
-    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        return http2(stream, number, desk).await.map_err(io::Error::other);
+    let session = stream.get_ref().1;
+    let shown = session.peer_certificates().and_then(<[_]>::first);
+    client.certificate = shown.map(|certificate| Bytes::copy_from_slice(certificate));
+    if session.alpn_protocol() == Some(b"h2") {
+        return http2(stream, client, desk).await.map_err(io::Error::other);
     }
-    http1(stream, number, &desk).await
+    http1(stream, &client, &desk).await
 }
 
 async fn http1(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    number: usize,
+    client: &Client,
     desk: &Arc<Desk>,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::new();
@@ -41,7 +52,7 @@ async fn http1(
         if answer.manner == Manner::CloseUnread {
             return Ok(());
         }
-        request.connection = number;
+        (request.connection, request.client) = (client.number, client.certificate.clone());
         request.body = body(&mut stream, &mut buffer, &request).await?;
         desk.record(request);
         tokio::time::sleep(answer.delay).await;
@@ -108,6 +119,7 @@ async fn head(
         body: Bytes::new(),
         connection: 0,
         version: "HTTP/1.1",
+        client: None,
     }))
 }
 
@@ -136,14 +148,14 @@ async fn until_closed(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
 /// Each request is handled by itself. Of the manners only silence has a meaning here.
 async fn http2(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    number: usize,
+    client: Client,
     desk: Arc<Desk>,
 ) -> Result<(), h2::Error> {
     let mut connection = h2::server::handshake(stream).await?;
     let mut requests = JoinSet::new();
     while let Some(accepted) = connection.accept().await {
         let (request, mut respond) = accepted?;
-        let desk = Arc::clone(&desk);
+        let (desk, client) = (Arc::clone(&desk), client.clone());
         requests.spawn(async move {
             let _entered = desk.enter();
             let (parts, mut incoming) = request.into_parts();
@@ -161,8 +173,9 @@ async fn http2(
                 path,
                 headers: parts.headers.iter().map(|(n, v)| (n.to_string(), text(v.as_bytes()))).collect(),
                 body: body.freeze(),
-                connection: number,
+                connection: client.number,
                 version: "HTTP/2",
+                client: client.certificate,
             });
             tokio::time::sleep(answer.delay).await;
             if answer.manner == Manner::Silent {
