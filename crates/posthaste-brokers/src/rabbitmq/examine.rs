@@ -1,7 +1,8 @@
 //! What `posthaste doctor` says about a RabbitMQ server and the places behind the destinations.
 
 use super::link::Link;
-use super::session::{Question, Session};
+use super::session::Session;
+use super::table::Question;
 use super::wire::Close;
 use super::{RabbitmqConfig, verdict};
 use posthaste::sink::{Failure, Finding, Level};

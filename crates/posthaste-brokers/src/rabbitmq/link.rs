@@ -4,8 +4,9 @@
 //! ends, everything that waits on it is told so at once, and nothing of it is ever sent later. Files and
 //! passwords are read for each connection, so what was rotated is used at the next one.
 
-use super::session::{CHANNELS, Session, Terms, serve};
-use super::transport::{FRAME_MAX, Transport};
+use super::greet::{FAREWELL, Refusal, greet};
+use super::session::{Session, serve};
+use super::transport::Transport;
 use super::wire::{self, Heard};
 use super::{Address, RabbitmqConfig, verdict};
 use posthaste::sink::Failure;
@@ -26,12 +27,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1_500);
 /// A session that lasted this long was a real one: the next pause is short again.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Heartbeats come at half of this time; two of them are waited for. A silent connection lasts 6 s, less than
-/// the delivery timeout.
-const HEARTBEAT_SECS: u16 = 3;
-/// For saying goodbye.
-const FAREWELL: Duration = Duration::from_millis(200);
-
 #[derive(Debug, Clone)]
 enum State {
     /// Nothing has been tried yet.
@@ -241,79 +236,4 @@ async fn say_goodbye(transport: &mut Transport) {
     };
     // A broker that does not answer does not keep us.
     let _ = timeout(FAREWELL, goodbye).await;
-}
-
-/// A mechanism and what it says first.
-pub(super) struct Login {
-    pub(super) mechanism: &'static str,
-    pub(super) response: Vec<u8>,
-}
-
-enum Refusal {
-    /// Before the broker has said anything.
-    Unheard(io::Error),
-    Broken(io::Error),
-    Closed(wire::Close),
-    Said(&'static str, String),
-}
-
-impl From<io::Error> for Refusal {
-    fn from(error: io::Error) -> Self {
-        Self::Broken(error)
-    }
-}
-
-/// Start, tune, open: after this there is a connection.
-async fn greet(
-    transport: &mut Transport,
-    server: &Address,
-    login: &Login,
-    name: &str,
-) -> Result<Terms, Refusal> {
-    transport.out.extend_from_slice(wire::PROTOCOL);
-    let greeting = answer(transport).await.map_err(|refusal| match refusal {
-        Refusal::Broken(error) => Refusal::Unheard(error),
-        other => other,
-    });
-    let Heard::Start { server: says, mechanisms } = greeting? else { return Err(out_of_turn()) };
-    if !mechanisms.split(' ').any(|mechanism| mechanism == login.mechanism) {
-        let text = format!("the broker offers no {} login, only {mechanisms}", login.mechanism);
-        return Err(Refusal::Said("rabbitmq.auth", text));
-    }
-    wire::start_ok(&mut transport.out, name, login.mechanism, &login.response);
-    let Heard::Tune { channel_max, frame_max, heartbeat } = answer(transport).await? else {
-        return Err(out_of_turn());
-    };
-    // Zero means "no limit" and "no heartbeats": ours hold then.
-    let channels = if channel_max == 0 { CHANNELS } else { CHANNELS.min(channel_max) };
-    let frame_max = if frame_max == 0 { FRAME_MAX } else { FRAME_MAX.min(frame_max as usize) };
-    let heartbeat = if heartbeat == 0 { HEARTBEAT_SECS } else { HEARTBEAT_SECS.min(heartbeat) };
-    wire::tune_ok(&mut transport.out, channels, frame_max as u32, heartbeat);
-    wire::open(&mut transport.out, &server.vhost);
-    let Heard::OpenOk = answer(transport).await? else { return Err(out_of_turn()) };
-    transport.frame_max = frame_max;
-    Ok(Terms {
-        server: says,
-        channels,
-        frame_max,
-        heartbeat: Duration::from_secs(heartbeat.into()),
-        encrypted: transport.is_encrypted(),
-        local: transport.is_local(),
-    })
-}
-
-async fn answer(transport: &mut Transport) -> Result<Heard, Refusal> {
-    match transport.converse().await? {
-        (_, Heard::ConnectionClose(close)) => {
-            wire::connection_close_ok(&mut transport.out);
-            // It hangs up now, with or without our word.
-            let _ = timeout(FAREWELL, transport.flush()).await;
-            Err(Refusal::Closed(close))
-        }
-        (_, heard) => Ok(heard),
-    }
-}
-
-fn out_of_turn() -> Refusal {
-    Refusal::Said("rabbitmq.unreachable", "the broker's greeting is not that of AMQP 0-9-1".to_owned())
 }

@@ -4,7 +4,7 @@
 //! every header of the event travels in the table as well, so that a consumer finds the same names with every
 //! broker. A text that is too long for its place (255 bytes) is in the table only.
 
-use super::session::Parcel;
+use super::table::Parcel;
 use super::verdict;
 use super::wire::{self, Properties, SHORT_MAX};
 use posthaste::envelope::AMQP_BINDING;

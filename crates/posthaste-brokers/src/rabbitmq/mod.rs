@@ -23,11 +23,11 @@
 //!
 //! # How it is built
 //!
-//! Here are the options; `link` dials and keeps one connection at a time; `session` is that connection: its
-//! channels, what is unanswered on them, and the task that reads and writes; `transport` is the socket and TLS;
-//! `wire` the syntax of AMQP; `message` makes an event a message; `sink` publishes a call's messages, one in
-//! flight for each key; `verdict` is the table below in code; `examine` looks at the broker for
-//! `posthaste doctor`.
+//! Here are the options; `link` dials and keeps one connection at a time; `greet` is how it begins; `session` is
+//! that connection and the task that reads and writes; `table` is what is under way on it: its channels, and
+//! what is unanswered on them; `transport` is the socket and TLS; `wire` the syntax of AMQP; `message` makes an
+//! event a message; `sink` publishes a call's messages, one in flight for each key; `verdict` is the table below
+//! in code; `examine` looks at the broker for `posthaste doctor`.
 //!
 //! The protocol is our own, as far as a publisher needs it. The usual client, lapin, gives a returned message
 //! to whichever confirmation comes next: with two messages in flight the lost one counts as delivered, and
@@ -72,10 +72,12 @@
 mod address;
 pub(crate) mod bench;
 mod examine;
+mod greet;
 mod link;
 mod message;
 mod session;
 mod sink;
+mod table;
 mod transport;
 mod verdict;
 mod wire;
@@ -86,7 +88,7 @@ pub use sink::RabbitmqSink;
 use crate::tls::Files;
 use crate::{BuildError, Secret, Urls};
 use address::Address;
-use link::Login;
+use greet::Login;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;

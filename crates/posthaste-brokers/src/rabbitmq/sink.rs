@@ -13,7 +13,8 @@
 
 use super::link::Link;
 use super::message::pack;
-use super::session::{Note, Question, Registration};
+use super::session::Registration;
+use super::table::{Note, Parcel, Question};
 use super::verdict::{self, Silence};
 use super::{RabbitmqConfig, examine};
 use crate::BuildError;
@@ -275,12 +276,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    fn pack(
-        &self,
-        message: &Message,
-        index: usize,
-        place: (&str, &str),
-    ) -> Result<super::session::Parcel, Verdict> {
+    fn pack(&self, message: &Message, index: usize, place: (&str, &str)) -> Result<Parcel, Verdict> {
         let session = self.answers.session();
         let parcel = pack(message, index, place, session.terms().frame_max)?;
         match session.bytes_max() {

@@ -75,28 +75,24 @@ impl Transport {
         self.out.is_empty()
     }
 
-    /// Writes what can be written without waiting, and answers how many bytes of `out` have left.
-    pub(super) fn write(&mut self) -> io::Result<usize> {
-        let mut left = 0;
+    /// Writes what can be written without waiting. `left` grows by the bytes of `out` that have left, also when
+    /// the connection breaks after some of them: what has left is in doubt, and must not count as kept.
+    pub(super) fn write(&mut self, left: &mut usize) -> io::Result<()> {
         loop {
-            let before = left;
             let flushed = self.flush_sealed()?;
             let rest = &self.out[self.out_from..];
-            if rest.is_empty() {
-                break;
-            }
             let taken = match &mut self.tls {
+                _ if rest.is_empty() => 0,
                 Some(_) if !flushed => 0,
-                Some(tls) => {
-                    let taken = tls.writer().write(rest)?;
-                    seal(tls, &mut self.sealed)?;
-                    taken
-                }
+                Some(tls) => tls.writer().write(rest)?,
                 None => or_later(self.tcp.try_write(rest))?,
             };
+            *left += taken;
             self.out_from += taken;
-            left += taken;
-            if left == before {
+            if let Some(tls) = &mut self.tls {
+                seal(tls, &mut self.sealed)?;
+            }
+            if taken == 0 {
                 break;
             }
         }
@@ -104,7 +100,7 @@ impl Transport {
             self.out.clear();
             self.out_from = 0;
         }
-        Ok(left)
+        Ok(())
     }
 
     /// Whether the kernel has taken everything that was encrypted.
@@ -126,6 +122,8 @@ impl Transport {
         let mut any = false;
         loop {
             let size = match self.tcp.try_read(&mut self.scratch) {
+                // First what came before the end.
+                Ok(0) | Err(_) if any => return Ok(true),
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(size) => size,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(any),
@@ -156,7 +154,7 @@ impl Transport {
     /// For the beginning, when one word follows the other: writes all of `out`, then waits for a frame.
     pub(super) async fn converse(&mut self) -> io::Result<(u16, Heard)> {
         loop {
-            self.write()?;
+            self.write(&mut 0)?;
             if let Some(frame) = self.frame()? {
                 return Ok(frame);
             }
@@ -169,7 +167,7 @@ impl Transport {
     /// Waits until everything has been written.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         loop {
-            self.write()?;
+            self.write(&mut 0)?;
             if !self.wants_write() {
                 return Ok(());
             }
