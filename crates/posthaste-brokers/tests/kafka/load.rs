@@ -90,7 +90,8 @@ async fn publish(
     let mut last_progress = Instant::now();
     while !left.is_empty() || !ending.load(Ordering::Relaxed) {
         while left.len() < BATCH && !ending.load(Ordering::Relaxed) {
-            let key = format!("{call}-{}", number % KEYS);
+            // Of its own topic: a key is held back wherever its next event goes.
+            let key = format!("{topic}-{call}-{}", number % KEYS);
             left.push(message(&topic, Event::new("orders.placed", number.to_string()).with_key(key)));
             number += 1;
         }
@@ -130,6 +131,18 @@ impl Account {
             left.push(message);
         }
         left
+    }
+}
+
+/// What the sink says of a topic that does not work. A message that had to wait for others of the load says nothing.
+pub(super) async fn complaint(sink: &Arc<dyn Sink>, topic: &str) -> Verdict {
+    let started = Instant::now();
+    loop {
+        let verdict = publish_one(sink, loose(topic)).await;
+        if !matches!(verdict, Verdict::Held | Verdict::Delivered) {
+            return verdict;
+        }
+        assert!(started.elapsed() < DEADLINE, "no complaint about {topic}, but {verdict:?}");
     }
 }
 
