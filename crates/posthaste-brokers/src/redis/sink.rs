@@ -39,6 +39,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(1);
 const REQUEST_MESSAGES: usize = 256;
 /// What is larger goes alone, so that a refusal of its size is its own.
 const REQUEST_BYTES: usize = 256 << 10;
+/// Fewer messages than these wait until the answers to the stream's earlier requests are there. The turns of a call
+/// come one by one, as other calls' messages are answered, and a request for each would cost more than its messages.
+const SMALL_REQUEST: usize = 64;
 /// In the last part of the delivery timeout nothing leaves any more: its answer would come too late, and `Unknown` is
 /// worse than not sent.
 const LAST_PART: u32 = 8;
@@ -189,6 +192,8 @@ struct Flight<'a> {
     ready: VecDeque<usize>,
     call: Call<'a>,
     requests: FuturesUnordered<BoxFuture<'static, Answered>>,
+    /// Requests that are under way, by stream.
+    under_way: Vec<usize>,
     turns: Vec<(usize, Turn)>,
     answers: Vec<Answered>,
     /// Streams whose slot has moved.
@@ -209,6 +214,7 @@ impl<'a> Flight<'a> {
             sink,
             messages,
             followers: followers(messages, &streams.of),
+            under_way: vec![0; streams.names.len()],
             streams,
             fates: vec![Fate::Waiting; messages.len()],
             undecided: messages.len(),
@@ -236,7 +242,7 @@ impl<'a> Flight<'a> {
 
     /// Waits for turns, for answers, or for room in the window.
     async fn await_news(&mut self) {
-        let (window, wants_room) = (&self.sink.window, !self.ready.is_empty() && self.may_send());
+        let (window, wants_room) = (&self.sink.window, self.wants_to_send());
         let mut room = pin!(window.acquire());
         poll_fn(|context| {
             let mut news = self.call.poll_turns(context, &mut self.turns).is_ready();
@@ -267,6 +273,7 @@ impl<'a> Flight<'a> {
 
     fn take_answers(&mut self) {
         for answer in std::mem::take(&mut self.answers) {
+            self.under_way[answer.stream] -= 1;
             match &answer.replies {
                 Ok(replies) if answer.together => self.judge_together(&answer, replies),
                 Ok(replies) => self.judge_each(&answer, replies),
@@ -395,8 +402,8 @@ impl<'a> Flight<'a> {
 
     fn send_ready(&mut self) {
         let mut open: FxHashMap<(usize, bool), Request> = FxHashMap::default();
-        let may_send = self.may_send();
-        while may_send && !self.ready.is_empty() && self.has_permit() {
+        let wants_to_send = self.wants_to_send();
+        while wants_to_send && !self.ready.is_empty() && self.has_permit() {
             let Some(index) = self.ready.pop_front() else { break };
             if self.fates[index] != Fate::Waiting {
                 continue;
@@ -451,6 +458,7 @@ impl<'a> Flight<'a> {
         let Request { messages, commands, .. } = request;
         // Checked for each of its messages.
         let Ok(session) = self.streams.sessions[stream].clone() else { return };
+        self.under_way[stream] += 1;
         self.requests.push(Box::pin(async move {
             let replies = if together {
                 session.send_together(commands).await
@@ -477,8 +485,11 @@ impl<'a> Flight<'a> {
         self.messages[index].payload.as_ref().map_or(0, bytes::Bytes::len)
     }
 
-    fn may_send(&self) -> bool {
-        Instant::now() < self.send_until
+    /// Whether there is something to send, and it is worth a request, and not too late.
+    fn wants_to_send(&self) -> bool {
+        let idle = |index: &usize| self.under_way[self.streams.of[*index]] == 0;
+        let enough = self.ready.len() >= SMALL_REQUEST || self.ready.iter().any(idle);
+        enough && Instant::now() < self.send_until
     }
 
     /// Whether there is room for one more, used before or taken now.
