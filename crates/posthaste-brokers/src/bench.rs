@@ -89,6 +89,8 @@ pub async fn yard(target: &str, destination: &str) -> YardResult<Option<Box<dyn 
         "tls" => Err(YardError::new("a measurement wants a NATS server without TLS: nats://host:port")),
         #[cfg(feature = "http")]
         "http" => Ok(Some(crate::http::bench::open(target, destination).await?)),
+        #[cfg(feature = "kafka")]
+        "kafka" => Ok(Some(crate::kafka::bench::open(target, destination).await?)),
         #[cfg(feature = "rabbitmq")]
         "amqp" => Ok(Some(crate::rabbitmq::bench::open(target, destination).await?)),
         #[cfg(feature = "redis")]

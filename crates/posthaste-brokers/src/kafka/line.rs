@@ -3,10 +3,10 @@
 //! A report names its message by a number that travels with it as the delivery opaque: call and place. So
 //! nothing is allocated for a report, and a burst of them is told to [`Order`] under one lock.
 //!
-//! The reading thread sleeps while nothing is in flight. While something is, it reads in slices: the client's
-//! `poll` does not return at the end of a burst, and a call that is woken for each report would be woken a
-//! thousand times. When the last one in flight is answered nobody waits for the end of the slice, so a quiet
-//! sink answers at once.
+//! The reading thread sleeps while nothing is in flight. While something is, it looks for reports twice in a
+//! millisecond, takes all that are there, and wakes each call once for them. Waiting inside the client's `poll` was
+//! refused: it does not return when something has come, and it counts whole milliseconds, so that the last one of
+//! every wait is spent spinning (a fifth of all CPU time, measured).
 
 use super::cause::Causes;
 use super::order::{LineId, Order, Seat};
@@ -24,8 +24,9 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// How long reports are gathered before they are told. A message in the middle of a burst waits half of it.
-const SLICE: Duration = Duration::from_millis(1);
+/// How long reports are gathered before they are told: a quarter of a millisecond of latency, and 2,000 short looks a
+/// second while something is in flight.
+const SLICE: Duration = Duration::from_micros(500);
 /// How often an idle producer is asked for errors.
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -99,6 +100,7 @@ impl Line {
             shared: shared.clone(),
             in_flight: AtomicUsize::new(0),
             fatal: AtomicBool::new(false),
+            heard: AtomicUsize::new(0),
             batch: Mutex::default(),
         };
         let producer = BaseProducer::from_config_and_context(config, ears)?;
@@ -210,15 +212,24 @@ impl Line {
                 break;
             }
             self.keep_time(in_flight);
-            if in_flight == 0 {
-                std::thread::park_timeout(IDLE);
-            }
-            self.producer.poll(SLICE);
+            std::thread::park_timeout(if in_flight == 0 { IDLE } else { SLICE });
+            self.take_events();
             self.tell();
         }
         // The last owner waits for the client's threads: that must not be a task.
         while Arc::strong_count(&self) > 1 {
             std::thread::park_timeout(SLICE);
+        }
+    }
+
+    /// Takes what the client has to say, until it has nothing more.
+    fn take_events(&self) {
+        loop {
+            let before = self.ears().heard.load(Ordering::Relaxed);
+            self.producer.poll(Duration::ZERO);
+            if self.ears().heard.load(Ordering::Relaxed) == before {
+                return;
+            }
         }
     }
 
@@ -265,6 +276,8 @@ pub(super) struct Ears {
     /// Handed over and not reported.
     in_flight: AtomicUsize,
     fatal: AtomicBool,
+    /// Reports and errors so far.
+    heard: AtomicUsize,
     batch: Mutex<Batch>,
 }
 
@@ -300,6 +313,7 @@ impl ClientContext for Ears {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::Fatal) => {
                 self.fatal.store(true, Ordering::Release);
@@ -326,12 +340,10 @@ impl ProducerContext for Ears {
             }
             fault
         });
+        self.heard.fetch_add(1, Ordering::Relaxed);
         let mut batch = lock(&self.batch);
         batch.faults |= fault.is_some();
         batch.reports.push((seat, fault));
-        if !batch.faults && batch.reports.len() == self.in_flight.load(Ordering::SeqCst) {
-            self.flush(&mut batch);
-        }
     }
 }
 

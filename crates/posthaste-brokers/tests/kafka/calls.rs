@@ -53,8 +53,9 @@ async fn a_full_queue_is_back_pressure_and_not_a_loss() {
     let sink = build(config(kafka)).await;
     until_delivered(&sink, &here, DEADLINE).await;
     let body = |n: usize| vec![n as u8; 1_000_000];
-    let event =
-        |n: usize| Event::new("orders.placed", body(n)).with_key(if n % 2 == 0 { "even" } else { "odd" });
+    let event = |n: usize| {
+        Event::new("orders.placed", body(n)).with_key(if n.is_multiple_of(2) { "even" } else { "odd" })
+    };
     let messages: Vec<_> = (0..48).map(|n| message(&here, event(n))).collect();
     assert_delivered(&sink.publish(&messages).await);
     let there = first_bytes(kafka, &here, 1 + 48);

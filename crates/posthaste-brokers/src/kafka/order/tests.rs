@@ -63,7 +63,11 @@ fn a_new_topic_is_tried_with_one_message_and_then_all_may_go() {
 #[test]
 fn what_waits_for_a_trial_fails_with_its_topic() {
     let order = order();
-    let call = order.enter(&[message("t", None, None), message("t", Some("k"), None), message("u", Some("k"), None)]);
+    let call = order.enter(&[
+        message("t", None, None),
+        message("t", Some("k"), None),
+        message("u", Some("k"), None),
+    ]);
     assert_eq!(news(&call), [(0, News::Go(2))]);
     call.sent(&mut vec![0]);
     let fault = Fault(Code::TopicAuthorizationFailed);
@@ -92,7 +96,9 @@ fn a_key_goes_on_behind_unanswered_messages_only_when_its_line_has_delivered_one
 
 #[test]
 fn another_topic_partition_key_or_line_waits_for_the_answer() {
-    for other in [message("u", Some("k"), None), message("t", Some("k"), Some("p")), message("t", Some("k"), None)] {
+    for other in
+        [message("u", Some("k"), None), message("t", Some("k"), Some("p")), message("t", Some("k"), None)]
+    {
         let order = order();
         prove(&order, "t");
         prove(&order, "u");
@@ -183,13 +189,15 @@ struct Sent {
 /// Messages of one partition of one line, oldest first.
 type Lane = VecDeque<(Seat, usize)>;
 
+/// A call with its messages' numbers, what may go, and how many are undecided.
+type Open<'a> = (Call<'a>, Vec<usize>, VecDeque<(u32, LineId)>, usize);
+
 struct Model<'a> {
     order: &'a Order,
     dice: Dice,
     clock: u64,
     all: Vec<Sent>,
-    /// Calls with their messages' numbers, what may go, and how many are undecided.
-    calls: Vec<(Call<'a>, Vec<usize>, VecDeque<(u32, LineId)>, usize)>,
+    calls: Vec<Open<'a>>,
     lanes: BTreeMap<(LineId, String), Lane>,
     destinations: BTreeMap<usize, String>,
     broken: BTreeSet<LineId>,
@@ -274,7 +282,8 @@ impl<'a> Model<'a> {
 
     /// The broker answers the oldest of a lane, or the line ends.
     fn answer(&mut self) {
-        let lanes: Vec<_> = self.lanes.iter().filter(|(_, lane)| !lane.is_empty()).map(|(at, _)| at.clone()).collect();
+        let lanes: Vec<_> =
+            self.lanes.iter().filter(|(_, lane)| !lane.is_empty()).map(|(at, _)| at.clone()).collect();
         if lanes.is_empty() {
             return;
         }
