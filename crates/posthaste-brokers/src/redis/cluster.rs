@@ -67,7 +67,8 @@ impl Cluster {
 
     /// The session for a stream, waiting for one at most this long; otherwise why there is none.
     pub(super) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
-        let map = self.inside.map(wait).await?;
+        let known = |state: &State| matches!(state, State::Up(_) | State::Closed);
+        let map = self.inside.map(wait, known).await?;
         let slot = slot_of(stream.as_bytes());
         let Some(address) = map.owner(slot) else {
             self.inside.doubt.notify_one();
@@ -82,12 +83,12 @@ impl Cluster {
         found
     }
 
-    /// The sessions with all servers, or why there is none with one of them.
+    /// The sessions with all servers, or why there is none, as soon as each was tried once.
     pub(super) async fn sessions(
         &self,
         wait: Duration,
     ) -> Result<Vec<Result<Arc<Session>, Failure>>, Failure> {
-        let map = self.inside.map(wait).await?;
+        let map = self.inside.map(wait, |state| !matches!(state, State::New)).await?;
         let links: Vec<_> = map.nodes.iter().map(|address| self.inside.link(address)).collect();
         Ok(futures_util::future::join_all(links.iter().map(|link| link.session_if_any(wait))).await)
     }
@@ -121,10 +122,10 @@ impl Cluster {
 }
 
 impl Inside {
-    async fn map(&self, wait: Duration) -> Result<Arc<Map>, Failure> {
+    async fn map(&self, wait: Duration, known: impl FnMut(&State) -> bool) -> Result<Arc<Map>, Failure> {
         let mut state = self.state.subscribe();
         // Too late: then the state says why.
-        let _ = timeout(wait, state.wait_for(|state| matches!(state, State::Up(_) | State::Closed))).await;
+        let _ = timeout(wait, state.wait_for(known)).await;
         match &*state.borrow() {
             State::New => {
                 Err(Failure::of_sink("redis.unreachable", "no node of the cluster has answered yet"))
