@@ -246,9 +246,8 @@ impl Table {
     pub(super) fn fill(&mut self, out: &mut Vec<u8>) {
         self.ask_next();
         while self.blocked.is_none() && self.out.len() < OUT_BYTES {
-            if let Some((call, parcel)) = self.queue.pop_front() {
-                self.encode(self.ordinary_channel(&parcel.exchange), call, parcel);
-            } else if self.on_trial.is_none()
+            // Trials first: behind a queue that is always full they would never come.
+            if self.on_trial.is_none()
                 && let Some((call, parcel)) = self.trials.pop_front()
             {
                 let (exchange, bytes) = (parcel.exchange.clone(), parcel.payload.len());
@@ -256,12 +255,18 @@ impl Table {
                 let tag = self.encode(channel, call, parcel);
                 self.on_trial = Some(Trial { channel, tag, exchange, bytes });
                 wire::qos(&mut self.out, channel);
+            } else if let Some((call, parcel)) = self.queue.pop_front() {
+                self.encode(self.ordinary_channel(&parcel.exchange), call, parcel);
             } else {
                 break;
             }
         }
         self.encoded += self.out.len() as u64;
         std::mem::swap(&mut self.out, out);
+        // One large message is no reason to keep its size for ever.
+        if self.out.capacity() > 4 * OUT_BYTES {
+            self.out = Vec::new();
+        }
     }
 
     fn ordinary_channel(&self, exchange: &str) -> u16 {

@@ -90,3 +90,32 @@ fn a_table_with_every_kind_of_value_is_read_over() {
     let found = server(&mut Bytes::from(bytes)).expect("well-formed");
     assert_eq!(found.version, "3.10.8");
 }
+
+/// Whatever a server sends: an answer, a refusal, or a wait for more; never a panic.
+#[test]
+fn garbage_is_no_panic() {
+    let mut whole = Vec::new();
+    let properties = Properties { message_id: "id", ..Properties::default() };
+    let encoded = properties.encode(|out| put_field(out, "key", "value"));
+    publish(&mut whole, 7, ("ex", "rk"), &encoded, b"body", 4_096);
+    start_ok(&mut whole, "name", "PLAIN", b"secret");
+    // A random walk with a fixed seed.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..20_000 {
+        let mut bytes = BytesMut::from(whole.as_slice());
+        for _ in 0..=random(6) {
+            let at = random(bytes.len());
+            bytes[at] = random(256) as u8;
+        }
+        bytes.truncate(random(whole.len()) + 1);
+        while let Ok(Some(_)) = next_frame(&mut bytes, 4_096) {}
+        // The inside of a frame, without the lengths around it that would be refused first.
+        let from = random(whole.len());
+        let _ = method(&mut Bytes::copy_from_slice(&whole[from..]));
+        let _ = content_header(&mut Bytes::copy_from_slice(&whole[from..]));
+    }
+}
