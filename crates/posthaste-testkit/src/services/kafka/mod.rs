@@ -11,6 +11,10 @@
 //! A broker tells its clients where to connect to, so a fault proxy in front of it has to be known to it before it
 //! starts: [`Security::Proxied`] makes one for each node.
 //!
+//! What it costs (2 cores): a node takes 1.5 s of CPU to start and 170 MB, the console 0.8 s and 135 MB; one node is
+//! there after 2 s on a quiet machine, three after 5 s, three times as late under load. Without the class archive of
+//! `scripts/services` a node takes 2.3 s and 210 MB. After `kill9` a node waits for the end of its old session, 3 s.
+//!
 //! The alternatives: Kafka's shell scripts start a JVM for each question (1 s, where the console needs some
 //! milliseconds); librdkafka's mock cluster knows no ACL, no SASL and no disk.
 
