@@ -213,4 +213,10 @@ pub trait Sink: Send + Sync + 'static {
     async fn examine(&self, _destinations: &[String]) -> Vec<Finding> {
         Vec::new()
     }
+
+    /// How long the broker remembers the ids of what was sent to a destination, where it drops duplicates and
+    /// can be asked. What is retried later than that may be stored twice (F39).
+    async fn dedup_window(&self, _destination: &str) -> Option<Duration> {
+        None
+    }
 }

@@ -17,8 +17,6 @@ use std::time::Duration;
 /// Time for a first try at every server; a diagnosis is not in a hurry.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// JetStream's own default. A shorter window forgets ids before an ordinary retry comes.
-const DUPLICATE_WINDOW_MIN: Duration = Duration::from_secs(120);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
 
@@ -31,7 +29,6 @@ pub const CHECKS: &[&str] = &[
     "payload",
     "destination",
     "durability",
-    "dedup",
     "acknowledgement",
     "retention",
 ];
@@ -134,10 +131,16 @@ async fn streams(session: &Session, destinations: &[String]) -> Vec<Finding> {
     }
     for config in found.into_values() {
         findings.push(durability(&config));
-        findings.push(dedup(&config));
         findings.extend(peculiar(&config));
     }
     findings
+}
+
+/// How long the stream behind a subject remembers ids.
+pub(super) async fn dedup_window(link: &Link, subject: &str) -> Option<Duration> {
+    let session = link.session_if_any(CONNECT_WAIT).await.ok()?;
+    let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(session.client().clone());
+    stream_of(&context, subject).await.ok().map(|config| config.duplicate_window)
 }
 
 async fn stream_of(context: &Context, subject: &str) -> Result<Config, Finding> {
@@ -184,19 +187,6 @@ fn durability(config: &Config) -> Finding {
             "stream {name:?} is on files with {replicas} replicas; each syncs by its own sync_interval, so only a power cut of most of them at once can take delivered events"
         ),
     )
-}
-
-fn dedup(config: &Config) -> Finding {
-    let window = config.duplicate_window;
-    let text = format!("stream {:?} has a duplicate_window of {} s", config.name, window.as_secs());
-    if window < DUPLICATE_WINDOW_MIN {
-        let more = format!(
-            "{text}: an event that is retried later than that may be stored twice; 120 s or more is usual"
-        );
-        return finding("dedup", Level::Warn, more);
-    }
-    let more = format!("{text}; events that are retried after a longer outage may be stored twice");
-    finding("dedup", Level::Ok, more)
 }
 
 /// Streams that do not do what a stream for events should.

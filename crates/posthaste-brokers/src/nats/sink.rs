@@ -89,6 +89,10 @@ impl Sink for NatsSink {
     async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
         examine::examine(&self.config, &self.link, destinations).await
     }
+
+    async fn dedup_window(&self, destination: &str) -> Option<Duration> {
+        examine::dedup_window(&self.link, destination).await
+    }
 }
 
 #[derive(Clone, PartialEq)]

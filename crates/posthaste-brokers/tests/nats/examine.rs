@@ -28,8 +28,9 @@ async fn a_healthy_server_and_its_stream() {
     assert_found(&findings, "destination", Level::Ok, "\"orders.placed\" goes to stream \"S\"");
     assert_found(&findings, "destination", Level::Ok, "\"orders.paid\" goes to stream \"S\"");
     // One stream, one remark, though it is two destinations'.
-    assert_eq!(of(&findings, "dedup").len(), 1);
-    assert_found(&findings, "dedup", Level::Ok, "duplicate_window of 120 s");
+    assert_eq!(of(&findings, "durability").len(), 1);
+    assert_eq!(sink.dedup_window("orders.paid").await, Some(Duration::from_secs(120)));
+    assert_eq!(sink.dedup_window("nowhere").await, None);
     assert_found(&findings, "durability", Level::Warn, "one replica");
     assert_found(&findings, "durability", Level::Warn, "sync_interval");
     assert!(bed.stored("S").await.is_empty(), "an examination publishes nothing");
@@ -51,7 +52,7 @@ async fn what_is_missing_or_weak_is_named() {
     let destinations = ["mem", "short", "mute", "loose", "nowhere", "bad subject"].map(str::to_owned);
     let findings = sink.examine(&destinations).await;
     assert_found(&findings, "durability", Level::Warn, "\"MEM\" is in memory");
-    assert_found(&findings, "dedup", Level::Warn, "duplicate_window of 10 s");
+    assert_eq!(sink.dedup_window("short").await, Some(Duration::from_secs(10)));
     assert_found(&findings, "acknowledgement", Level::Fail, "\"MUTE\" never acknowledges");
     assert_found(&findings, "retention", Level::Warn, "\"LOOSE\"");
     assert_found(&findings, "destination", Level::Fail, "no stream takes the subject \"nowhere\"");

@@ -32,7 +32,7 @@ something fails. Nothing is changed and nothing is published.";
 
 /// Checks of this program itself, beside those of stores and sinks.
 const OWN_CHECKS: [(&str, &[&str]); 3] =
-    [("configuration", &["config"]), ("outbox", &["connect", "lanes"]), ("sink", &["answer"])];
+    [("configuration", &["config"]), ("outbox", &["connect", "lanes"]), ("sink", &["answer", "dedup"])];
 
 /// Check databases, privileges, clocks, poolers and brokers
 #[derive(Debug, Args)]
@@ -79,7 +79,13 @@ pub(crate) async fn run(context: &Context, args: DoctorArgs) -> anyhow::Result<E
     for setting in &config.sinks {
         if let Some(sink) = sinks.share(&setting.name) {
             let known = destinations(outboxes.iter().copied(), &setting.name);
-            remarks.extend(examine_sink(setting, &sink, &known).await);
+            let found = examine_sink(setting, &sink, &known).await;
+            let answers = found.iter().all(|remark| remark.finding.level != Level::Fail);
+            remarks.extend(found);
+            if answers {
+                let horizon = horizon(&outboxes, &setting.name);
+                remarks.extend(compare_windows(setting, &sink, &known, horizon).await);
+            }
         }
     }
     sinks.close().await;
@@ -171,6 +177,45 @@ async fn examine_sink(setting: &SinkSetting, sink: &Arc<dyn Sink>, destinations:
         }
     }
     findings.into_iter().map(|finding| Remark { of: of.clone(), finding }).collect()
+}
+
+/// The longest time over which the routes of a sink retry an event.
+fn horizon(outboxes: &[&Outbox], sink: &str) -> Duration {
+    let routes = outboxes.iter().flat_map(|outbox| outbox.routes.routes());
+    let feeds = routes.filter(|route| route.sinks.iter().any(|name| name == sink));
+    feeds.map(|route| route.retry.horizon()).max().unwrap_or_default()
+}
+
+/// A broker that drops duplicates forgets ids after a time; what is retried later is stored twice (F39).
+async fn compare_windows(
+    setting: &SinkSetting,
+    sink: &Arc<dyn Sink>,
+    destinations: &[String],
+    horizon: Duration,
+) -> Option<Remark> {
+    let mut shortest: Option<(Duration, &String)> = None;
+    for destination in destinations {
+        let window = tokio::time::timeout(PATIENCE, sink.dedup_window(destination)).await.ok().flatten();
+        if let Some(window) = window.filter(|window| shortest.is_none_or(|(least, _)| *window < least)) {
+            shortest = Some((window, destination));
+        }
+    }
+    let (window, destination) = shortest?;
+    let text = format!(
+        "{destination:?} drops duplicates for {} s, and events are retried over {} s",
+        window.as_secs(),
+        horizon.as_secs()
+    );
+    let of = format!("sink {}", setting.name);
+    if window >= horizon {
+        return Some(remark(of, "dedup", Level::Ok, text));
+    }
+    let more = format!(
+        "{text}: one that is retried after that may be stored twice. Make the window longer (NATS: \
+         --dupe-window {}s), retry less (`retry` of the route), or let the consumer's inbox refuse the second one",
+        horizon.as_secs().next_multiple_of(60)
+    );
+    Some(remark(of, "dedup", Level::Warn, more))
 }
 
 fn draw(remarks: &[Remark]) -> String {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use posthaste::sink::{Capabilities, Finding, Message, Sink, Verdict, Vetted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Sinks by name.
 pub(crate) struct Sinks(BTreeMap<Arc<str>, Arc<dyn Sink>>);
@@ -55,5 +56,9 @@ impl Sink for Share {
 
     async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
         self.0.examine(destinations).await
+    }
+
+    async fn dedup_window(&self, destination: &str) -> Option<Duration> {
+        self.0.dedup_window(destination).await
     }
 }

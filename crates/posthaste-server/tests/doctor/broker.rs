@@ -83,7 +83,9 @@ fn make_stream(nats: SocketAddr, config: &serde_json::Value) {
 }
 
 fn stream(name: &str) -> serde_json::Value {
-    serde_json::json!({ "name": name, "subjects": [format!("{name}.x")], "storage": "file", "num_replicas": 1 })
+    serde_json::json!({ "name": name, "subjects": [format!("{name}.x")], "storage": "file", "num_replicas": 1,
+        // Longer than the default route retries.
+        "duplicate_window": 900_000_000_000_i64 })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,7 +95,7 @@ async fn what_is_wrong_with_a_stream_is_named() {
     make_stream(nats.addr(), &stream("good"));
     let before = ask(&config(&outbox, nats.addr(), three_replicas, "good.x", ""));
     let streams = [
-        ("dedup", "warn", "duplicate_window", serde_json::json!(1_000_000_000_i64)),
+        ("dedup", "warn", "duplicate_window", serde_json::json!(120_000_000_000_i64)),
         ("retention", "warn", "retention", "interest".into()),
         ("durability", "warn", "storage", "memory".into()),
         ("acknowledgement", "fail", "no_ack", true.into()),

@@ -71,4 +71,8 @@ impl Sink for FaultySink {
     async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
         self.inner.examine(destinations).await
     }
+
+    async fn dedup_window(&self, destination: &str) -> Option<std::time::Duration> {
+        self.inner.dedup_window(destination).await
+    }
 }

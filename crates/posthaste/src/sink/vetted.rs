@@ -135,6 +135,10 @@ impl Sink for Vetted {
     async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
         self.sink.examine(destinations).await
     }
+
+    async fn dedup_window(&self, destination: &str) -> Option<Duration> {
+        self.sink.dedup_window(destination).await
+    }
 }
 
 #[cfg(test)]
