@@ -143,9 +143,11 @@ async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
 #[tokio::test]
 async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
     let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
+    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
+    let sink = build(RedisConfig { delivery_timeout_ms: 2_000, ..RedisConfig::new(&url) }).await;
+    until_delivered(&sink, "s", DEADLINE).await;
     proxy.half_open().await;
-    assert_outage(&sink, Duration::from_millis(8_500)).await;
+    assert_outage(&sink, Duration::from_millis(2_500)).await;
     proxy.pass().await;
     until_delivered(&sink, "s", BACK_WITHIN).await;
 }
@@ -169,10 +171,10 @@ async fn a_refused_connection_is_noticed_at_once() {
 #[tokio::test]
 async fn a_server_that_stops_and_goes_on_is_used_again() {
     let bed = require_service!(Bed::open().await);
-    let sink = bed.sink().await;
+    let sink = build(RedisConfig { delivery_timeout_ms: 2_000, ..bed.config() }).await;
     until_delivered(&sink, "s", DEADLINE).await;
     bed.server.pause();
-    assert_outage(&sink, Duration::from_millis(8_500)).await;
+    assert_outage(&sink, Duration::from_millis(2_500)).await;
     bed.server.resume();
     until_delivered(&sink, "s", BACK_WITHIN).await;
 }
