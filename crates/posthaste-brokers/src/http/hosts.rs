@@ -5,11 +5,14 @@
 //! would only make their neighbours in the call wait, and the relay knows better when to ask again. So do
 //! those for a destination that has just said "not now": a receiver that asks for a minute must not get the
 //! other two thousand events of the call first.
+//!
+//! A host that failed is on trial until it answers again: one request at a time. Otherwise a few dead hosts
+//! with many destinations would hold most of the sink's room, one timeout after another.
 
 use posthaste::sink::Failure;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Destinations of a host whose trouble is remembered. More of them are asked themselves.
@@ -28,8 +31,17 @@ pub(super) struct Hosts {
 /// One of them: scheme, name and port.
 #[derive(Debug)]
 pub(super) struct Host {
-    pub(super) slots: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
+    /// One permit: who has it may try a host that has failed.
+    trial: Arc<Semaphore>,
     trouble: Mutex<Trouble>,
+}
+
+/// A slot of a host, and room among all requests. Dropping it gives them back.
+pub(super) struct Room {
+    _trial: Option<OwnedSemaphorePermit>,
+    _slot: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
 }
 
 /// What went wrong last, and when.
@@ -63,13 +75,36 @@ impl Hosts {
             // What a call holds is bounded by what the relay has in hand.
             table.retain(|_, host| Arc::strong_count(host) > 1);
         }
-        let host = Arc::new(Host { slots: Arc::new(Semaphore::new(self.slots)), trouble: Mutex::default() });
+        let host = Arc::new(Host {
+            slots: Arc::new(Semaphore::new(self.slots)),
+            trial: Arc::new(Semaphore::new(1)),
+            trouble: Mutex::default(),
+        });
         table.insert(origin.to_owned(), Arc::clone(&host));
         host
     }
 }
 
 impl Host {
+    /// Room for a request, if there is some now.
+    pub(super) fn try_room(&self, window: &Arc<Semaphore>) -> Option<Room> {
+        let take = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
+        let trial = if self.is_on_trial() { Some(take(&self.trial)?) } else { None };
+        Some(Room { _trial: trial, _slot: take(&self.slots)?, _place: take(window)? })
+    }
+
+    /// Waits for room. `None` is never seen: nobody closes what it waits for.
+    pub(super) async fn room(&self, window: Arc<Semaphore>) -> Option<Room> {
+        let take = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
+        let trial = if self.is_on_trial() { Some(take(&self.trial).await.ok()?) } else { None };
+        let slot = take(&self.slots).await.ok()?;
+        Some(Room { _trial: trial, _slot: slot, _place: take(&window).await.ok()? })
+    }
+
+    fn is_on_trial(&self) -> bool {
+        self.trouble().everywhere.is_some()
+    }
+
     /// It does not work, for anybody or for this destination.
     pub(super) fn failed(&self, reach: Reach, destination: &str, failure: &Failure) {
         let (mut trouble, entry) = (self.trouble(), (Instant::now(), failure.clone()));
@@ -127,6 +162,21 @@ mod tests {
         assert_eq!(host.failed_since(Instant::now(), "x"), None, "that was before this call");
         host.answered("z");
         assert_eq!(host.failed_since(before, "x"), None);
+    }
+
+    #[tokio::test]
+    async fn a_host_that_failed_is_tried_by_one_at_a_time() {
+        let (host, window) = (Hosts::new(3).host("https://a"), Arc::new(Semaphore::new(3)));
+        let all: Vec<_> = (0..4).map(|_| host.try_room(&window)).collect();
+        assert_eq!(all.iter().flatten().count(), 3);
+        drop(all);
+        host.failed(Reach::Everywhere, "x", &failure());
+        let (one, two) = (host.try_room(&window), host.try_room(&window));
+        assert!(one.is_some() && two.is_none());
+        host.answered("x");
+        assert!(host.try_room(&window).is_some() && host.room(Arc::clone(&window)).await.is_some());
+        drop(one);
+        assert_eq!((window.available_permits(), host.slots.available_permits()), (3, 3));
     }
 
     #[tokio::test]

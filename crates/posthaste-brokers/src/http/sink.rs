@@ -12,7 +12,7 @@
 use super::config::{HttpConfig, Words};
 use super::deliver::{self, BODY_WAIT, Outcome};
 use super::guard::{Guard, Lookup, System};
-use super::hosts::{Host, Hosts};
+use super::hosts::{Host, Hosts, Room};
 use super::kit::{Keeper, Kit};
 use super::verdict::{self, Silence, Statuses};
 use super::{address, examine};
@@ -28,7 +28,7 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
 /// The last part of the delivery timeout, for reading the body of an answer that came late.
@@ -98,12 +98,6 @@ impl Sink for HttpSink {
     async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
         examine::examine(self, destinations).await
     }
-}
-
-/// A slot of a host, and room among all requests.
-struct Room {
-    _slot: OwnedSemaphorePermit,
-    _place: OwnedSemaphorePermit,
 }
 
 /// A request that came back.
@@ -221,15 +215,13 @@ impl<'a> Flight<'a> {
     /// Sends as much of a queue as there is room for, and asks for more.
     fn advance(&mut self, number: usize) {
         while !self.queues[number].waiting.is_empty() && !self.queues[number].asking {
-            let host = &self.queues[number].host;
-            let (slots, window) = (Arc::clone(&host.slots), Arc::clone(&self.sink.window));
-            let slot = Arc::clone(&slots).try_acquire_owned().ok();
-            let place = slot.as_ref().and_then(|_| Arc::clone(&window).try_acquire_owned().ok());
-            match (slot, place) {
-                (Some(_slot), Some(_place)) => self.send(number, Room { _slot, _place }),
-                (slot, _) => {
+            let (host, window) = (Arc::clone(&self.queues[number].host), &self.sink.window);
+            match host.try_room(window) {
+                Some(room) => self.send(number, room),
+                None => {
                     self.queues[number].asking = true;
-                    self.rooms.push(Box::pin(async move { (number, ask(slot, slots, window).await) }));
+                    let window = Arc::clone(window);
+                    self.rooms.push(Box::pin(async move { (number, host.room(window).await) }));
                 }
             }
         }
@@ -320,20 +312,6 @@ impl<'a> Flight<'a> {
         let verdicts = std::mem::take(&mut self.verdicts);
         verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::Held)).collect()
     }
-}
-
-/// Waits for a slot of the host, and then for room among all. `None` is never seen: nobody closes them.
-async fn ask(
-    slot: Option<OwnedSemaphorePermit>,
-    slots: Arc<Semaphore>,
-    window: Arc<Semaphore>,
-) -> Option<Room> {
-    let slot = match slot {
-        Some(slot) => slot,
-        None => slots.acquire_owned().await.ok()?,
-    };
-    let place = window.acquire_owned().await.ok()?;
-    Some(Room { _slot: slot, _place: place })
 }
 
 #[cfg(test)]

@@ -50,6 +50,25 @@ async fn f30_a_mute_host_costs_the_others_one_timeout() {
     assert_eq!(mute.requests().len(), 4);
 }
 
+/// Once it has failed, one request at a time finds out whether it is back.
+#[tokio::test]
+async fn f30_a_host_that_has_failed_is_on_trial() {
+    let mute = receiver().await;
+    let sink = build(HttpConfig { delivery_timeout_ms: 500, ..near(&mute) }).await;
+    mute.always("/x", Answer::in_manner(Manner::Silent));
+    let messages = || (0..50).map(|_| loose("x")).collect::<Vec<_>>();
+    sink.publish(&[loose("x")]).await;
+    let (one, two) = (messages(), messages());
+    let (one, two) = tokio::join!(sink.publish(&one), sink.publish(&two));
+    let verdicts = [one, two].concat();
+    assert!(verdicts.iter().all(|verdict| seen(verdict).1.scope == Scope::Destination), "{verdicts:?}");
+    assert_eq!(verdicts.iter().filter(|verdict| seen(verdict).0 == "unknown").count(), 1, "{verdicts:?}");
+    assert_eq!(mute.requests().len(), 2);
+    mute.always("/x", Answer::status(200).after(Duration::from_millis(5)));
+    assert_delivered(&sink.publish(&messages()).await);
+    assert!(mute.most_at_once() > 1, "and then it has all its slots again");
+}
+
 /// A connection that is never made, in calls that overlap: the first failure ends the wait of all of them.
 #[tokio::test]
 async fn f30_calls_learn_from_each_other() {

@@ -30,7 +30,15 @@ pub(super) async fn serve(
     stream.set_nodelay(true)?;
     let mut client = Client { number, certificate: None };
     let Some(tls) = tls else { return http1(stream, &client, &desk).await };
-    let stream = tls.accept(stream).await?;
+    let stream = match tls.accept(stream).into_fallible().await {
+        Ok(stream) => stream,
+        // Closed with something unread, the connection would be reset, and the alert lost on its way.
+        Err((error, mut stream)) => {
+            stream.shutdown().await?;
+            until_closed(&mut stream).await?;
+            return Err(error);
+        }
+    };
     let session = stream.get_ref().1;
     let shown = session.peer_certificates().and_then(<[_]>::first);
     client.certificate = shown.map(|certificate| Bytes::copy_from_slice(certificate));
