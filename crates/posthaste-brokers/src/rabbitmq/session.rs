@@ -102,10 +102,13 @@ fn ring(bells: Bells) {
 
 /// Reads and writes until the connection ends; the answer is why it did.
 pub(super) async fn serve(session: &Session, transport: &mut Transport) -> Failure {
-    match exchange_frames(session, transport).await {
-        Ok(failure) => failure,
-        Err(error) => verdict::lost(&error),
-    }
+    let error = match exchange_frames(session, transport).await {
+        Ok(failure) => return failure,
+        Err(error) => error,
+    };
+    // What came before the end still counts: confirmations, and why the broker hung up.
+    let _ = transport.read();
+    hear(session, transport).ok().flatten().unwrap_or_else(|| verdict::lost(&error))
 }
 
 async fn exchange_frames(session: &Session, transport: &mut Transport) -> io::Result<Failure> {
