@@ -54,7 +54,7 @@ pub(super) async fn open(
 ) -> Result<Wire, Failure> {
     let dialled = async {
         let mut wire = connect(config, address).await?;
-        log_in(&mut wire.connection, address, &login, &config.identity(), name, wanted).await?;
+        log_in(&mut wire.connection, address, &login, name, wanted).await?;
         Ok(wire)
     };
     timeout(DIAL_TIMEOUT, dialled).await.unwrap_or_else(|_| Err(unreachable(address, "no answer in time")))
@@ -118,7 +118,6 @@ async fn log_in(
     connection: &mut MultiplexedConnection,
     address: &Address,
     login: &Login,
-    identity: &str,
     name: &str,
     wanted: Wanted,
 ) -> Result<(), Failure> {
@@ -137,7 +136,7 @@ async fn log_in(
     let sent = connection.send_packed_commands(&commands, 0, commands.len()).await;
     let replies = sent.map_err(|error| lost(address, &error))?;
     for (step, reply) in steps.iter().zip(&replies) {
-        step.check(reply, address, identity, login, wanted)?;
+        step.check(reply, address, login, wanted)?;
     }
     Ok(())
 }
@@ -153,14 +152,7 @@ enum Step {
 }
 
 impl Step {
-    fn check(
-        self,
-        reply: &Value,
-        address: &Address,
-        identity: &str,
-        login: &Login,
-        wanted: Wanted,
-    ) -> Result<(), Failure> {
+    fn check(self, reply: &Value, address: &Address, login: &Login, wanted: Wanted) -> Result<(), Failure> {
         if let (Self::Role, Value::Array(role), Wanted::Master) = (self, reply, wanted)
             && matches!(role.first(), Some(Value::BulkString(role)) if role == b"slave")
         {
@@ -171,7 +163,7 @@ impl Step {
         let Refusal { code, words } = Refusal::of(error);
         let fail = |name, text| Err(Failure::of_sink(name, format!("{address} {text}: {code} {words}")));
         match (self, code) {
-            (Self::Auth, _) | (_, "NOAUTH") => fail("redis.auth", format!("refuses {identity}")),
+            (Self::Auth, _) | (_, "NOAUTH") => fail("redis.auth", format!("refuses {}", login.identity)),
             (_, "LOADING") => fail("redis.loading", "is starting".to_owned()),
             (_, "DENIED") => fail("redis.denied", "lets nobody in from here".to_owned()),
             (Self::Select, _) => fail("redis.denied", format!("refuses database {}", login.database)),

@@ -214,6 +214,8 @@ struct Login {
     user: Option<String>,
     password: Option<Secret>,
     database: u32,
+    /// In words that hold no secret.
+    identity: String,
 }
 
 impl RedisConfig {
@@ -325,24 +327,20 @@ impl RedisConfig {
     /// Read anew at each connection.
     fn login(&self, database: u32) -> Result<Login, BuildError> {
         let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
-        Ok(Login { user: self.user.clone(), password, database })
+        Ok(Login { user: self.user.clone(), password, database, identity: self.identity() })
     }
 
     fn sentinel_login(&self) -> Result<Login, BuildError> {
         let (text, file) = (self.sentinel_password.as_ref(), self.sentinel_password_file.as_ref());
         let password = Secret::read(text, file, "sentinel_password_file")?;
-        Ok(Login { user: self.sentinel_user.clone(), password, database: 0 })
+        let identity = identity(self.sentinel_user.as_deref(), text.is_some(), file, None);
+        Ok(Login { user: self.sentinel_user.clone(), password, database: 0, identity })
     }
 
     /// As whom we log in, in words that hold no secret.
     fn identity(&self) -> String {
-        let user = self.user.as_deref().unwrap_or("default");
-        match (&self.password_file, self.password.is_some(), &self.cert_file) {
-            (Some(path), ..) => format!("user {user:?} with the password in {}", path.display()),
-            (None, true, _) => format!("user {user:?}"),
-            (None, false, Some(path)) => format!("user \"default\" with the certificate {}", path.display()),
-            (None, false, None) => "user \"default\" without a password".to_owned(),
-        }
+        let (user, file) = (self.user.as_deref(), self.password_file.as_ref());
+        identity(user, self.password.is_some(), file, self.cert_file.as_ref())
     }
 
     /// Whether a secret goes over the wire as it is.
@@ -366,5 +364,20 @@ impl RedisConfig {
 
     fn delivery_timeout(&self) -> Duration {
         Duration::from_millis(self.delivery_timeout_ms)
+    }
+}
+
+fn identity(
+    user: Option<&str>,
+    password: bool,
+    file: Option<&PathBuf>,
+    certificate: Option<&PathBuf>,
+) -> String {
+    let user = user.unwrap_or("default");
+    match (file, password, certificate) {
+        (Some(path), ..) => format!("user {user:?} with the password in {}", path.display()),
+        (None, true, _) => format!("user {user:?}"),
+        (None, false, Some(path)) => format!("user {user:?} with the certificate {}", path.display()),
+        (None, false, None) => format!("user {user:?} without a password"),
     }
 }

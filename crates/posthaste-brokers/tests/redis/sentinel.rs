@@ -55,3 +55,23 @@ async fn who_is_no_sentinel_or_does_not_know_the_master_is_named() {
     let sink = build(RedisConfig { url: posthaste_brokers::Urls::new(&urls), ..config(&sentinel) }).await;
     until_delivered(&sink, "s", DEADLINE).await;
 }
+
+/// Sentinels have users and passwords of their own.
+#[tokio::test]
+async fn a_sentinel_may_ask_who_we_are() {
+    let options = RedisOptions::default().setting("requirepass servers-pw");
+    let server = require_service!(Redis::start(&options).await);
+    let settings = "requirepass sentinels-pw\nsentinel auth-pass main servers-pw";
+    let sentinel = RedisSentinel::start_with("main", server.addr(), settings).await.expect("a sentinel");
+    let secret = |text: &str| Some(posthaste_brokers::Secret::new(text));
+    let at_server = RedisConfig { password: secret("servers-pw"), ..config(&sentinel) };
+    let right = RedisConfig { sentinel_password: secret("sentinels-pw"), ..at_server.clone() };
+    assert_eq!(publish_one(&build(right).await, loose("s")).await, Verdict::Delivered);
+    let wrong = RedisConfig { sentinel_password: secret("servers-pw"), ..at_server.clone() };
+    for config in [wrong, at_server] {
+        let verdict = publish_one(&build(config).await, loose("s")).await;
+        assert_seen(&verdict, "retry", "redis.auth", Scope::Sink);
+        let words = seen(&verdict).3;
+        assert!(words.contains(&sentinel.url()) && !words.contains("-pw"), "{words}");
+    }
+}

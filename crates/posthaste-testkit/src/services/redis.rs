@@ -265,6 +265,15 @@ impl RedisSentinel {
     ///
     /// `Missing` if Redis is not installed, otherwise `Failed` with the end of the sentinel's log.
     pub async fn start(name: &str, master: SocketAddr) -> Result<Self, ServiceError> {
+        Self::start_with(name, master, "").await
+    }
+
+    /// The same, with these lines of configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_with(name: &str, master: SocketAddr, settings: &str) -> Result<Self, ServiceError> {
         let binary =
             locate(SERVICE, &["/usr/bin/redis-server".into(), "/usr/local/bin/redis-server".into()])?;
         let failed = |error: std::io::Error| ServiceError::failed("redis sentinel", error);
@@ -273,7 +282,7 @@ impl RedisSentinel {
         let (ip, number) = (master.ip(), master.port());
         let configuration = format!(
             "port {}\nbind 127.0.0.1\ndir {:?}\nsentinel monitor {name} {ip} {number} 1\nsentinel down-after-milliseconds \
-             {name} 500\nsentinel failover-timeout {name} 3000\n",
+             {name} 500\nsentinel failover-timeout {name} 3000\n{settings}\n",
             port.number(),
             dir.path(),
         );
