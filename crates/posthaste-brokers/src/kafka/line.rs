@@ -169,6 +169,12 @@ impl Line {
         self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::QueueFull) => Err(Refusal::Full),
+            // It ended, and the reader has not heard of it yet.
+            Some(RDKafkaErrorCode::Fatal) => {
+                self.ears().fatal.store(true, Ordering::Release);
+                let fault = self.broken().filter(|_| self.trial);
+                Err(Refusal::Fault(fault.unwrap_or(Fault(RDKafkaErrorCode::Fatal))))
+            }
             Some(code) => Err(Refusal::Fault(Fault(code))),
             None => Err(Refusal::Fault(Fault(RDKafkaErrorCode::InvalidArgument))),
         }

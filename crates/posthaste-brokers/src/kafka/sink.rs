@@ -300,8 +300,10 @@ impl<'a> Flight<'a> {
     fn try_send(&mut self, index: u32, line: LineId) -> Result<LineId, Refused> {
         verdict::check_topic(&self.messages[index as usize].destination).map_err(Refused::Verdict)?;
         match self.hand_over(index, line) {
-            // The line is gone, and another one has taken its place.
+            // The line is gone, and another one takes its place: at the latest when it is asked for.
             Err(Refusal::Fault(fault)) if fault.is_nobodys() => {
+                self.line = None;
+                let _ = self.sink.fleet.line(line);
                 let instead = self.call.reroute(index).ok_or(Refused::Fault(fault))?;
                 Ok(self.hand_over(index, instead).map(|()| instead)?)
             }

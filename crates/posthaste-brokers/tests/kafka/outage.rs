@@ -153,8 +153,9 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
         let (unknown, rest): (Vec<_>, Vec<_>) =
             verdicts.iter().partition(|verdict| **verdict != Verdict::Held);
         assert!(!unknown.is_empty(), "round {round}");
-        // The first round meets a proven topic; then it is on trial, with one message at a time.
-        assert!(round == 0 || unknown.len() == 1, "{unknown:?}");
+        // The first round meets a proven topic; then it is on trial, with one message at a time: a second one may
+        // follow when the first was given up.
+        assert!(round == 0 || unknown.len() <= 2, "{unknown:?}");
         assert!(round == 1 || rest.is_empty(), "{rest:?}");
         for verdict in unknown {
             assert_seen(verdict, "unknown", "kafka.no_leader", Scope::Destination);
