@@ -140,6 +140,18 @@ async fn resume(server: &Rabbitmq, queue: &str) {
     server.eval(&format!("ok = sys:resume({})", queue_pid(queue))).await.expect("resumed");
 }
 
+/// Waits until a message lies before the suspended process of a queue.
+async fn until_unanswered(server: &Rabbitmq, queue: &str) {
+    let length = format!(
+        "{{message_queue_len, N}} = erlang:process_info({}, message_queue_len), N > 0",
+        queue_pid(queue)
+    );
+    let started = std::time::Instant::now();
+    while server.eval(&length).await.expect("an answer") != "{ok, true}" {
+        assert!(started.elapsed() < DEADLINE, "nothing came");
+    }
+}
+
 fn queue_pid(queue: &str) -> String {
     format!(
         "amqqueue:get_pid(element(2, rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<{queue:?}>>))))"

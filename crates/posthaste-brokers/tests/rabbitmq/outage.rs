@@ -107,18 +107,6 @@ async fn f31_f44_a_broker_that_goes_and_comes_loses_nothing_and_keeps_order() {
     assert_all_there_in_order(&bed.take(&queue).await, &delivered);
 }
 
-/// Waits until a message lies before the suspended process of a queue.
-async fn until_unanswered(server: &Rabbitmq, queue: &str) {
-    let length = format!(
-        "{{message_queue_len, N}} = erlang:process_info({}, message_queue_len), N > 0",
-        queue_pid(queue)
-    );
-    let started = Instant::now();
-    while server.eval(&length).await.expect("an answer") != "{ok, true}" {
-        assert!(started.elapsed() < DEADLINE, "nothing came");
-    }
-}
-
 /// An alarm of the broker's: nothing is sent, nothing is lost, and what waits goes on by itself.
 #[tokio::test]
 async fn a_blocked_connection_is_back_pressure() {

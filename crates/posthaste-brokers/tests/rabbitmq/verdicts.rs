@@ -231,6 +231,31 @@ async fn f28_a_connection_lost_after_sending_is_unknown() {
     assert!(!bed.take_ids(&queue).await.contains(&sent[2].id()), "it was not sent");
 }
 
+/// The broker's own words are the operator's first clue.
+#[tokio::test]
+async fn a_connection_that_the_broker_closes_says_why() {
+    let bed = require_service!(Bed::open().await);
+    let server = require_service!(shared().await);
+    let (user, mute) = (unique("shop"), bed.queue().await);
+    server.add_user(&user, "pw", ["", ".*", ""]).await.expect("a user");
+    let password = Some(posthaste_brokers::Secret::new("pw"));
+    let sink = build(RabbitmqConfig { user: Some(user.clone()), password, ..bed.config() }).await;
+    until_delivered(&sink, &mute, DEADLINE).await;
+    suspend(server, &mute).await;
+    let sent = [loose(&mute)];
+    let (verdicts, ()) = tokio::join!(sink.publish(&sent), async {
+        until_unanswered(server, &mute).await;
+        let close =
+            format!("ok = rabbit_networking:close_all_user_connections(<<{user:?}>>, <<\"maintenance\">>)");
+        server.eval(&close).await.expect("closed");
+    });
+    assert_seen(&verdicts[0], "unknown", "rabbitmq.connection_lost", Scope::Sink);
+    let words = seen(&verdicts[0]).3;
+    assert!(words.contains("CONNECTION_FORCED") && words.contains("maintenance"), "{words}");
+    resume(server, &mute).await;
+    until_delivered(&sink, &mute, DEADLINE).await;
+}
+
 /// A queue that hangs: its process is suspended, and everybody else's goes on.
 #[tokio::test]
 async fn f30_no_confirmation_from_a_living_broker_is_the_destinations_fault() {
