@@ -12,6 +12,8 @@ mod admin;
 #[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
 mod append;
 #[cfg(feature = "store")]
+pub mod claim;
+#[cfg(feature = "store")]
 mod config;
 #[cfg(feature = "store")]
 mod connect;

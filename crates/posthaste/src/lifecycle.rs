@@ -75,7 +75,14 @@ pub fn decide(
     // An explicit class makes it the event's own affair, whatever scope the sink saw.
     let scope = if overridden.is_some() { Scope::Event } else { failure.scope };
     match (class, scope) {
-        (ErrorClass::Permanent, _) => Decision::Dead { attempts: attempts + 1, class, failure },
+        (ErrorClass::Permanent, _) => {
+            let attempts = attempts.saturating_add(1);
+            if !policy.outlives_permanent(attempts) {
+                return Decision::Dead { attempts, class, failure };
+            }
+            let delay = policy.delay(attempts, chance);
+            Decision::Defer { reason: Reason::Retry, attempts, delay, class, failure }
+        }
         (_, Scope::Sink) if !active(Mutation::CountOutages) => Decision::Wait(failure),
         (_, Scope::Destination) => {
             // Not counted: the destination's breaker decides when to look again.
@@ -97,6 +104,7 @@ pub fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::retry::Permanent;
 
     fn run(verdict: Verdict, attempts: u32) -> Decision {
         decide(verdict, attempts, &RetryPolicy::default(), &ClassOverrides::new(), 0.0)
@@ -131,6 +139,22 @@ mod tests {
             run(retry(), 14),
             Decision::Dead { attempts: 15, class: ErrorClass::Transient, .. }
         ));
+    }
+
+    #[test]
+    fn a_permanent_failure_counts_like_the_others_where_the_policy_says_so() {
+        let policy = RetryPolicy { permanent: Permanent::Retry, max_attempts: 3, ..RetryPolicy::default() };
+        let rejected = || Verdict::Rejected(Failure::of_event("x.denied", "no"));
+        let decide = |attempts| decide(rejected(), attempts, &policy, &ClassOverrides::new(), 0.0);
+        for attempts in 0..2 {
+            let Decision::Defer { attempts: after, class: ErrorClass::Permanent, delay, .. } =
+                decide(attempts)
+            else {
+                panic!("tried again")
+            };
+            assert_eq!((after, delay), (attempts + 1, policy.base(after)));
+        }
+        assert!(matches!(decide(2), Decision::Dead { attempts: 3, .. }));
     }
 
     #[test]

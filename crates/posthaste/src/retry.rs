@@ -17,6 +17,19 @@ pub enum Curve {
     Linear,
 }
 
+/// What a failure that will not pass means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Permanent {
+    /// The event is dead at once.
+    #[default]
+    Dead,
+    /// It is an attempt like any other. For adopted tables whose owners count every failure, and for brokers where
+    /// somebody may create the missing topic within the hour.
+    Retry,
+}
+
 /// The retry policy of a route.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -33,11 +46,20 @@ pub struct RetryPolicy {
     pub max_ms: u64,
     /// Most jitter, as a part of the base. 0.2 is 20 %.
     pub jitter: f64,
+    /// Whether a failure that will not pass ends an event at once (`dead`), or counts like the others (`retry`).
+    pub permanent: Permanent,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { max_attempts: 15, initial_ms: 50, curve: Curve::Exponential, max_ms: 300_000, jitter: 0.2 }
+        Self {
+            max_attempts: 15,
+            initial_ms: 50,
+            curve: Curve::Exponential,
+            max_ms: 300_000,
+            jitter: 0.2,
+            permanent: Permanent::Dead,
+        }
     }
 }
 
@@ -65,6 +87,12 @@ impl RetryPolicy {
     #[must_use]
     pub fn is_exhausted(&self, attempt: u32) -> bool {
         attempt >= self.max_attempts
+    }
+
+    /// Whether a permanent failure after this many attempts, itself included, is tried again.
+    #[must_use]
+    pub fn outlives_permanent(&self, attempt: u32) -> bool {
+        self.permanent == Permanent::Retry && !self.is_exhausted(attempt)
     }
 
     /// The longest time from the first attempt to the last, without jitter: what a broker's dedup

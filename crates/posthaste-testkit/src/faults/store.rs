@@ -128,6 +128,10 @@ impl Lease for FaultyLease {
         under!(self, Op::Settle, self.inner.settle(settlement))
     }
 
+    fn keeps_in_outages(&self) -> bool {
+        self.inner.keeps_in_outages()
+    }
+
     fn given_up(&self) -> u64 {
         self.inner.given_up()
     }

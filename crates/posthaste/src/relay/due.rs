@@ -8,8 +8,10 @@
 use super::breaker::Passage;
 use super::lane::{Lane, alive};
 use super::window::{Origin, Pending};
-use crate::route::{OnDead, Order, Refused, RouteTable};
-use crate::store::{Death, DueBatch, DueEvent, DueQuery, ErrorClass, StoreError};
+use crate::retry::Permanent;
+use crate::route::{OnDead, Order, Refused, Route, RouteTable};
+use crate::sink::Failure;
+use crate::store::{Death, Deferral, Due, DueBatch, DueEvent, DueQuery, ErrorClass, Reason, StoreError};
 use crate::task::{TaskDied, spawn};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -37,7 +39,11 @@ impl Lane {
             return;
         }
         let query = DueQuery {
-            events: if probe.is_some() { 1 } else { self.settings.due_events_max },
+            events: if probe.is_some() || self.claims_a_probe(now) {
+                1
+            } else {
+                self.settings.due_events_max
+            },
             bytes: self.settings.page_bytes_max / 2,
             closed_destinations: self
                 .destinations
@@ -51,6 +57,11 @@ impl Lane {
         self.probing_destination = probe;
         let lease = Arc::clone(&self.lease);
         self.looking = Some(spawn("due", async move { lease.due(query).await }));
+    }
+
+    /// Whether the next event is to find out if the sink is back, and what would wait behind it cannot wait in hand.
+    fn claims_a_probe(&self, now: Instant) -> bool {
+        self.passage(now) == Passage::Probe && !self.lease.keeps_in_outages()
     }
 
     /// Probes of destinations that have not come back: one event each. It may say too few, when something
@@ -127,29 +138,31 @@ impl Lane {
                 continue;
             }
             match self.prepare(due, &routes) {
-                Some(event) => pending.push(event),
-                None => held.extend(key.filter(|_| self.window.last_burial_holds())),
+                Ok(event) => pending.push(event),
+                Err(holds) => held.extend(key.filter(|_| holds)),
             }
         }
         pending
     }
 
-    /// Encodes a deferred event again, under the routes of now. `None`: it died.
-    fn prepare(&mut self, due: DueEvent, routes: &RouteTable) -> Option<Pending> {
+    /// Encodes a deferred event again, under the routes of now. An error: it died, or cannot be published as it is;
+    /// and whether it holds back its key.
+    fn prepare(&mut self, due: DueEvent, routes: &RouteTable) -> Result<Pending, bool> {
         let DueEvent { stored, attempts, .. } = due;
         let seq = stored.seq;
         let Some(route) = routes.find(&self.lease.id().sink, &stored.event.topic) else {
             self.window.bury_deferred(seq, self.unroutable(attempts));
-            return None;
+            return Err(false);
         };
         if let Some(death) = self.killer(&stored, route) {
+            let holds = death.holds;
             self.window.bury_deferred(seq, death);
-            return None;
+            return Err(holds);
         }
         match route.encode(stored, &self.context.service, &self.context.limits) {
             Ok(message) => {
                 self.due_index += 1;
-                Some(Pending {
+                Ok(Pending {
                     origin: Origin::Deferred,
                     index: self.due_index,
                     attempts,
@@ -159,19 +172,48 @@ impl Lane {
             }
             Err(refusal) => {
                 let Refused { failure, .. } = *refusal;
+                if let Some(deferral) = self.refused_again(route, attempts, &failure) {
+                    let holds = deferral.holds;
+                    self.window.defer_unsent(seq, deferral);
+                    return Err(holds);
+                }
                 self.metrics.dead.increment(1);
+                let counted = route.retry.permanent == Permanent::Retry;
                 let death = Death {
-                    attempts,
+                    attempts: attempts.saturating_add(u32::from(counted)),
                     class: ErrorClass::Permanent,
                     code: failure.code.into_owned(),
                     error: failure.message,
                     route: Arc::clone(&route.name),
                     holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
                 };
+                let holds = death.holds;
                 self.window.bury_deferred(seq, death);
-                None
+                Err(holds)
             }
         }
+    }
+
+    /// An event that cannot be published as it is, where its route counts that as an attempt like any other.
+    pub(super) fn refused_again(
+        &self,
+        route: &Arc<Route>,
+        attempts: u32,
+        failure: &Failure,
+    ) -> Option<Deferral> {
+        let attempts = attempts.saturating_add(1);
+        if !route.retry.outlives_permanent(attempts) {
+            return None;
+        }
+        self.metrics.failures.increment(1);
+        self.metrics.retries.increment(1);
+        let delay = route.retry.delay(attempts, self.context.clock.chance());
+        Some(Deferral {
+            attempts,
+            class: Some(ErrorClass::Permanent),
+            error: Some(format!("{}: {}", failure.code, failure.message)),
+            ..self.waiting(route, String::new(), Reason::Retry, Due::In(delay))
+        })
     }
 
     fn unroutable(&self, attempts: u32) -> Death {

@@ -208,6 +208,7 @@ impl Lane {
                     tracing::warn!(lane = %self.lease.id(), code = %failure.code, error = %failure.message, "publish failed");
                 }
                 self.open_breaker(Instant::now());
+                self.give_back_due();
             }
             None if answered => self.close_breaker(),
             // Held, all of it: that says nothing about the sink. A probe that ended so is repeated.
@@ -224,7 +225,12 @@ impl Lane {
             Decision::Delivered => self.window.delivered(&pending),
             Decision::Held => self.held(pending),
             Decision::Wait(failure) => {
-                self.window.put_back(pending);
+                if pending.origin == Origin::Deferred && !self.lease.keeps_in_outages() {
+                    let deferral = self.outage(&pending);
+                    self.window.defer(pending, deferral);
+                } else {
+                    self.window.put_back(pending);
+                }
                 return Some(failure);
             }
             Decision::Defer { reason, attempts, delay, class, failure } => {
@@ -260,6 +266,25 @@ impl Lane {
             }
         }
         None
+    }
+
+    /// Gives back deferred events that wait in hand, where the store cannot let them wait there: its breaker has
+    /// opened, and nobody knows for how long.
+    fn give_back_due(&mut self) {
+        if self.lease.keeps_in_outages() {
+            return;
+        }
+        for pending in self.window.take_waiting_due() {
+            let deferral = self.outage(&pending);
+            self.window.defer_unsent(pending.message.stored.seq, deferral);
+        }
+    }
+
+    /// Waits for the sink, with the attempts it had.
+    fn outage(&self, pending: &Pending) -> Deferral {
+        let destination = pending.message.destination.clone();
+        let deferral = self.waiting(&pending.route, destination, Reason::Outage, Due::In(Duration::ZERO));
+        Deferral { attempts: pending.attempts, ..deferral }
     }
 
     /// The sink held this event behind an earlier one of its key.

@@ -163,7 +163,10 @@ impl Lane {
             Ok(message) => message,
             Err(refusal) => {
                 let Refused { stored, failure } = *refusal;
-                return Fate::Dead(stored, refused(route, failure));
+                return match self.refused_again(route, 0, &failure) {
+                    Some(deferral) => Fate::Defer(stored, deferral),
+                    None => Fate::Dead(stored, refused(route, failure)),
+                };
             }
         };
         let behind = route.order == Order::Key

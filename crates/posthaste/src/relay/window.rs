@@ -372,9 +372,14 @@ impl Window {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Whether the deferred event that was buried last holds its key.
-    pub(crate) fn last_burial_holds(&self) -> bool {
-        self.outcome.died.last().is_some_and(|(_, death)| death.holds)
+    /// Deferred events in hand that are not with the sink.
+    pub(crate) fn take_waiting_due(&mut self) -> Vec<Pending> {
+        std::mem::take(&mut self.due).into()
+    }
+
+    /// A deferred event that goes on waiting without having been with the sink.
+    pub(crate) fn defer_unsent(&mut self, seq: i64, deferral: Deferral) {
+        self.outcome.again.push((seq, deferral));
     }
 
     /// A deferred event that dies without having been published again.

@@ -1,0 +1,404 @@
+//! What an adopted table looks like: one description, from which everything else is made.
+
+use posthaste::retry::RetryPolicy;
+use std::time::Duration;
+
+/// A table's name, with its schema if it is not found by the search path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableName {
+    /// The schema.
+    pub schema: Option<String>,
+    /// The table, spelled as in the catalog.
+    pub name: String,
+}
+
+impl TableName {
+    /// Reads `table`, `schema.table`, or either with quotes: `"Outbox"`, `app."Outbox"`. Names are taken as they are
+    /// written: nothing is folded to lower case.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        loop {
+            let (part, after) = match rest.strip_prefix('"') {
+                Some(quoted) => {
+                    let end =
+                        quoted.find('"').ok_or_else(|| format!("{text:?} has a quote that never closes"))?;
+                    (&quoted[..end], &quoted[end + 1..])
+                }
+                None => rest.split_at(rest.find('.').unwrap_or(rest.len())),
+            };
+            parts.push(part.to_owned());
+            match after.strip_prefix('.') {
+                Some(next) => rest = next,
+                None if after.is_empty() => break,
+                None => return Err(format!("{text:?} is not a table's name")),
+            }
+        }
+        let bad = || format!("{text:?} is not a table's name: write table or schema.table");
+        if parts.iter().any(String::is_empty) {
+            return Err(bad());
+        }
+        let name = parts.pop().ok_or_else(bad)?;
+        let schema = parts.pop();
+        if parts.is_empty() { Ok(Self { schema, name }) } else { Err(bad()) }
+    }
+
+    /// A table by its bare name.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self { schema: None, name: name.to_owned() }
+    }
+}
+
+impl std::fmt::Display for TableName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.schema {
+            Some(schema) => write!(f, "{schema}.{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Where a row's topic comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Topic {
+    /// A column.
+    Column(String),
+    /// The same for all rows.
+    Fixed(String),
+    /// Text and columns, in turn.
+    Template(Vec<Piece>),
+}
+
+/// A part of a topic's template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// As it stands.
+    Text(String),
+    /// A column's value.
+    Column(String),
+}
+
+impl Topic {
+    /// Reads a column's name, or a template with columns in braces: `{aggregate_type}.{event_type}`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if !text.contains(['{', '}']) {
+            return if text.is_empty() {
+                Err("a topic's column must not be empty".to_owned())
+            } else {
+                Ok(Self::Column(text.to_owned()))
+            };
+        }
+        let (mut pieces, mut rest) = (Vec::new(), text);
+        while let Some(open) = rest.find(['{', '}']) {
+            let close = rest[open..].find('}').filter(|close| rest.as_bytes()[open] == b'{' && *close > 1);
+            let Some(close) = close else { return Err(format!("topic {text:?} has a stray brace")) };
+            if open > 0 {
+                pieces.push(Piece::Text(rest[..open].to_owned()));
+            }
+            pieces.push(Piece::Column(rest[open + 1..open + close].to_owned()));
+            rest = &rest[open + close + 1..];
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest.to_owned()));
+        }
+        Ok(Self::Template(pieces))
+    }
+
+    /// The columns it needs.
+    #[must_use]
+    pub fn columns(&self) -> Vec<&str> {
+        match self {
+            Self::Column(name) => vec![name],
+            Self::Fixed(_) => Vec::new(),
+            Self::Template(pieces) => pieces
+                .iter()
+                .filter_map(|piece| if let Piece::Column(name) = piece { Some(name.as_str()) } else { None })
+                .collect(),
+        }
+    }
+}
+
+/// The status column and its words. A word that is not among them is left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The column.
+    pub column: String,
+    /// What waits to be published, whether for the first time or again.
+    pub pending: Vec<String>,
+    /// What a relay has in hand; with a time beside it, rows are claimed by it.
+    pub claimed: Option<String>,
+    /// After a failed attempt that is tried again.
+    pub retry: String,
+    /// Published.
+    pub published: String,
+    /// Given up. Without it a dead-letter table is needed.
+    pub dead: Option<String>,
+}
+
+/// How rows are claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// By a status and a time; published outside of a transaction.
+    Marked,
+    /// By a row lock in an open transaction.
+    Locked,
+}
+
+/// The whole description.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    /// The table.
+    pub table: TableName,
+    /// Its key: one column, unique.
+    pub id: String,
+    /// The topic.
+    pub topic: Topic,
+    /// The unit of order, and the broker's partition.
+    pub key: Option<String>,
+    /// The payload: json, jsonb, text or bytea.
+    pub payload: String,
+    /// Its media type; `application/json` for json and jsonb columns unless it is said.
+    pub content_type: Option<String>,
+    /// A json or jsonb column that holds an object of strings.
+    pub headers: Option<String>,
+    /// Columns that travel as headers: header, column.
+    pub header_columns: Vec<(String, String)>,
+    /// The status. Without it a row is done when `published_at` is set, or gone.
+    pub status: Option<Status>,
+    /// Attempts spent.
+    pub attempts: Option<String>,
+    /// Not before.
+    pub next_attempt_at: Option<String>,
+    /// The last error, in words.
+    pub last_error: Option<String>,
+    /// When it happened.
+    pub last_error_at: Option<String>,
+    /// `transient`, `permanent` or `unknown`.
+    pub error_class: Option<String>,
+    /// Since when a relay has it in hand; empty otherwise.
+    pub claimed_at: Option<String>,
+    /// Which relay; empty otherwise.
+    pub claimed_by: Option<String>,
+    /// When a relay took it in hand last. It stays when the row is settled.
+    pub last_attempt_at: Option<String>,
+    /// When it was published.
+    pub published_at: Option<String>,
+    /// When it was written: latency and ages are counted from it.
+    pub created_at: Option<String>,
+    /// Set at each of our writes.
+    pub updated_at: Option<String>,
+    /// The author's own idempotency key; it travels as the header `idempotency-key`.
+    pub idempotency_key: Option<String>,
+    /// Columns to claim in the order of.
+    pub order_by: Vec<String>,
+    /// A further condition of what is claimed, in SQL.
+    pub condition: Option<String>,
+    /// Published rows are deleted instead of marked.
+    pub delete_published: bool,
+    /// Where dead rows are moved.
+    pub dead_letters: Option<TableName>,
+    /// Columns above that the table may lack: they are written where they exist.
+    pub may_lack: Vec<String>,
+    /// Time zone of columns without one.
+    pub time_zone: String,
+    /// Rows claimed at once, at most.
+    pub batch: usize,
+    /// Pause after a look that found nothing…
+    pub poll_min: Duration,
+    /// … and the longest one, to which it grows while there is nothing.
+    pub poll_max: Duration,
+    /// A marked row whose mark is older belongs to nobody any more.
+    pub lease: Duration,
+    /// Published rows are deleted after this long; `None`: kept.
+    pub keep_published: Option<Duration>,
+    /// Dead rows are deleted after this long; `None`: kept.
+    pub keep_dead: Option<Duration>,
+    /// When to try again, as its owners expect it: what routes without a policy of their own take.
+    pub retry: RetryPolicy,
+}
+
+impl Layout {
+    /// The least: a table, its key, topic and payload. Everything else is left out.
+    #[must_use]
+    pub fn new(table: TableName, id: &str, topic: Topic, payload: &str) -> Self {
+        Self {
+            table,
+            id: id.to_owned(),
+            topic,
+            key: None,
+            payload: payload.to_owned(),
+            content_type: None,
+            headers: None,
+            header_columns: Vec::new(),
+            status: None,
+            attempts: None,
+            next_attempt_at: None,
+            last_error: None,
+            last_error_at: None,
+            error_class: None,
+            claimed_at: None,
+            claimed_by: None,
+            last_attempt_at: None,
+            published_at: None,
+            created_at: None,
+            updated_at: None,
+            idempotency_key: None,
+            order_by: Vec::new(),
+            condition: None,
+            delete_published: false,
+            dead_letters: None,
+            may_lack: Vec::new(),
+            time_zone: "UTC".to_owned(),
+            batch: 50,
+            poll_min: Duration::from_millis(500),
+            poll_max: Duration::from_millis(500),
+            lease: Duration::from_secs(60),
+            keep_published: None,
+            keep_dead: None,
+            retry: RetryPolicy::default(),
+        }
+    }
+
+    /// The column that holds a claim's mark: since when a relay has the row.
+    #[must_use]
+    pub fn mark(&self) -> Option<&str> {
+        self.claimed_at.as_deref().or(self.last_attempt_at.as_deref())
+    }
+
+    /// How rows are claimed: marked where there is a word and a time for it.
+    #[must_use]
+    pub fn style(&self) -> Style {
+        let word = self.status.as_ref().is_some_and(|status| status.claimed.is_some());
+        if word && self.mark().is_some() { Style::Marked } else { Style::Locked }
+    }
+
+    /// What is wrong with it, as far as that can be told without a database.
+    pub fn check(&self) -> Result<(), String> {
+        if self.batch == 0 || self.batch > 10_000 {
+            return Err("`batch` must be between 1 and 10,000".to_owned());
+        }
+        if self.poll_min.is_zero() || self.poll_min > self.poll_max {
+            return Err("`poll_min_ms` must be at least 1 and not above `poll_max_ms`".to_owned());
+        }
+        if self.status.is_none() && self.published_at.is_none() && !self.delete_published {
+            return Err(
+                "nothing says that a row is done: name `status`, `published_at`, or set `delete_published`"
+                    .to_owned(),
+            );
+        }
+        let dead = self.status.as_ref().is_some_and(|status| status.dead.is_some());
+        if !dead && self.dead_letters.is_none() {
+            return Err(
+                "nothing says that a row is given up: name a dead word of `status`, or a `dead_letter_table`"
+                    .to_owned(),
+            );
+        }
+        if let Some(status) = &self.status {
+            if status.pending.is_empty() {
+                return Err("`status` needs at least one word for rows that wait".to_owned());
+            }
+            let taken = [Some(&status.published), status.dead.as_ref(), status.claimed.as_ref()];
+            if let Some(word) = taken.into_iter().flatten().find(|word| status.pending.contains(word)) {
+                return Err(format!("the status {word:?} cannot mean that a row waits and something else"));
+            }
+            if !status.pending.contains(&status.retry) {
+                return Err(format!(
+                    "a row that failed would become {:?}, which is not among the words that wait: it would never be tried again",
+                    status.retry
+                ));
+            }
+            if status.claimed.is_some() && self.mark().is_none() {
+                return Err("a status for claimed rows needs a time beside it (`claimed_at` or `last_attempt_at`): without one, \
+                            rows that a crash leaves behind would stay there for ever"
+                    .to_owned());
+            }
+        }
+        if self.delete_published && self.keep_published.is_some() {
+            return Err("`delete_published` leaves nothing that a retention could delete".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The same for a table that lacks these columns.
+    #[must_use]
+    pub fn without(mut self, lacking: &[String]) -> Self {
+        let optional = [
+            &mut self.key,
+            &mut self.headers,
+            &mut self.attempts,
+            &mut self.next_attempt_at,
+            &mut self.last_error,
+            &mut self.last_error_at,
+            &mut self.error_class,
+            &mut self.claimed_at,
+            &mut self.claimed_by,
+            &mut self.last_attempt_at,
+            &mut self.published_at,
+            &mut self.created_at,
+            &mut self.updated_at,
+            &mut self.idempotency_key,
+        ];
+        for column in optional {
+            column.take_if(|name| lacking.contains(name));
+        }
+        self.header_columns.retain(|(_, column)| !lacking.contains(column));
+        self.order_by.retain(|column| !lacking.contains(column));
+        self
+    }
+
+    /// Every column it names, with what it is for.
+    #[must_use]
+    pub fn columns(&self) -> Vec<(&'static str, &str)> {
+        let mut columns = vec![("id", self.id.as_str())];
+        columns.extend(self.topic.columns().into_iter().map(|name| ("topic", name)));
+        columns.push(("payload", &self.payload));
+        columns.extend(self.header_columns.iter().map(|(_, column)| ("header_columns", column.as_str())));
+        columns.extend(self.status.iter().map(|status| ("status", status.column.as_str())));
+        columns.extend(self.order_by.iter().map(|column| ("order_by", column.as_str())));
+        let optional = [
+            ("key", &self.key),
+            ("headers", &self.headers),
+            ("attempts", &self.attempts),
+            ("next_attempt_at", &self.next_attempt_at),
+            ("last_error", &self.last_error),
+            ("last_error_at", &self.last_error_at),
+            ("error_class", &self.error_class),
+            ("claimed_at", &self.claimed_at),
+            ("claimed_by", &self.claimed_by),
+            ("last_attempt_at", &self.last_attempt_at),
+            ("published_at", &self.published_at),
+            ("created_at", &self.created_at),
+            ("updated_at", &self.updated_at),
+            ("idempotency_key", &self.idempotency_key),
+        ];
+        columns.extend(optional.into_iter().filter_map(|(role, name)| Some((role, name.as_deref()?))));
+        columns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_names_are_taken_as_they_are_written() {
+        let parsed = |text| TableName::parse(text).map(|table| (table.schema, table.name));
+        assert_eq!(parsed("outbox"), Ok((None, "outbox".to_owned())));
+        assert_eq!(parsed("\"Outbox\""), Ok((None, "Outbox".to_owned())));
+        assert_eq!(parsed("app.\"Out.box\""), Ok((Some("app".to_owned()), "Out.box".to_owned())));
+        for bad in ["", "a.b.c", "\"open", "a.", ".a", "\"a\"b"] {
+            assert!(parsed(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn topics_are_columns_or_templates() {
+        assert_eq!(Topic::parse("event_type"), Ok(Topic::Column("event_type".to_owned())));
+        let template = Topic::parse("ev.{aggregate_type}.{event_type}").expect("a template");
+        assert_eq!(template.columns(), ["aggregate_type", "event_type"]);
+        for bad in ["", "{", "a}", "{}", "a.{b"] {
+            assert!(Topic::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A connection to the database of an adopted table, with settings of its own.
+//!
+//! Nobody there knows us: a statement that waits for somebody's lock gives up soon, one that runs long is cut, and a
+//! transaction that we leave open ends by itself even if this process is stopped. `UTC` (or what the layout says)
+//! makes columns without a time zone mean what their owners mean. Indexes go before scans, whatever the statistics of
+//! a table say that was empty when it was analyzed last (F84).
+
+use super::layout::Layout;
+use crate::config::PostgresConfig;
+use crate::connect::{Connection, open};
+use crate::error::store_error;
+use posthaste::store::StoreError;
+use rustc_hash::FxHashMap;
+use std::time::Duration;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row, Statement};
+
+/// Longest wait for somebody's lock.
+const LOCK_WAIT_MS: u32 = 2_000;
+/// Longest statement.
+const STATEMENT_MS: u32 = 15_000;
+/// A transaction in which nothing happens for this long ends, and its row locks with it: longer than a publish may
+/// take (10 s), short enough that a stopped relay does not keep an application waiting.
+const IDLE_MS: u32 = 30_000;
+
+/// One connection.
+pub(super) struct Line {
+    connection: Connection,
+    statements: FxHashMap<String, Statement>,
+    in_transaction: bool,
+    answer_max: Duration,
+}
+
+impl Line {
+    pub(super) async fn open(config: &PostgresConfig, layout: &Layout) -> Result<Self, StoreError> {
+        let connection = open(config, None).await?;
+        let zone = layout.time_zone.replace('\'', "''");
+        let settings = format!(
+            "set timezone = '{zone}'; set datestyle = 'ISO, YMD'; set standard_conforming_strings = on; \
+             set synchronous_commit = on; set default_transaction_isolation = 'read committed'; \
+             set lock_timeout = {LOCK_WAIT_MS}; set statement_timeout = {STATEMENT_MS}; \
+             set idle_in_transaction_session_timeout = {IDLE_MS}; \
+             set enable_seqscan = off; set enable_bitmapscan = off; set max_parallel_workers_per_gather = 0; set jit = off; \
+             set plan_cache_mode = force_custom_plan; \
+             set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3"
+        );
+        let answer_max = Duration::from_millis(u64::from(STATEMENT_MS)) + config.connect_timeout;
+        connection
+            .within(Some(answer_max), connection.client.batch_execute(&settings))
+            .await
+            .map_err(store_error)?;
+        Ok(Self { connection, statements: FxHashMap::default(), in_transaction: false, answer_max })
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.connection.client.is_closed()
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    pub(super) fn in_transaction(&self) -> bool {
+        self.in_transaction
+    }
+
+    pub(super) async fn query(
+        &mut self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let limit = Some(self.answer_max);
+        let statement = match self.statements.get(sql) {
+            Some(statement) => statement.clone(),
+            None => {
+                let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+                let prepared = self.connection.client.prepare_typed(sql, &types);
+                let statement = self.connection.within(limit, prepared).await?;
+                self.statements.insert(sql.to_owned(), statement.clone());
+                statement
+            }
+        };
+        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+        self.connection.within(limit, self.connection.client.query(&statement, &values)).await
+    }
+
+    pub(super) async fn batch(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.connection.within(Some(self.answer_max), self.connection.client.batch_execute(sql)).await
+    }
+
+    pub(super) async fn begin(&mut self) -> Result<(), tokio_postgres::Error> {
+        if !self.in_transaction {
+            self.batch("begin").await?;
+            self.in_transaction = true;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn commit(&mut self) -> Result<(), tokio_postgres::Error> {
+        if self.in_transaction {
+            self.batch("commit").await?;
+            self.in_transaction = false;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn rollback(&mut self) -> Result<(), tokio_postgres::Error> {
+        if self.in_transaction {
+            self.batch("rollback").await?;
+            self.in_transaction = false;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! The rehearsal: every statement once, on one row, in a transaction that is rolled back.
+//!
+//! A trigger that raises, a CHECK that refuses our words, a missing right: all that is found while everything is still
+//! as it was. An empty table rehearses too, on no row: what only a row can provoke is found at the first claim then.
+
+use super::line::Line;
+use super::statements::Statements;
+use crate::error::{describe, store_error};
+use crate::session::Param;
+use posthaste::route::Filter;
+use posthaste::store::StoreError;
+use tokio_postgres::types::Type;
+
+/// The row that plays all parts, as the arrays that statements take. Empty for an empty table.
+#[derive(Default)]
+struct Extra {
+    ids: Vec<String>,
+    marks: Vec<Option<String>>,
+    was: Vec<Option<String>>,
+    was_at: Vec<Option<String>>,
+    attempts: Vec<i32>,
+    delays: Vec<f64>,
+    errors: Vec<&'static str>,
+    classes: Vec<&'static str>,
+}
+
+impl Extra {
+    fn key(&self) -> Vec<Param<'_>> {
+        vec![(&self.ids, Type::TEXT_ARRAY), (&self.marks, Type::TEXT_ARRAY)]
+    }
+
+    /// Parameters of a settlement, with what comes behind the key.
+    fn with<'a>(&'a self, more: impl IntoIterator<Item = Param<'a>>) -> Vec<Param<'a>> {
+        self.key().into_iter().chain(more).collect()
+    }
+
+    fn error(&self) -> [Param<'_>; 2] {
+        [(&self.errors, Type::TEXT_ARRAY), (&self.classes, Type::TEXT_ARRAY)]
+    }
+}
+
+/// One part: what it is, its statement, its parameters.
+type Part<'a> = (&'static str, String, Vec<Param<'a>>);
+
+/// Runs every statement once on one row, and takes it all back.
+pub(super) async fn rehearse(line: &mut Line, statements: &Statements) -> Result<(), StoreError> {
+    line.begin().await.map_err(store_error)?;
+    let extra = claim_one(line, statements).await?;
+    for (what, sql, params) in parts(statements, &extra) {
+        line.batch("savepoint rehearsal").await.map_err(store_error)?;
+        line.query(&sql, &params).await.map_err(|error| refused(statements, what, error))?;
+        line.batch("rollback to savepoint rehearsal").await.map_err(store_error)?;
+    }
+    line.rollback().await.map_err(store_error)
+}
+
+fn refused(statements: &Statements, what: &str, error: tokio_postgres::Error) -> StoreError {
+    if error.as_db_error().is_none() {
+        return store_error(error);
+    }
+    StoreError::Fatal(format!(
+        "{} refuses {what}: {}. It was tried on one row in a transaction that was rolled back: nothing was claimed",
+        statements.layout().table,
+        describe(&error)
+    ))
+}
+
+async fn claim_one(line: &mut Line, statements: &Statements) -> Result<Extra, StoreError> {
+    let (none, only, relay): (Vec<String>, Option<String>, &str) = (Vec::new(), None, "rehearsal");
+    let params: [Param<'_>; 5] = [
+        (&0_i32, Type::INT4),
+        (&none, Type::TEXT_ARRAY),
+        (&none, Type::TEXT_ARRAY),
+        (&only, Type::TEXT),
+        (&relay, Type::TEXT),
+    ];
+    let claim = statements.claim(1, &Filter::Everything);
+    let rows = line.query(&claim, &params).await.map_err(|error| refused(statements, "the claim", error))?;
+    let mut extra = Extra::default();
+    for row in &rows {
+        extra.ids.push(row.get("id"));
+        extra.marks.push(row.get("mark"));
+        extra.was.push(row.get("was"));
+        extra.was_at.push(row.get("was_at"));
+        extra.attempts.push(1);
+        extra.delays.push(1.0);
+        extra.errors.push("rehearsal");
+        extra.classes.push("transient");
+    }
+    Ok(extra)
+}
+
+fn parts<'a>(statements: &Statements, extra: &'a Extra) -> Vec<Part<'a>> {
+    let attempts: Param<'a> = (&extra.attempts, Type::INT4_ARRAY);
+    let mut parts = vec![("that a row is marked as published", statements.delivered(), extra.key())];
+    if let Some(sql) = statements.failed() {
+        let more =
+            [attempts.clone(), (&extra.delays as _, Type::FLOAT8_ARRAY)].into_iter().chain(extra.error());
+        parts.push(("that a failed attempt is written down", sql, extra.with(more)));
+    }
+    let more = [attempts].into_iter().chain(extra.error());
+    parts.push(("that a row is given up", statements.dead(), extra.with(more)));
+    if let Some(sql) = statements.given_back() {
+        let more = [(&extra.was as _, Type::TEXT_ARRAY), (&extra.was_at as _, Type::TEXT_ARRAY)];
+        parts.push(("that a row is given back", sql, extra.with(more)));
+    }
+    if let Some(sql) = statements.renewed() {
+        parts.push(("that a claim is renewed", sql, extra.key()));
+    }
+    parts
+}
+
+/// Says which words of the status nobody mapped: such rows are left alone.
+pub(super) async fn tell_unmapped(line: &mut Line, statements: &Statements) -> Result<(), StoreError> {
+    let Some(sql) = statements.unmapped() else { return Ok(()) };
+    for row in line.query(&sql, &[]).await.map_err(store_error)? {
+        let (word, rows): (Option<String>, i64) = (row.get(0), row.get(1));
+        tracing::warn!(table = %statements.layout().table, word = word.as_deref().unwrap_or("NULL"), rows,
+            "rows with a status that is not mapped are left alone");
+    }
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! The store behind a relay on an adopted table.
+//!
+//! There is nobody to agree with: every relay has a lane of its own for its sink, and the rows decide who gets what.
+//! How many relays there are is told by a shared advisory lock that each of them holds on its heartbeat's connection;
+//! a rate limit is divided by it.
+
+use super::check;
+use super::layout::{Layout, Style};
+use super::lease::ClaimLease;
+use super::line::Line;
+use super::rehearse;
+use super::statements::Statements;
+use crate::config::PostgresConfig;
+use crate::error::store_error;
+use crate::row::Micros;
+use crate::store::LOCK_CLASS;
+use async_trait::async_trait;
+use posthaste::Timestamp;
+use posthaste::store::{
+    Controls, JoinPlan, LaneId, LaneView, Lease, Roll, SinkPlan, Store, StoreError, Swept,
+};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::Instant;
+use tokio_postgres::types::Type;
+
+/// Longest sweep: the next one goes on.
+const SWEEP_MAX: Duration = Duration::from_secs(2);
+
+/// A relay's view of an adopted table.
+pub struct ClaimStore {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) config: PostgresConfig,
+    pub(super) statements: Statements,
+    heart: AsyncMutex<Option<Line>>,
+    plan: Mutex<Option<JoinPlan>>,
+    /// Weak: a lane that died takes its lease, its connection and its row locks with it.
+    leases: Mutex<FxHashMap<LaneId, Weak<ClaimLease>>>,
+    epochs: AtomicI64,
+    relays: AtomicUsize,
+    missed: AtomicU64,
+}
+
+impl ClaimStore {
+    /// Connects, and looks at the table before anything of it is claimed: whatever does not fit is told at once.
+    pub async fn connect(config: PostgresConfig, layout: Layout) -> Result<Self, StoreError> {
+        layout.check().map_err(StoreError::Fatal)?;
+        let mut line = Line::open(&config, &layout).await?;
+        let statements = check::statements(&mut line, layout).await?;
+        rehearse::rehearse(&mut line, &statements).await?;
+        rehearse::tell_unmapped(&mut line, &statements).await?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                config,
+                statements,
+                heart: AsyncMutex::new(None),
+                plan: Mutex::default(),
+                leases: Mutex::default(),
+                epochs: AtomicI64::new(0),
+                relays: AtomicUsize::new(1),
+                missed: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// Settled rows that somebody else had taken or changed meanwhile (F20).
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.inner.missed.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    pub(super) fn style(&self) -> Style {
+        self.statements.layout().style()
+    }
+
+    pub(super) fn relays(&self) -> usize {
+        self.relays.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_missed(&self, rows: u64) {
+        self.missed.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// How long a mark stands: never shorter than the engine trusts a lease.
+    pub(super) fn row_lease(&self) -> Duration {
+        let trusted = self.plan().map_or(Duration::ZERO, |plan| plan.lease_ttl);
+        self.statements.layout().lease.max(trusted)
+    }
+
+    fn plan(&self) -> Option<JoinPlan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn lease(&self, id: &LaneId) -> Option<Arc<ClaimLease>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).get(id).and_then(Weak::upgrade)
+    }
+
+    pub(super) fn forget(&self, id: &LaneId, epoch: i64) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        if leases.get(id).and_then(Weak::upgrade).is_some_and(|lease| lease.number() == epoch) {
+            leases.remove(id);
+        }
+    }
+
+    fn lock_number(&self) -> i32 {
+        let name = self.statements.layout().table.to_string();
+        name.bytes().fold(17_i32, |hash, byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte)))
+            & 0x7fff_ffff
+    }
+
+    async fn open_heart(&self) -> Result<Line, StoreError> {
+        let mut line = Line::open(&self.config, self.statements.layout()).await?;
+        if !self.config.pooled {
+            let number = self.lock_number();
+            let sql = "select pg_advisory_lock_shared($1, $2)";
+            line.query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)])
+                .await
+                .map_err(store_error)?;
+        }
+        Ok(line)
+    }
+
+    /// The database's clock, and how many relays there are.
+    async fn look_around(&self, heart: &mut Line) -> Result<Timestamp, tokio_postgres::Error> {
+        let sql = "select clock_timestamp(), (select count(*) from pg_locks where locktype = 'advisory' and classid = $1::int4::oid and objid = $2::int4::oid and granted and database = (select oid from pg_database where datname = current_database()))";
+        let number = self.lock_number();
+        let rows = heart.query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)]).await?;
+        let Some(row) = rows.first() else { return Ok(Timestamp::default()) };
+        let relays: i64 = row.try_get(1)?;
+        self.relays.store(usize::try_from(relays).unwrap_or(1).max(1), Ordering::Relaxed);
+        Ok(Timestamp(row.try_get::<_, Micros>(0)?.0))
+    }
+
+    /// A lane of a sink: ours while we hold it, free otherwise.
+    fn view(&self, sink: &SinkPlan, relay: &Arc<str>) -> LaneView {
+        let id = LaneId { sink: Arc::clone(&sink.name), lane: 0 };
+        let lease = self.lease(&id).filter(|lease| !lease.is_lost());
+        LaneView {
+            id,
+            owner: lease.as_ref().map(|_| Arc::clone(relay)),
+            epoch: lease.as_ref().map_or_else(|| self.epochs.load(Ordering::Relaxed), |lease| lease.number()),
+            is_free: lease.is_none(),
+        }
+    }
+
+    async fn sweep_with(&self, sql: Option<String>, keep: Option<Duration>) -> Result<u64, StoreError> {
+        let (Some(sql), Some(keep)) = (sql, keep) else { return Ok(0) };
+        let mut line = Line::open(&self.config, self.statements.layout()).await?;
+        let (begun, mut purged) = (Instant::now(), 0);
+        while begun.elapsed() < SWEEP_MAX {
+            let sql = format!("with gone as ({sql} returning 1) select count(*) from gone");
+            let rows = line.query(&sql, &[(&keep.as_secs_f64(), Type::FLOAT8)]).await.map_err(store_error)?;
+            let gone: i64 = rows.first().map_or(0, |row| row.get(0));
+            purged += gone.unsigned_abs();
+            if gone == 0 {
+                break;
+            }
+        }
+        Ok(purged)
+    }
+}
+
+#[async_trait]
+impl Store for ClaimStore {
+    async fn join(&self, plan: &JoinPlan) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        let mut heart = inner.heart.lock().await;
+        if heart.as_ref().is_none_or(Line::is_closed) {
+            *heart = Some(inner.open_heart().await?);
+        }
+        *inner.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan.clone());
+        Ok(())
+    }
+
+    async fn roll(&self, held: &[(LaneId, i64)]) -> Result<Roll, StoreError> {
+        let inner = &self.inner;
+        let not_joined = || StoreError::Transient {
+            message: "the relay has not joined yet".to_owned(),
+            outcome_known: true,
+        };
+        let plan = inner.plan().ok_or_else(not_joined)?;
+        let mut heart = inner.heart.lock().await;
+        let line = heart.as_mut().ok_or_else(not_joined)?;
+        let now = match inner.look_around(line).await {
+            Ok(now) => now,
+            Err(error) => {
+                *heart = None;
+                return Err(store_error(error));
+            }
+        };
+        for (id, epoch) in held {
+            if let Some(lease) = inner.lease(id).filter(|lease| lease.number() == *epoch) {
+                lease.renew(line).await?;
+            }
+        }
+        let lanes = plan.sinks.iter().map(|sink| inner.view(sink, &plan.relay)).collect();
+        Ok(Roll { lanes, relays: 1, now, controls: Controls::default(), refused: None })
+    }
+
+    async fn take(&self, lane: &LaneId) -> Result<Option<Arc<dyn Lease>>, StoreError> {
+        let inner = &self.inner;
+        let Some(plan) = inner.plan() else { return Ok(None) };
+        let Some(sink) = plan.sinks.iter().find(|sink| sink.name == lane.sink) else { return Ok(None) };
+        let epoch = inner.epochs.fetch_add(1, Ordering::Relaxed) + 1;
+        let (filter, relay) = (sink.filter.clone(), Arc::clone(&plan.relay));
+        let lease = Arc::new(ClaimLease::new(Arc::clone(inner), lane.clone(), epoch, relay, filter));
+        let mut leases = inner.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.insert(lane.clone(), Arc::downgrade(&lease));
+        Ok(Some(lease))
+    }
+
+    /// Retention, in small chunks, each a transaction of its own that waits for nobody.
+    async fn sweep(&self) -> Result<Swept, StoreError> {
+        let (inner, statements) = (&self.inner, &self.inner.statements);
+        let layout = statements.layout();
+        let published = inner.sweep_with(statements.swept(), layout.keep_published).await?;
+        let dead = inner.sweep_with(statements.dead_swept(), layout.keep_dead).await?;
+        Ok(Swept { purged: published + dead, ..Swept::default() })
+    }
+
+    async fn doze(&self, _: Duration) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// Nobody notifies us: the table's owners know nothing of this relay.
+    async fn wakeup(&self) {
+        std::future::pending().await
+    }
+
+    async fn leave(&self) -> Result<(), StoreError> {
+        *self.inner.heart.lock().await = None;
+        Ok(())
+    }
+}
