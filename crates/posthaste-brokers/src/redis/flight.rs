@@ -20,7 +20,7 @@ use ::redis::{Pipeline, Value};
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use posthaste::sink::chain::{Call, Turn};
-use posthaste::sink::{Failure, Message, Scope, Verdict};
+use posthaste::sink::{Failure, Message, Verdict};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -63,6 +63,15 @@ impl<'a> Streams<'a> {
             Servers::Many(cluster) => join_all(names.iter().map(|name| cluster.session(name, wait))).await,
         };
         Self { names, sessions, of }
+    }
+
+    /// This session is over, for this reason.
+    pub(super) fn leave(&mut self, over: &Arc<Session>, why: &Failure) {
+        for session in &mut self.sessions {
+            if session.as_ref().is_ok_and(|session| Arc::ptr_eq(session, over)) {
+                *session = Err(why.clone());
+            }
+        }
     }
 }
 #[derive(Clone, PartialEq)]
@@ -214,10 +223,8 @@ impl<'a> Flight<'a> {
 
     pub(super) fn give_up(&mut self, why: &Silence) {
         self.ready.clear();
-        let silent = self.fates.contains(&Fate::Sent);
+        let (reach, silent) = (self.sink.way.reach(), self.fates.contains(&Fate::Sent));
         for index in 0..self.messages.len() {
-            let session = &self.streams.sessions[self.streams.of[index]];
-            let reach = session.as_ref().map_or(Scope::Sink, |session| session.reach);
             match self.fates[index] {
                 Fate::Waiting => self.decide(index, why.unsent(reach, silent)),
                 Fate::Sent => self.decide(index, why.sent(reach)),

@@ -76,16 +76,20 @@ impl Flight<'_> {
     }
 
     pub(super) fn judge_broken(&mut self, answer: &Answered, broken: &Broken) {
-        let reach = match answer.messages.as_slice() {
-            [alone] if self.may_have_broken(*alone, &answer.session) => Scope::Event,
-            _ => answer.session.reach,
+        let reach = answer.session.reach;
+        let verdict = match (broken, answer.messages.as_slice()) {
+            (Broken::Unsent(failure), _) => Verdict::Retry(Failure { scope: reach, ..failure.clone() }),
+            (Broken::Lost(silence), [alone]) if self.may_have_broken(*alone, &answer.session) => {
+                silence.sent(Scope::Event)
+            }
+            (Broken::Lost(silence), _) => silence.sent(reach),
         };
+        if let Broken::Lost(silence) = broken {
+            // Nothing more is sent on it: what waits has not left, and is known not to be there.
+            self.streams.leave(&answer.session, &silence.failure(reach));
+        }
         for index in &answer.messages {
-            let verdict = match broken {
-                Broken::Unsent(failure) => Verdict::Retry(Failure { scope: reach, ..failure.clone() }),
-                Broken::Lost(silence) => silence.sent(reach),
-            };
-            self.decide(*index, verdict);
+            self.decide(*index, verdict.clone());
         }
     }
 

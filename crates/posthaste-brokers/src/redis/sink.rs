@@ -86,6 +86,14 @@ impl Sink for RedisSink {
 }
 
 impl Servers {
+    /// The scope of one server's failures.
+    pub(super) fn reach(&self) -> Scope {
+        match self {
+            Self::One(_) => Scope::Sink,
+            Self::Many(_) => Scope::Destination,
+        }
+    }
+
     pub(super) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
         match self {
             Self::One(link) => link.session(wait).await,

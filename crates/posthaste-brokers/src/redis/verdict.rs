@@ -147,7 +147,7 @@ impl Silence {
         Self::ConnectionLost(format!("the connection to {server} was lost: {error}"))
     }
 
-    fn failure(&self, reach: Scope) -> Failure {
+    pub(super) fn failure(&self, reach: Scope) -> Failure {
         let failure = match self {
             Self::ConnectionLost(why) => Failure::of_sink("redis.connection_lost", why.clone()),
             Self::Timeout { after_ms } => Failure::of_sink(

@@ -345,6 +345,27 @@ async fn f28_a_connection_lost_after_sending_is_unknown() {
     assert!(bed.stored("other").await.is_empty(), "it was not sent");
 }
 
+/// What waited for room when the connection went has not left.
+#[tokio::test]
+async fn f28_a_connection_lost_before_sending_is_a_retry() {
+    let bed = require_service!(Bed::open().await);
+    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
+    let sink = build(RedisConfig { max_in_flight: 2, ..RedisConfig::new(&url) }).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+    proxy.half_open().await;
+    let sent = [loose("s"), loose("s"), loose("s")];
+    let (verdicts, ()) = tokio::join!(sink.publish(&sent), async {
+        until(async || bed.length("s").await == 3).await;
+        proxy.cut().await;
+    });
+    assert_seen(&verdicts[0], "unknown", "redis.connection_lost", Scope::Sink);
+    assert_seen(&verdicts[1], "unknown", "redis.connection_lost", Scope::Sink);
+    assert_seen(&verdicts[2], "retry", "redis.connection_lost", Scope::Sink);
+    proxy.pass().await;
+    until_delivered(&sink, "s", Duration::from_secs(5)).await;
+    assert!(!bed.stored_ids("s").await.contains(&sent[2].id()), "it was not sent");
+}
+
 #[tokio::test]
 async fn no_answer_in_time_is_unknown_and_the_servers_fault() {
     let bed = require_service!(Bed::open().await);
