@@ -1,6 +1,6 @@
 //! Redis Streams.
 //!
-//! An event becomes an entry of the stream that its route names: one `XADD`, with the fields that [`entry`] lists.
+//! An event becomes an entry of the stream that its route names: one `XADD`, with the fields that `entry` lists.
 //! A stream that does not exist is made by its first entry, as always with Redis.
 //!
 //! # How it is built
