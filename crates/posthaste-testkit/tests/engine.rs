@@ -411,3 +411,45 @@ async fn f46_a_destination_that_asks_for_time_gets_it() {
     assert_eq!(seqs, [first, second]);
     relay.drain().await;
 }
+
+/// Holds everything, at once, until it is told otherwise.
+#[derive(Default)]
+struct Reluctant {
+    willing: std::sync::atomic::AtomicBool,
+    calls: AtomicUsize,
+    arrived: Mutex<Vec<i64>>,
+}
+
+#[async_trait::async_trait]
+impl Sink for Reluctant {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max: None }
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
+        self.calls.fetch_add(1, Atomic::SeqCst);
+        if !self.willing.load(Atomic::SeqCst) {
+            return vec![Verdict::Held; messages.len()];
+        }
+        self.arrived.lock().expect("no panic").extend(messages.iter().map(|message| message.stored.seq));
+        vec![Verdict::Delivered; messages.len()]
+    }
+}
+
+/// G7: a sink that answers at once and holds everything is asked again after a pause; the lane hears of other things.
+#[tokio::test(start_paused = true)]
+async fn g7_a_sink_that_holds_everything_is_asked_now_and_then() {
+    let (database, sink) = (MemoryDatabase::new(), Arc::new(Reluctant::default()));
+    for n in 0..40 {
+        let event = Event::new("t", "x");
+        database.append_now(if n % 2 == 0 { event } else { event.with_key("k") });
+    }
+    let relay = launch_with(RelaySettings::default(), &Process::default(), database.store(), &sink);
+    tokio::time::sleep(Duration::from_secs(10)).await; // pace: virtual time
+    let calls = sink.calls.load(Atomic::SeqCst);
+    assert!((10..=1_500).contains(&calls), "ten seconds: {calls} calls");
+    sink.willing.store(true, Atomic::SeqCst);
+    let all = || async { (sink.arrived.lock().expect("no panic").len() == 40).then_some(()) };
+    eventually("everything arrives", WAIT, all).await;
+    assert_eq!(relay.drain().await, DrainOutcome::Clean);
+}

@@ -109,8 +109,10 @@ impl Lane {
         }
         let pending = self.prepare_all(batch.events);
         if let Some(destination) = probed {
+            // Routes may have changed since it was put aside: what goes elsewhere now tells nothing of this one.
+            let asks = pending.first().is_some_and(|pending| pending.message.destination == destination);
             match self.destinations.get_mut(&destination) {
-                Some(breaker) if !pending.is_empty() => breaker.probe(),
+                Some(breaker) if asks => breaker.probe(),
                 _ => self.ask_later(&destination, now),
             }
         }

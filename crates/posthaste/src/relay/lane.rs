@@ -137,6 +137,8 @@ pub(crate) struct Lane {
     pub(super) calls: FuturesUnordered<BoxFuture<'static, Returned>>,
     /// What is known of them.
     pub(super) begun: Calls,
+    /// Nothing is published before this: the sink held everything.
+    pub(super) next_publish: Instant,
     /// Whether a destination's breaker opened since waiting events were looked at.
     pub(super) closed_anew: bool,
     /// A call that was answered at once. It is handled before another one starts, and before those that wait.
@@ -248,6 +250,7 @@ impl Lane {
             pace: Pace::new(),
             calls: FuturesUnordered::new(),
             begun: Calls::default(),
+            next_publish: Instant::now(),
             closed_anew: false,
             answered: None,
             reading: None,
@@ -409,6 +412,9 @@ impl Lane {
         }
         if let Some(at) = self.begun.next_slow() {
             sooner(at);
+        }
+        if self.next_publish > now && self.window.has_waiting() {
+            sooner(self.next_publish);
         }
         // Whatever was due in the past has been looked at in this turn: never spin.
         timer.max(now + Duration::from_micros(200))

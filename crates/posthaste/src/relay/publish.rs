@@ -72,7 +72,7 @@ impl Lane {
     /// sink is paused, the rate is used up or enough calls are in flight. And while one is back and not
     /// handled: what follows of a key that failed in it must not start (G3).
     fn may_publish(&mut self, now: Instant) -> usize {
-        if self.answered.is_some() {
+        if self.answered.is_some() || now < self.next_publish {
             return 0;
         }
         if !self.begun.has_room(self.settings.calls_in_flight) || !self.is_trusted(now) || !self.is_open() {
@@ -213,6 +213,8 @@ impl Lane {
             None if answered => self.close_breaker(),
             // Held, all of it: that says nothing about the sink. A probe that ended so is repeated.
             None if !self.breaker.is_closed() => self.open_breaker(Instant::now()),
+            // Nobody is left whose return could change that: asked again at once, it would hold again at once.
+            None if self.calls.is_empty() => self.next_publish = Instant::now() + HELD_PAUSE,
             None => {}
         }
     }
@@ -275,6 +277,8 @@ impl Lane {
             return;
         }
         for pending in self.window.take_waiting_due() {
+            // A probe among them is over.
+            self.ask_later(&pending.message.destination, Instant::now());
             let deferral = self.outage(&pending);
             self.window.defer_unsent(pending.message.stored.seq, deferral);
         }
