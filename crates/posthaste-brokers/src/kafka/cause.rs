@@ -92,7 +92,7 @@ impl Causes {
             Kind::Tls => {
                 Failure::of_sink("kafka.tls", format!("no TLS connection ({}): {text}", config.tls_words()))
             }
-            Kind::Unreachable => Failure::of_sink("kafka.unreachable", format!("{}: {text}", config.url)),
+            Kind::Unreachable => unreachable(config, &text),
         })
     }
 
@@ -100,6 +100,12 @@ impl Causes {
         // Nothing under the lock panics half way.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Nobody answers. A port with TLS closes a connection without, and says nothing: so that is said here.
+pub(super) fn unreachable(config: &KafkaConfig, why: &str) -> Failure {
+    let tls = if config.wants_tls() { "" } else { " (TLS is not asked for)" };
+    Failure::of_sink("kafka.unreachable", format!("{}: {why}{tls}", config.url))
 }
 
 /// The client's own number of itself and of the time in its state are of no use to anybody.
@@ -169,7 +175,7 @@ mod tests {
         );
         causes.hear(Code::AllBrokersDown, "1/1 brokers are down");
         let text = causes.current(&config).expect("a cause").message;
-        assert!(text.ends_with("Connection refused"), "{text}");
+        assert!(text.contains("failed: Connection refused (TLS"), "{text}");
         causes.hear(Code::Authentication, "SASL authentication error: no");
         causes.hear(Code::AllBrokersDown, "1/1 brokers are down");
         assert_eq!(code().as_deref(), Some("kafka.auth"));

@@ -6,7 +6,7 @@
 
 use crate::secret::read_text;
 use crate::{BuildError, Secret, Urls};
-use rdkafka::ClientConfig;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -215,6 +215,8 @@ impl KafkaConfig {
             }
         };
         set(&mut client, CONSTANTS);
+        // Read by `cause`; our own log shows it at the level of debug.
+        client.set_log_level(RDKafkaLogLevel::Info);
         client
             .set("bootstrap.servers", self.servers()?)
             .set("client.id", format!("posthaste {name}"))
@@ -354,7 +356,8 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("socket.keepalive.enable", "true"),
     ("socket.nagle.disable", "true"),
     ("statistics.interval.ms", "0"),
-    ("log.connection.close", "false"),
+    // Who speaks plainly to a port with TLS is told so only in the log, when the connection closes.
+    ("log.connection.close", "true"),
     ("ssl.endpoint.identification.algorithm", "https"),
     ("enable.ssl.certificate.verification", "true"),
 ];

@@ -10,7 +10,7 @@ use super::admin::{self, Found, Partitions, Settings};
 use super::cause::{self, Causes};
 use super::fleet::Fleet;
 use super::verdict::check_topic;
-use posthaste::sink::{Failure, Finding, Level, Verdict};
+use posthaste::sink::{Finding, Level, Verdict};
 use rdkafka::producer::Producer as _;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,7 +86,7 @@ async fn brokers(fleet: &Fleet) -> Option<Brokers> {
 }
 
 fn nobody(config: &KafkaConfig, causes: &Causes) -> Vec<Finding> {
-    let silent = || Failure::of_sink("kafka.unreachable", format!("{}: no broker answers", config.url));
+    let silent = || cause::unreachable(config, "no broker answers");
     let failure = causes.current(config).unwrap_or_else(silent);
     let text = format!("{}. Events for this sink wait in the log", failure.message);
     if failure.code == "kafka.auth" {

@@ -135,10 +135,13 @@ impl Line {
 
     /// Why it takes nothing any more, if that is so.
     pub(super) fn broken(&self) -> Option<Fault> {
-        if !self.ears().fatal.load(Ordering::Acquire) {
-            return None;
-        }
-        let code = self.producer.client().fatal_error().map_or(RDKafkaErrorCode::Fatal, |(code, _)| code);
+        if self.ears().fatal.load(Ordering::Acquire) { self.fatal() } else { None }
+    }
+
+    /// The client's own word, which may come before its callback.
+    fn fatal(&self) -> Option<Fault> {
+        let (code, _) = self.producer.client().fatal_error()?;
+        self.ears().fatal.store(true, Ordering::Release);
         Some(Fault(code))
     }
 
@@ -171,8 +174,7 @@ impl Line {
             Some(RDKafkaErrorCode::QueueFull) => Err(Refusal::Full),
             // It ended, and the reader has not heard of it yet.
             Some(RDKafkaErrorCode::Fatal) => {
-                self.ears().fatal.store(true, Ordering::Release);
-                let fault = self.broken().filter(|_| self.trial);
+                let fault = self.fatal().filter(|_| self.trial);
                 Err(Refusal::Fault(fault.unwrap_or(Fault(RDKafkaErrorCode::Fatal))))
             }
             Some(code) => Err(Refusal::Fault(Fault(code))),
@@ -261,7 +263,7 @@ impl Line {
         if batch.reports.is_empty() {
             return;
         }
-        let fatal = if batch.faults && self.trial { self.broken() } else { None };
+        let fatal = if batch.faults && self.trial { self.fatal() } else { None };
         if let Some(fatal) = fatal {
             // On trial the reason of the producer's end is the topic's: the client could not even begin.
             for fault in batch.reports.iter_mut().filter_map(|(_, fault)| fault.as_mut()) {
@@ -282,7 +284,7 @@ pub(super) struct Ears {
     /// Handed over and not reported.
     in_flight: AtomicUsize,
     fatal: AtomicBool,
-    /// Reports and errors so far.
+    /// Reports, errors and lines of the log so far.
     heard: AtomicUsize,
     batch: Mutex<Batch>,
 }
@@ -308,6 +310,7 @@ impl Ears {
 
 impl ClientContext for Ears {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
         self.shared.causes.hear_log(text);
         let sink = &self.shared.sink;
         match level {

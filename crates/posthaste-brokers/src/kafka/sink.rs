@@ -107,8 +107,7 @@ impl KafkaSink {
         let (found, settings) = tokio::join!(admin::partitions(&self.fleet, asked, budget), settings);
         // Whoever answers has let us in, and one broker of several that is away is not the whole sink's outage: so
         // complaints explain a silence only when nobody answers.
-        let nobody =
-            || Failure::of_sink("kafka.unreachable", format!("{}: no broker answers", self.config.url));
+        let nobody = || cause::unreachable(&self.config, "no broker answers");
         let outage = || self.shared.causes.current(&self.config).unwrap_or_else(nobody);
         let wanted = |topic: &String| {
             let settings = settings.as_ref().ok()?.get(topic)?.as_ref().ok()?;
