@@ -17,6 +17,7 @@ use posthaste::envelope::KAFKA_BINDING;
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::sink::{Message, Sink, Verdict};
 use posthaste_brokers::kafka::{KafkaConfig, KafkaSink};
+use posthaste_testkit::services::{Kafka, KafkaOptions};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -36,7 +37,14 @@ async fn main() {
     let events: usize = args.next().map_or(200_000, |text| text.parse().expect("a number of events"));
     let rounds: usize = args.next().map_or(3, |text| text.parse().expect("a number of rounds"));
     let ways = args.next().unwrap_or_else(|| "0123".to_owned());
-    let url = args.next().expect("a broker's URL");
+    let mut broker = None;
+    let url = match args.next() {
+        Some(url) => url,
+        None => {
+            let started = Kafka::start(&KafkaOptions::default()).await.expect("a broker");
+            broker.insert(started).bootstrap()
+        }
+    };
     let keys = zipf(events);
     let mut best = [0.0_f64; 4];
     for round in 1..=rounds {

@@ -24,6 +24,8 @@ use uuid::Uuid;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Enough for two cores.
 const PARTITIONS: i32 = 4;
+/// Wanted by the client; nothing is ever committed to it.
+const GROUP: &str = "posthaste-bench";
 /// Between two looks at something that is on its way.
 const PAUSE: Duration = Duration::from_millis(1);
 const RETRY: Duration = Duration::from_millis(100);
@@ -76,7 +78,9 @@ impl Yard for Ground {
     }
 
     async fn follow(self: Box<Self>, mut arrived: Arrived) -> YardResult<Task<()>> {
-        let consumer: StreamConsumer = self.client("follow").create().map_err(YardError::new)?;
+        let mut client = self.client("follow");
+        client.set("enable.auto.commit", "false");
+        let consumer: StreamConsumer = client.set("group.id", GROUP).create().map_err(YardError::new)?;
         let ground = self.clone();
         let ends = blocking(move || ground.ends(&ground.consumer()?)).await?;
         let places = self.places(ends.into_iter().map(|(partition, _, high)| (partition, high)))?;
@@ -137,7 +141,11 @@ impl Ground {
     }
 
     fn consumer(&self) -> YardResult<BaseConsumer> {
-        self.client("read").set("group.id", "posthaste-bench").create().map_err(YardError::new)
+        self.client("read")
+            .set("group.id", GROUP)
+            .set("enable.auto.commit", "false")
+            .create()
+            .map_err(YardError::new)
     }
 
     fn admin(&self) -> YardResult<AdminClient<DefaultClientContext>> {

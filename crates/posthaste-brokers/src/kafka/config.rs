@@ -15,13 +15,12 @@ use std::time::Duration;
 /// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
 /// silent broker means.
 const DELIVERY_TIMEOUT_MS: u64 = 8_000;
-/// Twice what the relay leaves unsettled by default: the producer is never the one that waits. 16,384 events of
-/// 500 bytes take about 25 MB in the client.
+/// Twice what the relay leaves unsettled by default: the producer is never the one that waits. An event of 500 bytes
+/// takes about three times that in the client, so these are some 25 MB.
 const MAX_IN_FLIGHT: usize = 16_384;
 const MAX_IN_FLIGHT_LIMIT: usize = 262_144;
 /// At 500 events/s a message goes out almost alone, and 1 ms is a sixth of the latency that we allow. Under load
-/// batches fill by themselves, because at most five requests are under way for a partition: more linger gave no
-/// more throughput.
+/// batches fill by themselves, because at most five requests are under way for a partition.
 const LINGER_MS: u64 = 1;
 /// Below the broker's default for max.message.bytes, so that no batch of small records is ever too large.
 const BATCH_BYTES: usize = 1_000_000;

@@ -14,6 +14,7 @@ mod outage;
 mod security;
 mod stream;
 mod verdicts;
+mod yard;
 
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::sink::{Message, Scope, Sink, Verdict};
