@@ -104,6 +104,15 @@ pub struct Failure {
 /// would put a destination to sleep for years. Asked again after this time, it can say it again.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
+/// A destination as it may be printed: of a URL no more than scheme and host, for the rest may be somebody's secret.
+#[must_use]
+pub fn shown(destination: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = destination.split_once("://") else { return destination.into() };
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}/…").into()
+}
+
 /// Whose fault a failure is. Only an event's own fault spends one of its attempts (F50).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -218,5 +227,22 @@ pub trait Sink: Send + Sync + 'static {
     /// can be asked. What is retried later than that may be stored twice (F39).
     async fn dedup_window(&self, _destination: &str) -> Option<Duration> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_shows_no_more_than_its_host() {
+        assert_eq!(shown("orders.placed"), "orders.placed");
+        for url in [
+            "https://u:p@h.example:8443/hooks/SECRET",
+            "https://h.example:8443?t=SECRET",
+            "https://h.example:8443#SECRET",
+        ] {
+            assert_eq!(shown(url), "https://h.example:8443/…");
+        }
     }
 }

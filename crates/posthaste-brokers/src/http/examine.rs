@@ -6,7 +6,7 @@
 use super::address::origin;
 use super::guard::{Forbidden, literal};
 use super::sink::HttpSink;
-use posthaste::sink::{Finding, Level};
+use posthaste::sink::{Finding, Level, shown};
 use reqwest::Url;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
@@ -31,12 +31,12 @@ pub(super) async fn examine(sink: &HttpSink, destinations: &[String]) -> Vec<Fin
     for destination in destinations {
         match sink.addresses.find(destination) {
             Ok(url) => {
-                let text = format!("destination {destination:?} goes to {}", origin(&url));
+                let text = format!("destination {:?} goes to {}", shown(destination), origin(&url));
                 findings.push(finding("destination", Level::Ok, text));
                 origins.insert(origin(&url), url);
             }
             Err(why) => {
-                let text = format!("destination {destination:?} {why}: its events are rejected");
+                let text = format!("destination {:?} {why}: its events are rejected", shown(destination));
                 findings.push(finding("destination", Level::Fail, text));
             }
         }

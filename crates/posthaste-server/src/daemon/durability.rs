@@ -27,7 +27,14 @@ pub(super) async fn check(config: &Config, sinks: &Sinks) -> anyhow::Result<Vec<
             warnings.push(spawn("durability", async move { warn(&name, &*sink, &known).await }));
             continue;
         }
-        let findings = look(&*sink, &known).await;
+        // One by one: so each is known before its first event.
+        let mut findings = Vec::new();
+        for destination in known {
+            findings.extend(look(&*sink, &[destination]).await);
+        }
+        if findings.is_empty() {
+            findings = look(&*sink, &[]).await;
+        }
         if let Some(bad) = risky(&findings).next() {
             bail!(
                 "sink `{name}` has durability = \"durable\", and a destination that can lose acknowledged events: {}. \

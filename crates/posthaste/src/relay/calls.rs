@@ -80,6 +80,12 @@ impl Calls {
         quick < most && self.begun.len() < most * MOST_FACTOR
     }
 
+    /// Whether few places are left. They are for fresh events of destinations that answer: probes and trials of many
+    /// silent ones must not take them all.
+    pub(super) fn is_crowded(&self, most: usize) -> bool {
+        self.begun.len() + most >= most * MOST_FACTOR
+    }
+
     /// When the next call becomes slow.
     pub(super) fn next_slow(&self) -> Option<Instant> {
         self.begun.iter().filter(|call| !call.is_slow).map(|call| call.at + SLOW).min()

@@ -34,7 +34,10 @@ impl Lane {
         if !self.may_look(now) {
             return;
         }
-        let probe = self.destination_to_probe(now);
+        // Many dead destinations, each to be probed now and then, leave time for the others' deferred events.
+        let others_first = self.probed_last && now >= self.next_look;
+        let probe = if others_first { None } else { self.destination_to_probe(now) };
+        self.probed_last = probe.is_some();
         if probe.is_none() && now < self.next_look {
             return;
         }
@@ -110,9 +113,11 @@ impl Lane {
         let pending = self.prepare_all(batch.events);
         if let Some(destination) = probed {
             // Routes may have changed since it was put aside: what goes elsewhere now tells nothing of this one.
-            let asks = pending.first().is_some_and(|pending| pending.message.destination == destination);
+            // Then ordinary looks sort them out, and its own events show how it is.
+            let asks = pending.first().is_none_or(|pending| pending.message.destination == destination);
             match self.destinations.get_mut(&destination) {
-                Some(breaker) if asks => breaker.probe(),
+                _ if !asks => drop(self.destinations.remove(&destination)),
+                Some(breaker) if !pending.is_empty() => breaker.probe(),
                 _ => self.ask_later(&destination, now),
             }
         }
@@ -179,6 +184,7 @@ impl Lane {
                     self.window.defer_unsent(seq, deferral);
                     return Err(holds);
                 }
+                self.metrics.failures.increment(1);
                 self.metrics.dead.increment(1);
                 let counted = route.retry.permanent == Permanent::Retry;
                 let death = Death {

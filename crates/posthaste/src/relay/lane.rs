@@ -137,6 +137,8 @@ pub(crate) struct Lane {
     pub(super) calls: FuturesUnordered<BoxFuture<'static, Returned>>,
     /// What is known of them.
     pub(super) begun: Calls,
+    /// Whether the last look at the deferred was a probe.
+    pub(super) probed_last: bool,
     /// Nothing is published before this: the sink held everything.
     pub(super) next_publish: Instant,
     /// Whether a destination's breaker opened since waiting events were looked at.
@@ -250,6 +252,7 @@ impl Lane {
             pace: Pace::new(),
             calls: FuturesUnordered::new(),
             begun: Calls::default(),
+            probed_last: false,
             next_publish: Instant::now(),
             closed_anew: false,
             answered: None,

@@ -7,7 +7,7 @@ use super::window::{Origin, Pending};
 use crate::crash_point;
 use crate::lifecycle::{Decision, decide};
 use crate::route::{OnDead, Order};
-use crate::sink::{Failure, Message, Scope, Verdict};
+use crate::sink::{Failure, Message, Scope, Verdict, shown};
 use crate::store::{Care, Death, Deferral, Due, Reason};
 use futures_util::FutureExt;
 use std::sync::Arc;
@@ -49,10 +49,17 @@ impl Lane {
 
     /// The next call's events, and whether they go to one suspect alone.
     fn next_batch(&mut self, most: usize) -> Option<(Vec<Pending>, bool)> {
+        if self.begun.is_crowded(self.settings.calls_in_flight) && self.window.has_fresh() {
+            return self.next_fresh(most);
+        }
         let due = self.window.take_due(most.min(self.settings.due_events_max), self.ordering);
         if !due.is_empty() {
             return Some((due, false));
         }
+        self.next_fresh(most)
+    }
+
+    fn next_fresh(&mut self, most: usize) -> Option<(Vec<Pending>, bool)> {
         if !self.begun.has_suspects() {
             let batch = self.window.take_batch(most, self.ordering, None);
             return (!batch.is_empty()).then_some((batch, false));
@@ -61,6 +68,9 @@ impl Lane {
         let batch = self.window.take_batch(most, self.ordering, Some(&|name| !suspects.contains(name)));
         if !batch.is_empty() {
             return Some((batch, false));
+        }
+        if self.begun.is_crowded(self.settings.calls_in_flight) {
+            return None;
         }
         let mut trials = self.begun.to_try().into_iter().map(|suspect| {
             (self.window.take_batch(most, self.ordering, Some(&|name| name == suspect)), true)
@@ -214,7 +224,9 @@ impl Lane {
             // Held, all of it: that says nothing about the sink. A probe that ended so is repeated.
             None if !self.breaker.is_closed() => self.open_breaker(Instant::now()),
             // Nobody is left whose return could change that: asked again at once, it would hold again at once.
-            None if self.calls.is_empty() => self.next_publish = Instant::now() + HELD_PAUSE,
+            None if self.calls.is_empty() || took < HELD_PAUSE => {
+                self.next_publish = Instant::now() + HELD_PAUSE
+            }
             None => {}
         }
     }
@@ -348,7 +360,7 @@ impl Lane {
             return breaker.wait_at_least(now, failure.wait_at_least());
         }
         tracing::warn!(
-            lane = %self.lease.id(), destination, code = %failure.code, error = %failure.message,
+            lane = %self.lease.id(), destination = %shown(destination), code = %failure.code, error = %failure.message,
             "destination out of reach: its events wait, no attempt is counted"
         );
         if self.destinations.len() >= DESTINATIONS_MAX

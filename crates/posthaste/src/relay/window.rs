@@ -259,6 +259,11 @@ impl Window {
         }
     }
 
+    /// Whether a fresh event waits to be published.
+    pub(crate) fn has_fresh(&self) -> bool {
+        self.pages.iter().any(|page| !page.waiting.is_empty())
+    }
+
     /// Whether something in hand waits to be published.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.due.is_empty() || self.pages.iter().any(|page| !page.waiting.is_empty())

@@ -9,99 +9,147 @@
 //! The alternative, refusing at the start alone, is the server's affair and is done there too, because a
 //! person is watching then.
 
-use super::{Capabilities, DURABILITY, Failure, Finding, Level, Message, Sink, Verdict};
+use super::{Capabilities, DURABILITY, Failure, Finding, Level, Message, Sink, Verdict, shown};
+use crate::task::{Task, spawn};
 use async_trait::async_trait;
 use rustc_hash::FxHashMap;
-use std::future::poll_fn;
-use std::sync::Arc;
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 /// How long a good opinion lasts. Whoever takes a replica away notices it in the brokers' own alerts first.
 const GOOD_FOR: Duration = Duration::from_secs(600);
 /// How long a bad one does: whoever mends a destination wants to see it flow.
 const BAD_FOR: Duration = Duration::from_secs(10);
-/// Below the relay's own bound for a publish: the reason should arrive.
+/// A broker that answers does so in much less.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Opinions that are remembered at once.
 const DESTINATIONS_MAX: usize = 4_096;
+/// Looks at once.
+const LOOKS_MAX: usize = 16;
 
 /// Wraps a sink.
 pub struct Vetted {
     sink: Arc<dyn Sink>,
-    /// Held until a call has entered the sink: calls keep the order in which they were begun.
-    opinions: Mutex<FxHashMap<String, Opinion>>,
+    book: Arc<Mutex<Book>>,
+}
+
+#[derive(Default)]
+struct Book {
+    opinions: FxHashMap<String, Opinion>,
+    /// They end with this, or by themselves.
+    looks: Vec<Task<()>>,
 }
 
 struct Opinion {
     until: Instant,
+    /// Why it gets nothing.
     refusal: Option<Failure>,
+    /// Somebody is looking again.
+    looking: bool,
 }
 
 impl Vetted {
     /// Lets only those events through to `sink` that it can keep.
     #[must_use]
     pub fn new(sink: Arc<dyn Sink>) -> Self {
-        Self { sink, opinions: Mutex::default() }
+        Self { sink, book: Arc::default() }
     }
 
-    async fn vet(&self, opinions: &mut FxHashMap<String, Opinion>, messages: &[Message]) {
-        let mut last = None;
-        for message in messages {
-            if last.replace(&message.destination) == Some(&message.destination) {
-                continue;
+    /// Why a destination gets nothing now. One that nobody has looked at is looked at in the background: a call
+    /// that waited for it would be overtaken by the next one (G3), and would hold up the others.
+    fn refusal(&self, book: &mut Book, destination: &str) -> Option<Failure> {
+        let (known, stale) = match book.opinions.get(destination) {
+            Some(opinion) => (opinion.refusal.clone(), !opinion.looking && Instant::now() >= opinion.until),
+            None => (Some(unseen(destination, "it is being looked at")), true),
+        };
+        if stale {
+            book.forget_ended();
+            if book.looks.len() < LOOKS_MAX {
+                book.begin(destination, known.clone());
+                book.looks.push(self.look(destination.to_owned()));
             }
-            let now = Instant::now();
-            if opinions.get(&message.destination).is_some_and(|opinion| now < opinion.until) {
-                continue;
+        }
+        known
+    }
+
+    fn look(&self, destination: String) -> Task<()> {
+        let (sink, book) = (Arc::clone(&self.sink), Arc::downgrade(&self.book));
+        spawn("durability", async move {
+            let named = [destination];
+            let refusal = match timeout(PATIENCE, sink.examine(&named)).await {
+                Ok(findings) => judge(&named[0], &findings),
+                Err(_) => Some(unseen(&named[0], "the broker did not answer in time")),
+            };
+            let [destination] = named;
+            if let Some(book) = book.upgrade() {
+                lock(&book).learn(destination, refusal);
             }
-            if opinions.len() >= DESTINATIONS_MAX {
-                opinions.retain(|_, opinion| now < opinion.until);
-            }
-            let opinion = self.look(&message.destination).await;
-            opinions.insert(message.destination.clone(), opinion);
+        })
+    }
+}
+
+impl Book {
+    /// A look that died says nothing: somebody else may look.
+    fn forget_ended(&mut self) {
+        self.looks.retain(|look| !look.is_finished());
+        if self.looks.is_empty() {
+            self.opinions.values_mut().for_each(|opinion| opinion.looking = false);
         }
     }
 
-    async fn look(&self, destination: &str) -> Opinion {
-        let named = [destination.to_owned()];
-        let refusal = match timeout(PATIENCE, self.sink.examine(&named)).await {
-            Ok(findings) => judge(destination, &findings),
-            Err(_) => Some(unseen(destination, "the broker did not answer in time")),
-        };
-        let lasts = if refusal.is_some() { BAD_FOR } else { GOOD_FOR };
-        Opinion { until: Instant::now() + lasts, refusal }
+    fn begin(&mut self, destination: &str, refusal: Option<Failure>) {
+        self.make_room();
+        let opinion = Opinion { until: Instant::now(), refusal, looking: true };
+        self.opinions.insert(destination.to_owned(), opinion);
     }
+
+    fn learn(&mut self, destination: String, refusal: Option<Failure>) {
+        let lasts = if refusal.is_some() { BAD_FOR } else { GOOD_FOR };
+        self.make_room();
+        self.opinions.insert(destination, Opinion { until: Instant::now() + lasts, refusal, looking: false });
+    }
+
+    fn make_room(&mut self) {
+        if self.opinions.len() >= DESTINATIONS_MAX {
+            let now = Instant::now();
+            self.opinions.retain(|_, opinion| opinion.looking || now < opinion.until);
+        }
+        if self.opinions.len() >= DESTINATIONS_MAX {
+            self.opinions.clear();
+        }
+    }
+}
+
+fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
+    // Nothing under the lock panics half way.
+    book.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why a destination gets nothing, by what a look found.
 fn judge(destination: &str, findings: &[Finding]) -> Option<Failure> {
     let durability = || findings.iter().filter(|finding| finding.check == DURABILITY);
+    let trouble = findings.iter().find(|finding| finding.level == Level::Fail && finding.check != DURABILITY);
     if let Some(bad) = durability().find(|finding| finding.level != Level::Ok) {
-        return Some(Failure::of_destination(
-            "durable.refused",
-            format!(
-                "{destination:?} can lose an acknowledged event, and durability = \"durable\" refuses that: {}",
-                bad.text
-            ),
-        ));
+        let text = format!(
+            "{:?} can lose an acknowledged event, and durability = \"durable\" refuses that: {}",
+            shown(destination),
+            bad.text
+        );
+        return Some(Failure::of_destination("durable.refused", text));
     }
-    if durability().next().is_some() {
+    if durability().next().is_some() && trouble.is_none() {
         return None;
     }
-    let trouble = findings.iter().find(|finding| finding.level == Level::Fail);
     Some(unseen(destination, trouble.map_or("the sink says nothing of it", |finding| &finding.text)))
 }
 
 fn unseen(destination: &str, why: &str) -> Failure {
-    Failure::of_destination(
-        "durable.unseen",
-        format!(
-            "whether {destination:?} keeps what it acknowledges could not be seen ({why}); durability = \"durable\" waits until it can"
-        ),
-    )
+    let text = format!(
+        "whether {:?} keeps what it acknowledges could not be seen ({why}); durability = \"durable\" waits until it can",
+        shown(destination)
+    );
+    Failure::of_destination("durable.unseen", text)
 }
 
 #[async_trait]
@@ -111,29 +159,39 @@ impl Sink for Vetted {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Fair: whoever was polled first goes first.
-        let mut opinions = self.opinions.lock().await;
-        self.vet(&mut opinions, messages).await;
-        let refusal = |message: &Message| opinions.get(&message.destination).and_then(|o| o.refusal.clone());
-        if messages.iter().any(|message| refusal(message).is_some()) {
-            // The others go in the next call: by then the refused ones are put aside with their destination.
-            return messages.iter().map(|m| refusal(m).map_or(Verdict::Held, Verdict::Retry)).collect();
+        let mut refusals: FxHashMap<&str, Failure> = FxHashMap::default();
+        {
+            let mut book = lock(&self.book);
+            let mut last = None;
+            for message in messages {
+                let destination = message.destination.as_str();
+                if last.replace(destination) != Some(destination)
+                    && let Some(refusal) = self.refusal(&mut book, destination)
+                {
+                    refusals.insert(destination, refusal);
+                }
+            }
         }
-        let mut call = self.sink.publish(messages);
-        let entered = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
-        drop(opinions);
-        match entered {
-            Poll::Ready(verdicts) => verdicts,
-            Poll::Pending => call.await,
+        if refusals.is_empty() {
+            return self.sink.publish(messages).await;
         }
+        // The others go in the next call: by then the refused ones are put aside with their destination.
+        let verdict = |message: &Message| refusals.get(message.destination.as_str()).cloned();
+        messages.iter().map(|message| verdict(message).map_or(Verdict::Held, Verdict::Retry)).collect()
     }
 
     async fn close(&self) {
         self.sink.close().await;
     }
 
+    /// What is found of one destination is remembered.
     async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
-        self.sink.examine(destinations).await
+        let findings = self.sink.examine(destinations).await;
+        // Of several nobody can tell which finding is whose.
+        if let [destination] = destinations {
+            lock(&self.book).learn(destination.clone(), judge(destination, &findings));
+        }
+        findings
     }
 
     async fn dedup_window(&self, destination: &str) -> Option<Duration> {
@@ -206,34 +264,58 @@ mod tests {
         }
     }
 
+    /// Asked until nobody is looking any more.
+    async fn settled(sink: &Vetted, messages: &[Message]) -> Vec<Verdict> {
+        sink.publish(messages).await;
+        tokio::time::sleep(Duration::from_secs(2)).await; // pace: virtual time
+        sink.publish(messages).await
+    }
+
     #[tokio::test(start_paused = true)]
     async fn only_what_is_safe_goes_through() {
         let place = Arc::new(Place::default());
         let sink = Vetted::new(Arc::clone(&place) as _);
+        assert_eq!(
+            code(&sink.publish(&[message(0, "safe")]).await[0]),
+            "durable.unseen",
+            "nobody has looked"
+        );
         for (destination, expected) in
             [("safe", "delivered"), ("risky", "durable.refused"), ("gone", "durable.unseen")]
         {
-            assert_eq!(code(&sink.publish(&[message(1, destination)]).await[0]), expected);
+            assert_eq!(code(&settled(&sink, &[message(1, destination)]).await[0]), expected);
         }
+        let before = place.published.lock().expect("whole").len();
         let verdicts = sink.publish(&[message(2, "safe"), message(3, "risky"), message(4, "safe")]).await;
         let codes: Vec<&str> = verdicts.iter().map(code).collect();
         assert_eq!(codes, ["held", "durable.refused", "held"]);
-        assert_eq!(*place.published.lock().expect("whole"), [1]);
+        assert_eq!(place.published.lock().expect("whole").len(), before, "nothing of that call was sent");
         tokio::time::advance(GOOD_FOR).await;
-        sink.publish(&[message(5, "safe"), message(6, "safe")]).await;
+        assert_eq!(
+            code(&sink.publish(&[message(5, "safe")]).await[0]),
+            "delivered",
+            "good until the next look"
+        );
         assert_eq!(place.looks.lock().expect("whole").iter().filter(|name| *name == "safe").count(), 2);
     }
 
-    /// G3: a call that waits for a look is not overtaken by a later one that needs none.
+    /// A look at the start counts.
     #[tokio::test(start_paused = true)]
-    async fn g3_calls_enter_in_the_order_in_which_they_were_begun() {
+    async fn what_was_examined_is_known() {
+        let sink = Vetted::new(Arc::new(Place::default()));
+        sink.examine(&["safe".to_owned()]).await;
+        assert_eq!(code(&sink.publish(&[message(1, "safe")]).await[0]), "delivered");
+    }
+
+    /// F30: a destination that nobody can look at costs the others no time.
+    #[tokio::test(start_paused = true)]
+    async fn f30_a_look_holds_nobody_up() {
         let place = Arc::new(Place::default());
         let sink = Vetted::new(Arc::clone(&place) as _);
-        sink.publish(&[message(1, "safe")]).await;
-        tokio::time::advance(GOOD_FOR).await;
-        let (first, second) = ([message(2, "safe")], [message(3, "safe")]);
-        let calls = [sink.publish(&first), sink.publish(&second)];
-        futures_util::future::join_all(calls).await;
-        assert_eq!(*place.published.lock().expect("whole"), [1, 2, 3]);
+        sink.examine(&["safe".to_owned()]).await;
+        let started = Instant::now();
+        sink.publish(&[message(1, "gone")]).await;
+        sink.publish(&[message(2, "safe")]).await;
+        assert!(started.elapsed() < Duration::from_millis(100), "{:?}", started.elapsed());
     }
 }
