@@ -18,6 +18,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 const SLOTS: usize = 16_384;
+const SLOT_MAX: i64 = SLOTS as i64 - 1;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks at the map.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -229,7 +230,7 @@ impl Map {
                 _ => continue,
             };
             let Some(address) = Address::named(&format!("{host}:{port}"), asked) else { continue };
-            for slot in *first..=*last {
+            for slot in (*first).max(0)..=(*last).min(SLOT_MAX) {
                 if let Ok(slot) = u16::try_from(slot) {
                     map.assign(slot, address.clone());
                 }

@@ -16,7 +16,7 @@ impl Flight<'_> {
     /// One reply for each message.
     pub(super) fn judge_each(&mut self, answer: &Answered, replies: &[Value]) {
         for (index, reply) in answer.messages.iter().zip(replies) {
-            self.judge(answer, *index, reply);
+            self.judge(answer, *index, reply, true);
         }
     }
 
@@ -38,19 +38,22 @@ impl Flight<'_> {
     /// Within a run, a message behind one that was refused is held.
     fn judge_runs<'r>(&mut self, answer: &Answered, reply: impl Fn(usize) -> &'r Value) {
         let mut refused: Option<&str> = None;
+        let mut waits: Option<&str> = None;
         for (place, index) in answer.messages.iter().enumerate() {
             let key = self.messages[*index].order_key();
             if refused.is_some() && refused == key && matches!(reply(place), Value::ServerError(_)) {
                 self.decide(*index, Verdict::Held);
                 continue;
             }
-            self.judge(answer, *index, reply(place));
+            let leads = waits.is_none() || waits != key;
+            self.judge(answer, *index, reply(place), leads);
+            waits = if self.fates[*index] == Fate::Waiting { key } else { None };
             let goes_on = matches!(self.fates[*index], Fate::Decided(Verdict::Delivered) | Fate::Waiting);
             refused = if goes_on { None } else { key };
         }
     }
 
-    fn judge(&mut self, answer: &Answered, index: usize, reply: &Value) {
+    fn judge(&mut self, answer: &Answered, index: usize, reply: &Value, leads: bool) {
         let (session, stream) = (&answer.session, answer.stream);
         let refusal = if let Value::ServerError(error) = reply { Some(Refusal::of(error)) } else { None };
         if let (Some((slot, to)), Servers::Many(cluster)) = (refusal.and_then(Refusal::moved), &self.sink.way)
@@ -58,7 +61,7 @@ impl Flight<'_> {
         {
             cluster.moved(slot, to);
             self.moved.push(stream);
-            return self.wait_again(index);
+            return self.wait_again(index, leads);
         }
         let meeting = Meeting {
             stream: self.streams.names[stream],
@@ -99,10 +102,13 @@ impl Flight<'_> {
         session.bulk_bytes_max.is_none() && self.payload_bytes(index) > BULK_BYTES_MIN
     }
 
-    /// Back to those that may be sent: the server has said that it did not take it.
-    fn wait_again(&mut self, index: usize) {
+    /// Back to those that may be sent: the server has said that it did not take it. Only the first of a run has its
+    /// turn: the others go with it again, or when it is delivered (G3).
+    fn wait_again(&mut self, index: usize, leads: bool) {
         self.in_flight -= 1;
         self.fates[index] = Fate::Waiting;
-        self.ready.push_back(index);
+        if leads {
+            self.ready.push_back(index);
+        }
     }
 }
