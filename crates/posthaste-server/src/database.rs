@@ -7,6 +7,7 @@ use posthaste::Limits;
 use posthaste::admin::{Admin, AdminError};
 use posthaste::sink::Finding;
 use posthaste::store::{Store, StoreError};
+use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
 use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
@@ -24,9 +25,27 @@ pub(crate) enum Database {
         /// Who may do what in it.
         roles: Roles,
     },
+    /// Somebody else's table on a server.
+    Adopted {
+        /// How to reach it.
+        config: Box<PostgresConfig>,
+        /// What it looks like.
+        layout: Box<Layout>,
+        /// The one sink that it feeds.
+        sink: Arc<str>,
+    },
     /// A file.
     #[cfg(feature = "sqlite")]
     Sqlite(SqliteConfig),
+}
+
+/// What is said where a command is about our own log.
+fn not_ours(layout: &Layout) -> StoreError {
+    StoreError::Fatal(format!(
+        "{} is an adopted table: it belongs to its owners, and nothing of it is set up or changed by us. `posthaste adopt sql` \
+         prints every statement that it sees",
+        layout.table
+    ))
 }
 
 impl Database {
@@ -34,6 +53,9 @@ impl Database {
     pub(crate) async fn store(&self) -> Result<Arc<dyn Store>, StoreError> {
         Ok(match self {
             Self::Postgres { config, .. } => Arc::new(PostgresStore::connect((**config).clone()).await?),
+            Self::Adopted { config, layout, .. } => {
+                Arc::new(ClaimStore::connect((**config).clone(), (**layout).clone()).await?)
+            }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => Arc::new(SqliteStore::connect(config.clone()).await?),
         })
@@ -43,6 +65,9 @@ impl Database {
     pub(crate) async fn admin(&self) -> Result<Box<dyn Admin>, StoreError> {
         Ok(match self {
             Self::Postgres { config, .. } => Box::new(PostgresAdmin::connect((**config).clone()).await?),
+            Self::Adopted { config, layout, sink } => {
+                Box::new(ClaimAdmin::connect((**config).clone(), (**layout).clone(), Arc::clone(sink)).await?)
+            }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => Box::new(SqliteAdmin::connect(config.clone()).await?),
         })
@@ -53,6 +78,9 @@ impl Database {
     pub(crate) async fn examine(&self, bounds: &Bounds) -> Result<Vec<Finding>, AdminError> {
         match self {
             Self::Postgres { config, .. } => PostgresAdmin::new((**config).clone()).doctor_with(bounds).await,
+            Self::Adopted { config, layout, .. } => {
+                Ok(posthaste_postgres::claim::examine(config, layout).await)
+            }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => SqliteAdmin::new(config.clone()).doctor().await,
         }
@@ -62,6 +90,7 @@ impl Database {
     pub(crate) async fn migrate(&self) -> Result<Outcome, StoreError> {
         match self {
             Self::Postgres { config, roles } => migrate::up(config, roles).await,
+            Self::Adopted { layout, .. } => Err(not_ours(layout)),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => {
                 let applied = posthaste_sqlite::migrate::up(config)?.applied;
@@ -74,6 +103,7 @@ impl Database {
     pub(crate) async fn migrations(&self) -> Result<Status, StoreError> {
         match self {
             Self::Postgres { config, .. } => migrate::status(config).await,
+            Self::Adopted { layout, .. } => Err(not_ours(layout)),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => {
                 let status = posthaste_sqlite::migrate::status(config)?;
@@ -98,6 +128,7 @@ impl Database {
     pub(crate) fn script(&self) -> Result<String, StoreError> {
         match self {
             Self::Postgres { config, roles } => migrate::sql(&config.schema, roles, &config.limits),
+            Self::Adopted { layout, .. } => Err(not_ours(layout)),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => Ok(posthaste_sqlite::migrate::sql()),
         }
@@ -106,7 +137,7 @@ impl Database {
     /// What an append accepts.
     pub(crate) fn limits(&self) -> Limits {
         match self {
-            Self::Postgres { config, .. } => config.limits,
+            Self::Postgres { config, .. } | Self::Adopted { config, .. } => config.limits,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => config.limits,
         }
@@ -115,7 +146,7 @@ impl Database {
     /// Its address, without secrets.
     pub(crate) fn address(&self) -> String {
         match self {
-            Self::Postgres { config, .. } => scrub(&config.url),
+            Self::Postgres { config, .. } | Self::Adopted { config, .. } => scrub(&config.url),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => format!("sqlite:{}", config.path.display()),
         }
@@ -125,15 +156,34 @@ impl Database {
     pub(crate) fn place(&self) -> String {
         match self {
             Self::Postgres { config, .. } => format!("schema {}", config.schema),
+            Self::Adopted { layout, .. } => format!("table {}", layout.table),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => format!("file {}", config.path.display()),
         }
     }
 
-    /// The server and its roles, where it is one.
+    /// How to reach the server, where it is one.
+    pub(crate) fn server(&self) -> Option<&PostgresConfig> {
+        match self {
+            Self::Postgres { config, .. } | Self::Adopted { config, .. } => Some(config),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => None,
+        }
+    }
+
+    /// The layout of an adopted table.
+    pub(crate) fn layout(&self) -> Option<(&PostgresConfig, &Layout)> {
+        match self {
+            Self::Adopted { config, layout, .. } => Some((config, layout)),
+            _ => None,
+        }
+    }
+
+    /// The server and its roles, where it is our own schema on one.
     pub(crate) fn postgres(&self) -> Option<(&PostgresConfig, &Roles)> {
         match self {
             Self::Postgres { config, roles } => Some((config, roles)),
+            Self::Adopted { .. } => None,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => None,
         }
@@ -144,6 +194,7 @@ impl Database {
 pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
         ("outbox", posthaste_postgres::doctor::CHECKS),
+        ("outbox (adopted)", posthaste_postgres::claim::CHECKS),
         #[cfg(feature = "sqlite")]
         ("outbox (SQLite)", posthaste_sqlite::CHECKS),
     ]

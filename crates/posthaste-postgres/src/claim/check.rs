@@ -89,7 +89,7 @@ pub(super) async fn statements(line: &mut Line, layout: Layout) -> Result<Statem
 }
 
 /// The layout without columns that the table may lack, or what does not fit.
-fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
+pub(super) fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
     let name = &layout.table.clone();
     if !matches!(table.kind, 'r' | 'p') {
         let kind = if matches!(table.kind, 'v' | 'm') { "a view" } else { "no ordinary table" };

@@ -20,6 +20,7 @@
 //! others delete, and their dashboards would not show it. What a table cannot hold is kept in memory, and
 //! docs/adopt.md says what a restart then forgets.
 
+mod admin;
 mod advice;
 mod check;
 mod hand;
@@ -27,15 +28,20 @@ mod layout;
 mod lease;
 mod line;
 mod presets;
+mod preview;
+mod propose;
 mod rehearse;
 mod row;
 mod settle;
 mod statements;
 mod store;
 
+pub use admin::{CHECKS, ClaimAdmin, examine, missing_index, statements_for};
 pub use advice::{claim_index, dead_letter_table, style_in_words};
 pub use check::{Table, table};
 pub use layout::{Layout, Piece, Status, Style, TableName, Topic};
 pub use presets::{PRESETS, Preset, preset};
+pub use preview::preview;
+pub use propose::{Proposal, propose};
 pub use statements::{Statements, Types};
 pub use store::ClaimStore;

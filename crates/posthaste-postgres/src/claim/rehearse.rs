@@ -110,12 +110,22 @@ fn parts<'a>(statements: &Statements, extra: &'a Extra) -> Vec<Part<'a>> {
     parts
 }
 
-/// Says which words of the status nobody mapped: such rows are left alone.
+/// Words of the status that nobody mapped, with how many rows bear them: such rows are left alone.
+pub(super) async fn unmapped(
+    line: &mut Line,
+    statements: &Statements,
+) -> Result<Vec<(String, i64)>, StoreError> {
+    let Some(sql) = statements.unmapped() else { return Ok(Vec::new()) };
+    let rows = line.query(&sql, &[]).await.map_err(store_error)?;
+    let word =
+        |row: &tokio_postgres::Row| row.get::<_, Option<String>>(0).unwrap_or_else(|| "NULL".to_owned());
+    Ok(rows.iter().map(|row| (word(row), row.get(1))).collect())
+}
+
+/// Says which.
 pub(super) async fn tell_unmapped(line: &mut Line, statements: &Statements) -> Result<(), StoreError> {
-    let Some(sql) = statements.unmapped() else { return Ok(()) };
-    for row in line.query(&sql, &[]).await.map_err(store_error)? {
-        let (word, rows): (Option<String>, i64) = (row.get(0), row.get(1));
-        tracing::warn!(table = %statements.layout().table, word = word.as_deref().unwrap_or("NULL"), rows,
+    for (word, rows) in unmapped(line, statements).await? {
+        tracing::warn!(table = %statements.layout().table, word, rows,
             "rows with a status that is not mapped are left alone");
     }
     Ok(())

@@ -11,6 +11,10 @@
 //!   that somebody else has claimed since is not hit (G4). Under [`Style::Locked`] the lock is the fence.
 //! - No statement waits for a lock longer than the session's `lock_timeout`.
 
+mod admin;
+#[cfg(test)]
+mod tests;
+
 use super::layout::{Layout, Piece, Style, TableName, Topic};
 use crate::session::quote;
 use posthaste::route::{Filter, Pattern};
@@ -95,6 +99,17 @@ impl Statements {
         self.layout.content_type.clone().or_else(|| json.then(|| "application/json".to_owned()))
     }
 
+    /// The event's id: the row's own where it is a UUID, otherwise a stable one from the table and the row's key. The
+    /// same row has the same one at every delivery.
+    fn event_id(&self) -> String {
+        let column = of(&self.layout.id);
+        if self.type_of(&self.layout.id) == "uuid" {
+            return column;
+        }
+        let seed = literal(&format!("{}:", self.layout.table));
+        format!("encode(substr(sha256(convert_to({seed} || {column}::text, 'UTF8')), 1, 16), 'hex')::uuid")
+    }
+
     fn optional(&self, column: Option<&String>, cast: &str) -> String {
         column.map_or_else(|| format!("null::{cast}"), |name| format!("{}::{cast}", of(name)))
     }
@@ -102,15 +117,7 @@ impl Statements {
     /// What is read of a row, in the order that [`super::row`] expects. `$1` is the largest payload that is loaded.
     fn columns(&self) -> String {
         let layout = &self.layout;
-        let id = format!("{}::text", of(&layout.id));
-        let event_id = match self.type_of(&layout.id) {
-            "uuid" => of(&layout.id),
-            // A stable id from the table and the row's key: the same row has the same one at every delivery.
-            _ => format!(
-                "encode(substr(sha256(convert_to({} || {id}, 'UTF8')), 1, 16), 'hex')::uuid",
-                literal(&format!("{}:", layout.table))
-            ),
-        };
+        let (id, event_id) = (format!("{}::text", of(&layout.id)), self.event_id());
         let payload = self.payload();
         let extra: Vec<String> =
             layout.header_columns.iter().map(|(_, name)| format!("{}::text", of(name))).collect();
@@ -507,97 +514,5 @@ impl Sets {
 
     fn text(&self) -> String {
         self.0.join(", ")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::claim::{PRESETS, preset};
-
-    fn statements(name: &str, types: &[(&str, &str)], dead: &[&str]) -> Statements {
-        let types = types.iter().map(|(column, kind)| ((*column).to_owned(), (*kind).to_owned())).collect();
-        let dead = dead.iter().map(|column| (*column).to_owned()).collect();
-        Statements::new(preset(name).expect("a preset").layout, types, dead)
-    }
-
-    /// One line, one space.
-    fn flat(sql: &str) -> String {
-        sql.split_whitespace().collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn the_claim_of_a_locked_table_is_its_owners_own_select() {
-        let sql = statements("outbox-events", &[("id", "uuid"), ("payload", "jsonb")], &[]);
-        let claim = flat(&sql.claim(50, &Filter::Everything));
-        assert!(claim.contains("from \"outbox_events\" as t where t.\"status\" in ('PENDING') and t.\"next_attempt_at\" <= now() and"), "{claim}");
-        assert!(
-            claim.ends_with("order by t.\"next_attempt_at\" limit 50 for update of t skip locked"),
-            "{claim}"
-        );
-        assert_eq!(sql.given_back(), None);
-        assert_eq!(sql.taken_back(), None);
-        let failed = flat(&sql.failed().expect("it has columns for it"));
-        assert!(failed.starts_with("update \"outbox_events\" as t set \"status\" = 'PENDING', \"next_attempt_at\" = clock_timestamp() + u.delay * interval '1 second', \"retry_count\" = u.attempts, \"last_error\" = u.error from"), "{failed}");
-    }
-
-    #[test]
-    fn a_marked_table_is_fenced_by_status_and_mark() {
-        let types = [
-            ("id", "bigint"),
-            ("status", "outbox_status"),
-            ("last_attempt_at", "timestamp(3) without time zone"),
-            ("last_error", "character varying(255)"),
-        ];
-        let sql = statements("talkie", &types, &[]);
-        let fence = "where t.\"id\" = u.id::bigint and t.\"status\" = 'publishing' and t.\"last_attempt_at\" = u.mark::timestamp(3) without time zone";
-        for sql in [Some(sql.delivered()), sql.failed(), Some(sql.dead()), sql.given_back(), sql.renewed()] {
-            let sql = flat(&sql.expect("a marked table has all of them"));
-            assert!(sql.contains(fence), "{sql}");
-        }
-        assert!(sql.dead().contains("\"last_error\" = left(u.error, 255)"), "no longer than the column");
-        assert!(sql.given_back().is_some_and(|sql| sql.contains("\"status\" = u.was::outbox_status")));
-        assert!(
-            sql.claim(5, &Filter::Everything).contains("sha256(convert_to('outbox:' ||"),
-            "an id that is no UUID makes one"
-        );
-    }
-
-    #[test]
-    fn identifiers_are_quoted_and_words_are_literals() {
-        let mut layout = preset("prisma-outbox").expect("a preset").layout;
-        layout.table = TableName::parse("app.\"Out\"").expect("a name");
-        layout.id = "i\"d".to_owned();
-        if let Some(status) = &mut layout.status {
-            status.published = "it's done".to_owned();
-        }
-        let sql = Statements::new(layout, Types::new(), Vec::new());
-        let delivered = flat(&sql.delivered());
-        assert!(
-            delivered
-                .starts_with("update \"app\".\"Out\" as t set \"status\" = 'it''s done', \"processedAt\" ="),
-            "{delivered}"
-        );
-        assert!(delivered.contains("t.\"i\"\"d\" = u.id::text"), "{delivered}");
-    }
-
-    #[test]
-    fn the_dead_are_moved_with_what_is_known_of_them() {
-        let types =
-            [("id", "uuid"), ("payload", "jsonb"), ("retry_count", "integer"), ("updated_at", "timestamptz")];
-        let dead = ["id", "payload", "retry_count", "last_error", "error_class", "dead_at", "somebodys_own"];
-        let sql = flat(&statements("outbox-events-adr", &types, &dead).dead());
-        assert!(sql.contains("insert into \"outbox_events_dlq\" (\"id\", \"payload\", \"retry_count\", \"last_error\", \"error_class\", \"dead_at\") select gone.\"id\", gone.\"payload\", gone.dead_attempts, gone.dead_error, gone.dead_class, clock_timestamp() from gone"), "{sql}");
-    }
-
-    #[test]
-    fn a_sink_that_takes_some_topics_claims_no_others() {
-        let sql = statements("talkie", &[], &[]);
-        let some = Filter::Any(vec![Pattern::new("a_b.*")]);
-        assert!(
-            sql.claim(1, &some)
-                .contains("coalesce(t.\"topic\"::text, '') like any (array['a\\_b.%']::text[])")
-        );
-        assert!(PRESETS.iter().all(|name| !statements(name, &[], &[]).all().is_empty()));
     }
 }

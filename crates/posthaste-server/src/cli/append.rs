@@ -125,6 +125,10 @@ fn read_payload(text: &str) -> anyhow::Result<Vec<u8>> {
 async fn append(outbox: &Outbox, event: &Event) -> anyhow::Result<Uuid> {
     match &outbox.database {
         Database::Postgres { config, .. } => to_postgres(outbox, config, event).await,
+        Database::Adopted { layout, .. } => {
+            let table = &layout.table;
+            Err(Usage(format!("{table} is an adopted table: its application writes it; use INSERT")).into())
+        }
         #[cfg(feature = "sqlite")]
         Database::Sqlite(config) => to_sqlite(outbox, config, event).await,
     }

@@ -3,6 +3,7 @@
 //! A command reads its words, asks the library, prints the answer. Global flags say which configuration and
 //! which outbox; [`Context`] is what a command gets of them.
 
+mod adopt;
 mod append;
 mod bench;
 mod completions;
@@ -97,6 +98,7 @@ enum Command {
     Init(init::InitArgs),
     Run(run::RunArgs),
     Migrate(migrate::MigrateArgs),
+    Adopt(adopt::AdoptArgs),
     Append(append::AppendArgs),
     Status(status::StatusArgs),
     Events(events::EventsArgs),
@@ -125,6 +127,7 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "sqlite")]
         Command::Demo(args) => Box::pin(demo::run(&context, args)).await,
         Command::Migrate(args) => Box::pin(migrate::run(&context, args)).await,
+        Command::Adopt(args) => Box::pin(adopt::run(&context, args)).await,
         Command::Append(args) => Box::pin(append::run(&context, args)).await,
         Command::Status(args) => Box::pin(status::run(&context, args)).await,
         Command::Events(args) => Box::pin(events::run(&context, args)).await,

@@ -40,6 +40,9 @@ pub(crate) struct RunArgs {
     /// Address of metrics and health, or `off` [default: http.listen, 127.0.0.1:7678]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Show what would be claimed from adopted tables and published now; change nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Drain and end when standard input closes, too: with whoever started this
     #[arg(long)]
     lifeline: bool,
@@ -56,6 +59,9 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<Exit
     }
     config.check_runnable()?;
     context.start_logging(&config, &config.log_level)?;
+    if args.dry_run {
+        return super::adopt::dry_run(context, &config).await;
+    }
     let format = context.log_format(&config);
     daemon::run(config, flags, format, args.lifeline).await
 }

@@ -10,6 +10,7 @@
 //! found in production. A ready-made layering crate was refused because none of them keeps lines, and a
 //! message without a line is a search.
 
+mod adopt;
 mod env;
 mod outbox;
 mod problem;

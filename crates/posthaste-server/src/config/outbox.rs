@@ -1,6 +1,7 @@
 //! The outboxes of a configuration: connection, retention, roles, and the routes that apply to each.
 
 use super::Outbox;
+use super::adopt::{Adopted, adopted};
 use super::resolve::{Review, check_name};
 use super::section::{File, OutboxSection, RetentionSection, Tls};
 use super::tree::member;
@@ -35,10 +36,14 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
                 format!("two outboxes are named `{}`: each needs a `name` of its own", section.name),
             );
         }
-        let applies = |names: &[String]| names.is_empty() || names.contains(&section.name);
-        let own = routes.iter().filter(|(_, names)| applies(names)).map(|(route, _)| route.clone());
+        let adopted =
+            section.adopt.as_ref().and_then(|adopt| adopted(review, &member(&path, "adopt"), adopt));
+        let own = own_routes(review, &path, &section.name, routes, adopted.as_ref());
         let service = section.service.as_ref().or(file.service.as_ref()).unwrap_or(&section.name);
-        let database = database(review, &path, section);
+        let mut database = database(review, &path, section);
+        if let Some(adopted) = adopted {
+            database = adopting(review, &path, database, adopted, &own);
+        }
         if file.require_tls {
             demand_tls(review, &path, section, &database);
         }
@@ -47,15 +52,63 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
             service: service.as_str().into(),
             database,
             lanes: section.lanes,
-            routes: RouteTable::new(own.collect()),
+            routes: RouteTable::new(own),
         });
     }
     outboxes
 }
 
+/// The routes that apply to an outbox. Those of an adopted table take what they do not say from its layout.
+fn own_routes(
+    review: &mut Review<'_>,
+    path: &str,
+    name: &String,
+    routes: &[(Route, Vec<String>)],
+    adopted: Option<&Adopted>,
+) -> Vec<Route> {
+    let applies = |names: &[String]| names.is_empty() || names.contains(name);
+    let own = routes.iter().enumerate().filter(|(_, (_, names))| applies(names));
+    let Some(adopted) = adopted else { return own.map(|(_, (route, _))| route.clone()).collect() };
+    let mut fitted = Vec::new();
+    for (index, (route, _)) in own {
+        let given = review.given_route(index);
+        fitted.push(adopted.route(review, &format!("route[{index}]"), &given, route.clone()));
+    }
+    adopted.check_sinks(review, &member(path, "adopt"), &fitted);
+    fitted
+}
+
+/// The database of an adopted table.
+fn adopting(
+    review: &mut Review<'_>,
+    path: &str,
+    database: Database,
+    adopted: Adopted,
+    routes: &[Route],
+) -> Database {
+    let sink = routes.iter().flat_map(|route| &route.sinks).next();
+    match database {
+        Database::Postgres { config, .. } => Database::Adopted {
+            config,
+            layout: Box::new(adopted.layout),
+            sink: sink.map_or_else(|| "none".into(), |sink| sink.as_str().into()),
+        },
+        #[cfg(feature = "sqlite")]
+        other => {
+            review.problem(&member(path, "adopt"), "only a table in PostgreSQL can be adopted");
+            other
+        }
+        #[cfg(not(feature = "sqlite"))]
+        other => {
+            let _ = (review, path);
+            other
+        }
+    }
+}
+
 /// `require_tls` at the top of the file. A socket in the file system is no link.
 fn demand_tls(review: &mut Review<'_>, path: &str, section: &OutboxSection, database: &Database) {
-    let Some((config, _)) = database.postgres() else { return };
+    let Some(config) = database.server() else { return };
     let hosts = config.url.parse::<tokio_postgres::Config>();
     let is_local = hosts.is_ok_and(|config| {
         let is_socket = |host: &Host| matches!(host, Host::Unix(_));

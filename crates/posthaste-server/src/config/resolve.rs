@@ -26,6 +26,11 @@ impl Review<'_> {
         self.problems.push(format!("{}: {text}", self.tree.place(path)));
     }
 
+    /// A route as it was written, without defaults.
+    pub(super) fn given_route(&self, index: usize) -> Value {
+        self.tree.value["route"].get(index).cloned().unwrap_or_default()
+    }
+
     /// A path the way its author wrote it.
     pub(super) fn shown(&self, path: &str) -> String {
         self.tree.shown(path)

@@ -3,6 +3,7 @@
 //! These types mirror the file; [`super::resolve`] turns them into what the engine takes. Keeping the two
 //! apart keeps serde out of the engine's types and units in the names of the keys.
 
+use super::adopt::AdoptSection;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
 use posthaste::retry::RetryPolicy;
@@ -116,6 +117,8 @@ pub(crate) struct OutboxSection {
     pub(crate) limits: LimitsSection,
     /// Database roles that `migrate` grants to.
     pub(crate) roles: RolesSection,
+    /// An existing table instead of our own log: docs/adopt.md.
+    pub(crate) adopt: Option<AdoptSection>,
 }
 
 impl Default for OutboxSection {
@@ -140,6 +143,7 @@ impl Default for OutboxSection {
             retention: RetentionSection::default(),
             limits: LimitsSection::default(),
             roles: RolesSection::default(),
+            adopt: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The binary from outside: a process, its output, its exit code.
 
+mod adopt;
 mod binary;
 mod daemon;
 mod dead;

@@ -78,7 +78,9 @@ async fn look_at_database(outbox: &Outbox, list: &mut Vec<Seen>, state: &mut Sta
         }
     }
     match &outbox.database {
-        Database::Postgres { config, .. } => look_at_server(config, list, state).await,
+        Database::Postgres { config, .. } | Database::Adopted { config, .. } => {
+            look_at_server(config, list, state).await;
+        }
         #[cfg(feature = "sqlite")]
         Database::Sqlite(config) => look_at_file(&config.path, list, state),
     }

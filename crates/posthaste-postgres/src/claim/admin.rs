@@ -1,0 +1,361 @@
+//! Looking at an adopted table, and acting on its dead rows.
+//!
+//! Only what its columns can tell and hold: there is no log to list, no lane to move, and no place for a pause. What is
+//! not possible says so. Acts are not written into an audit table, for there is none of ours: they go to the log with
+//! who and why, and the owners' own auditing sees them as changes like any other.
+
+use super::check;
+use super::layout::Layout;
+use super::line::Line;
+use super::rehearse;
+use super::statements::Statements;
+use crate::config::PostgresConfig;
+use crate::error::store_error;
+use crate::row::Micros;
+use crate::session::Param;
+use async_trait::async_trait;
+use posthaste::Timestamp;
+use posthaste::admin::{
+    Actor, Admin, AdminError, Control, ControlTarget, Count, DeadAct, DeadFilter, DeadLetter, EventFilter,
+    EventLife, EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, SinkStatus, TailPlace,
+    Where,
+};
+use posthaste::route::Pattern;
+use posthaste::sink::{Finding, Level};
+use posthaste::store::StoreError;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+/// Names of the checks that [`examine`] makes.
+pub const CHECKS: &[&str] = &["adopted_table", "adopted_rehearsal", "adopted_index", "adopted_status"];
+
+/// Bound of a count.
+const COUNT_MAX: u64 = 100_000;
+
+/// Looking and acting.
+pub struct ClaimAdmin {
+    line: Mutex<Line>,
+    statements: Statements,
+    sink: Arc<str>,
+}
+
+impl ClaimAdmin {
+    /// Connects, and checks the layout against the table.
+    pub async fn connect(config: PostgresConfig, layout: Layout, sink: Arc<str>) -> Result<Self, StoreError> {
+        let mut line = Line::open(&config, &layout).await?;
+        let statements = check::statements(&mut line, layout).await?;
+        Ok(Self { line: Mutex::new(line), statements, sink })
+    }
+
+    async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, AdminError> {
+        let mut line = self.line.lock().await;
+        Ok(line.query(sql, params).await.map_err(store_error)?)
+    }
+
+    fn letter(&self, row: &Row, cursor: i64, whole: bool) -> Result<DeadLetter, tokio_postgres::Error> {
+        let payload: Option<Vec<u8>> = row.try_get("payload")?;
+        let error: String = row.try_get::<_, Option<String>>("error")?.unwrap_or_default();
+        let (code, text) = error.split_once(": ").unwrap_or(("", &error));
+        Ok(DeadLetter {
+            cursor,
+            sink: self.sink.to_string(),
+            seq: 0,
+            id: row.try_get("event_id")?,
+            topic: row.try_get::<_, Option<String>>("topic")?.unwrap_or_default(),
+            key: row.try_get("key")?,
+            headers: None,
+            content_type: self.statements.content_type(),
+            payload_bytes: payload.as_ref().map(|payload| payload.len() as i64),
+            payload: payload.filter(|_| whole),
+            appended_at: Timestamp(row.try_get::<_, Micros>("created")?.0),
+            dead_at: Timestamp(row.try_get::<_, Micros>("died")?.0),
+            attempts: row.try_get("attempts")?,
+            replays: 0,
+            error_class: row.try_get::<_, Option<String>>("class")?.unwrap_or_default(),
+            error_code: code.to_owned(),
+            error: text.to_owned(),
+            holds_key: false,
+        })
+    }
+
+    fn impossible<T>(&self, what: &str) -> Result<T, AdminError> {
+        Err(AdminError::Invalid(format!("{} is an adopted table: {what}", self.statements.layout().table)))
+    }
+
+    /// Whether a filter names another sink than the only one.
+    fn is_elsewhere(&self, filter: &DeadFilter) -> bool {
+        filter.sink.as_deref().is_some_and(|sink| sink != &*self.sink)
+    }
+}
+
+/// A filter as parameters.
+struct Asked {
+    ids: Option<Vec<Uuid>>,
+    topic: Option<String>,
+    key: Option<String>,
+    code: Option<String>,
+    since: Option<f64>,
+    until: Option<f64>,
+}
+
+impl Asked {
+    fn new(filter: &DeadFilter) -> Self {
+        let seconds = |at: Option<Timestamp>| at.map(|at| at.0 as f64 / 1e6);
+        Self {
+            ids: (!filter.ids.is_empty()).then(|| filter.ids.clone()),
+            topic: filter.topic.as_ref().map(|topic| Pattern::new(topic.as_str()).to_like()),
+            key: filter.key.clone(),
+            code: filter.code.clone(),
+            since: seconds(filter.since),
+            until: seconds(filter.until),
+        }
+    }
+
+    fn params(&self) -> Vec<Param<'_>> {
+        vec![
+            (&self.ids, Type::UUID_ARRAY),
+            (&self.topic, Type::TEXT),
+            (&self.key, Type::TEXT),
+            (&self.code, Type::TEXT),
+            (&self.since, Type::FLOAT8),
+            (&self.until, Type::FLOAT8),
+        ]
+    }
+}
+
+#[async_trait]
+impl Admin for ClaimAdmin {
+    async fn status(&self) -> Result<OutboxStatus, AdminError> {
+        let rows = self.ask(&self.statements.gauges(), &[]).await?;
+        let clock = self.ask("select clock_timestamp()", &[]).await?;
+        let now = clock.first().map_or(0, |row| row.get::<_, Micros>(0).0);
+        let Some(row) = rows.first() else { return self.impossible("its rows could not be counted") };
+        let count = |at: usize| {
+            let count = row.get::<_, i64>(at).unsigned_abs();
+            Count { count, exact: count < COUNT_MAX }
+        };
+        let sink = SinkStatus {
+            sink: self.sink.to_string(),
+            backlog: count(0),
+            deferred: count(1),
+            dead: count(2),
+            oldest_age_seconds: row.get(3),
+            average_age_seconds: row.get(4),
+            settled_per_second: 0.0,
+            paused: false,
+            rate_limit: None,
+            lanes: Vec::new(),
+        };
+        Ok(OutboxStatus {
+            now: Timestamp(now),
+            relays: Vec::new(),
+            schema_version: 0,
+            sinks: vec![sink],
+            segments: Vec::new(),
+            paused_routes: Vec::new(),
+        })
+    }
+
+    async fn dead_list(
+        &self,
+        filter: &DeadFilter,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<DeadLetter>, AdminError> {
+        if self.is_elsewhere(filter) {
+            return Ok(Vec::new());
+        }
+        let asked = Asked::new(filter);
+        let mut params = asked.params();
+        params.extend([(&after as _, Type::INT8), (&limit as _, Type::INT8)]);
+        let rows = self.ask(&self.statements.dead_list(), &params).await?;
+        let letters = rows.iter().zip(after + 1..).map(|(row, cursor)| self.letter(row, cursor, false));
+        Ok(letters.collect::<Result<_, _>>().map_err(store_error)?)
+    }
+
+    async fn dead_show(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
+        let asked = Asked::new(&DeadFilter { ids: vec![id], ..DeadFilter::default() });
+        let mut params = asked.params();
+        params.extend([(&0_i64 as _, Type::INT8), (&10_i64 as _, Type::INT8)]);
+        let rows = self.ask(&self.statements.dead_list(), &params).await?;
+        Ok(rows.iter().map(|row| self.letter(row, 1, true)).collect::<Result<_, _>>().map_err(store_error)?)
+    }
+
+    async fn dead_count(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
+        if self.is_elsewhere(filter) {
+            return Ok(0);
+        }
+        let asked = Asked::new(filter);
+        let rows = self.ask(&self.statements.dead_count(), &asked.params()).await?;
+        Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+    }
+
+    async fn dead_act(
+        &self,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        if filter.is_empty() {
+            return Err(AdminError::Invalid("name what is meant, or say --all".to_owned()));
+        }
+        if self.is_elsewhere(filter) {
+            return Ok(0);
+        }
+        let sql = match act {
+            DeadAct::Replay => self.statements.dead_replay(),
+            DeadAct::Discard => self.statements.dead_discard(),
+        };
+        let asked = Asked::new(filter);
+        let mut params = asked.params();
+        params.push((&chunk, Type::INT8));
+        let done = self.ask(&sql, &params).await?.len() as u64;
+        if done > 0 {
+            tracing::info!(table = %self.statements.layout().table, ?act, rows = done, actor = actor.name, reason = actor.reason,
+                "dead rows of an adopted table");
+        }
+        Ok(done)
+    }
+
+    async fn events(&self, _: &EventFilter, _: i64, _: i64) -> Result<EventPage, AdminError> {
+        self.impossible("there is no log to list; ask it in SQL")
+    }
+
+    async fn event(&self, _: EventName, _: Where) -> Result<EventLife, AdminError> {
+        self.impossible("there is no log to look into; ask it in SQL")
+    }
+
+    async fn events_since(
+        &self,
+        _: &EventFilter,
+        _: Option<&TailPlace>,
+    ) -> Result<(Vec<LogEvent>, TailPlace), AdminError> {
+        self.impossible("there is no log to follow")
+    }
+
+    async fn events_replay(
+        &self,
+        _: &str,
+        _: &EventFilter,
+        _: i64,
+        _: i64,
+        _: Option<&Actor>,
+    ) -> Result<ReplayChunk, AdminError> {
+        self.impossible("only dead rows are replayed; set others back in SQL")
+    }
+
+    async fn control(&self, _: &ControlTarget, _: &Control, _: &Actor) -> Result<(), AdminError> {
+        self.impossible(
+            "it has no place for a pause or a rate; stop the relay, or set rate_limit_per_s of the sink",
+        )
+    }
+
+    async fn set_lanes(&self, _: u16, _: &Actor) -> Result<(), AdminError> {
+        self.impossible("it has no lanes: relays share its rows")
+    }
+
+    async fn rewind(&self, _: &str, _: RewindTo, _: &Actor) -> Result<(), AdminError> {
+        self.impossible("it has no cursor to move")
+    }
+
+    async fn repair(&self, _: &str, _: &Actor) -> Result<String, AdminError> {
+        self.impossible("it has no cursor to repair")
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {
+        let mut line = self.line.lock().await;
+        Ok(examine_on(&mut line, &self.statements).await)
+    }
+}
+
+/// Checks every assumption about an adopted table. Nothing of it is changed.
+pub async fn examine(config: &PostgresConfig, layout: &Layout) -> Vec<Finding> {
+    let opened = async {
+        let mut line = Line::open(config, layout).await?;
+        let statements = check::statements(&mut line, layout.clone()).await?;
+        Ok::<_, StoreError>((line, statements))
+    };
+    match opened.await {
+        Err(error) => vec![found("adopted_table", Level::Fail, error.to_string())],
+        Ok((mut line, statements)) => {
+            let fits = format!("{} fits its layout", statements.layout().table);
+            let mut findings = vec![found("adopted_table", Level::Ok, fits)];
+            findings.extend(examine_on(&mut line, &statements).await);
+            findings
+        }
+    }
+}
+
+fn found(check: &str, level: Level, text: String) -> Finding {
+    Finding { check: check.to_owned(), level, text }
+}
+
+async fn examine_on(line: &mut Line, statements: &Statements) -> Vec<Finding> {
+    let mut findings = vec![match rehearse::rehearse(line, statements).await {
+        Ok(()) => found(
+            "adopted_rehearsal",
+            Level::Ok,
+            "one row can be claimed and settled; it was taken back".to_owned(),
+        ),
+        Err(error) => {
+            // A rehearsal that failed leaves its transaction behind.
+            let _ = line.rollback().await;
+            found("adopted_rehearsal", Level::Fail, error.to_string())
+        }
+    }];
+    findings.push(match plan(line, statements).await {
+        Ok(plan) if has_index(&plan) => {
+            found("adopted_index", Level::Ok, "the claim walks an index".to_owned())
+        }
+        Ok(_) => found("adopted_index", Level::Warn, no_index(statements.layout())),
+        Err(error) => found("adopted_index", Level::Warn, error.to_string()),
+    });
+    findings.push(match rehearse::unmapped(line, statements).await {
+        Ok(words) if words.is_empty() => {
+            found("adopted_status", Level::Ok, "every status is mapped".to_owned())
+        }
+        Ok(words) => {
+            let words: Vec<String> = words.iter().map(|(word, rows)| format!("{word} ({rows})")).collect();
+            let text = format!("rows with a status that is not mapped are left alone: {}", words.join(", "));
+            found("adopted_status", Level::Warn, text)
+        }
+        Err(error) => found("adopted_status", Level::Warn, error.to_string()),
+    });
+    findings
+}
+
+/// How the server would find what is due.
+async fn plan(line: &mut Line, statements: &Statements) -> Result<String, StoreError> {
+    let rows = line.query(&statements.explained(), &[]).await.map_err(store_error)?;
+    Ok(rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>().join("\n"))
+}
+
+/// Whether a plan finds due rows by an index and in their order.
+fn has_index(plan: &str) -> bool {
+    !plan.contains("Seq Scan") && !plan.contains("Sort Key")
+}
+
+fn no_index(layout: &Layout) -> String {
+    let line = super::advice::claim_index(layout).unwrap_or_default();
+    format!(
+        "no index gives due rows in their order: each look reads and sorts all that waits, and gets slower as that grows. {line}"
+    )
+}
+
+/// The plan of a layout's claim, and the index it lacks, if it lacks one.
+pub async fn missing_index(config: &PostgresConfig, layout: &Layout) -> Result<Option<String>, StoreError> {
+    let mut line = Line::open(config, layout).await?;
+    let statements = check::statements(&mut line, layout.clone()).await?;
+    let plan = plan(&mut line, &statements).await?;
+    Ok((!has_index(&plan)).then(|| no_index(statements.layout())))
+}
+
+/// The statements of a layout on a real table.
+pub async fn statements_for(config: &PostgresConfig, layout: &Layout) -> Result<Statements, StoreError> {
+    let mut line = Line::open(config, layout).await?;
+    check::statements(&mut line, layout.clone()).await
+}

@@ -1,0 +1,204 @@
+//! Statements for people: how much waits, what is dead, and what becomes of it.
+//!
+//! Counts are bounded (F82). A replay puts a row back the way its owners would: waiting, due now, with no attempt spent.
+
+use super::{Sets, Statements, literal, of, quoted};
+use crate::session::quote;
+
+/// Rows that a count looks at, at most.
+const COUNT_MAX: u32 = 100_000;
+/// Rows that ages are taken from: the first in the order of the claim.
+const AGE_ROWS: u32 = 1_000;
+
+impl Statements {
+    /// What waits: due now, and later.
+    fn waiting(&self) -> String {
+        let layout = self.layout();
+        let mut conditions = Vec::new();
+        match (&layout.status, &layout.published_at) {
+            (Some(status), _) => {
+                let words: Vec<String> =
+                    status.pending.iter().chain(&status.claimed).map(|word| literal(word)).collect();
+                conditions.push(format!("{} in ({})", of(&status.column), words.join(", ")));
+            }
+            (None, Some(name)) if !layout.delete_published => {
+                conditions.push(format!("{} is null", of(name)))
+            }
+            _ => conditions.push("true".to_owned()),
+        }
+        conditions.extend(layout.condition.iter().map(|condition| format!("({condition})")));
+        conditions.join(" and ")
+    }
+
+    /// Backlog, deferred, dead, and the oldest and average age of the backlog in seconds.
+    pub(crate) fn gauges(&self) -> String {
+        let (layout, table) = (self.layout(), self.table());
+        let due = layout
+            .next_attempt_at
+            .as_ref()
+            .map_or("true".to_owned(), |name| format!("{} <= now()", of(name)));
+        let age = layout
+            .created_at
+            .as_ref()
+            .map_or("null::timestamptz".to_owned(), |name| format!("{}::timestamptz", of(name)));
+        let waiting = self.waiting();
+        let (dead_table, dead) = self.dead_rows();
+        format!(
+            "select (select count(*) from (select from {table} as t where {waiting} and {due} limit {COUNT_MAX}) as due),
+       (select count(*) from (select from {table} as t where {waiting} and not ({due}) limit {COUNT_MAX}) as later),
+       (select count(*) from (select from {dead_table} as t where {dead} limit {COUNT_MAX}) as dead),
+       coalesce(extract(epoch from now() - min(at)), 0)::float8, coalesce(extract(epoch from avg(now() - at)), 0)::float8
+  from (select {age} as at from {table} as t where {waiting} and {due}{order} limit {AGE_ROWS}) as ages",
+            order = self.order(),
+        )
+    }
+
+    /// The table of dead rows, and which of them are.
+    fn dead_rows(&self) -> (String, String) {
+        let layout = self.layout();
+        if let Some(dead_letters) = &layout.dead_letters {
+            return (quoted(dead_letters), "true".to_owned());
+        }
+        let word = layout.status.as_ref().and_then(|status| Some((&status.column, status.dead.as_ref()?)));
+        let dead =
+            word.map_or("false".to_owned(), |(column, word)| format!("{} = {}", of(column), literal(word)));
+        (self.table(), dead)
+    }
+
+    fn dead_has(&self, column: Option<&str>) -> Option<String> {
+        let column = column?;
+        let known = match &self.layout().dead_letters {
+            Some(_) => self.dead_columns.iter().any(|name| name == column),
+            None => self.types.contains_key(column),
+        };
+        known.then(|| of(column))
+    }
+
+    /// When a row died, where the table tells.
+    fn died_at(&self) -> String {
+        let layout = self.layout();
+        let columns = [
+            self.layout().dead_letters.as_ref().and_then(|_| self.dead_has(Some("dead_at"))),
+            self.dead_has(layout.last_error_at.as_deref()),
+            self.dead_has(layout.updated_at.as_deref()),
+            self.dead_has(layout.last_attempt_at.as_deref()),
+            self.dead_has(layout.created_at.as_deref()),
+        ];
+        let first = columns.into_iter().flatten().next();
+        first.map_or("now()".to_owned(), |column| format!("coalesce({column}::timestamptz, now())"))
+    }
+
+    /// Which dead rows: `$1` event ids or null, `$2` a LIKE pattern of topics or null, `$3` a key or null, `$4` an error
+    /// code or null, `$5` and `$6` seconds of the epoch or null.
+    fn dead_filter(&self) -> String {
+        let layout = self.layout();
+        let key = layout.key.as_ref().map_or("null".to_owned(), |name| format!("{}::text", of(name)));
+        let error = layout.last_error.as_deref().or(Some("last_error"));
+        let error = self.dead_has(error).unwrap_or_else(|| "null::text".to_owned());
+        let died = self.died_at();
+        format!(
+            "($1::uuid[] is null or {} = any ($1)) and ($2::text is null or coalesce({}, '') like $2)
+   and ($3::text is null or {key} = $3) and ($4::text is null or split_part({error}, ':', 1) = $4)
+   and ($5::float8 is null or {died} >= to_timestamp($5)) and ($6::float8 is null or {died} < to_timestamp($6))",
+            self.event_id(),
+            self.topic(),
+        )
+    }
+
+    /// Dead rows, oldest first: `$7` are passed over, `$8` are listed.
+    pub(crate) fn dead_list(&self) -> String {
+        let (table, dead) = self.dead_rows();
+        let layout = self.layout();
+        let text = |column: Option<String>| column.unwrap_or_else(|| "null".to_owned());
+        let attempts = text(self.dead_has(layout.attempts.as_deref().or(Some("attempts"))));
+        let error = text(self.dead_has(layout.last_error.as_deref().or(Some("last_error"))));
+        let class = text(self.dead_has(layout.error_class.as_deref().or(Some("error_class"))));
+        let created = text(self.dead_has(layout.created_at.as_deref()));
+        format!(
+            "select {} as event_id, {} as topic, {} as key, {payload} as payload, coalesce({created}::timestamptz, now()) as created,
+       {died} as died, coalesce({attempts}, 0)::int4 as attempts, {error}::text as error, {class}::text as class
+  from {table} as t
+ where {dead} and {filter}
+ order by {died}, {id} offset $7 limit $8",
+            self.event_id(),
+            self.topic(),
+            self.optional(layout.key.as_ref(), "text"),
+            payload = self.payload(),
+            died = self.died_at(),
+            filter = self.dead_filter(),
+            id = of(&layout.id),
+        )
+    }
+
+    /// How many.
+    pub(crate) fn dead_count(&self) -> String {
+        let (table, dead) = self.dead_rows();
+        format!("select count(*) from {table} as t where {dead} and {}", self.dead_filter())
+    }
+
+    /// Removes up to `$7` of them for good.
+    pub(crate) fn dead_discard(&self) -> String {
+        let (table, id) = (self.dead_rows().0, of(&self.layout().id));
+        format!("delete from {table} as t where {id} in ({}) returning {id}::text", self.dead_chunk())
+    }
+
+    fn dead_chunk(&self) -> String {
+        let ((table, dead), id) = (self.dead_rows(), of(&self.layout().id));
+        format!(
+            "select {id} from {table} as t where {dead} and {} order by {} limit $7 for update of t skip locked",
+            self.dead_filter(),
+            self.died_at()
+        )
+    }
+
+    /// Puts up to `$7` of them back.
+    pub(crate) fn dead_replay(&self) -> String {
+        let (layout, id) = (self.layout(), of(&self.layout().id));
+        let mut sets = Sets::default();
+        if let Some(status) = &layout.status {
+            let word = status.pending.first().map(|word| literal(word)).unwrap_or_default();
+            sets.put(Some(&status.column), &word);
+        }
+        sets.put(layout.attempts.as_ref(), "0");
+        sets.put(layout.next_attempt_at.as_ref(), "now()");
+        sets.put(layout.updated_at.as_ref(), "now()");
+        if layout.dead_letters.is_none() {
+            return format!(
+                "update {} as t set {} where {id} in ({}) returning {id}::text",
+                self.table(),
+                sets.text(),
+                self.dead_chunk()
+            );
+        }
+        let value = |column: &String| {
+            let set = |wanted: &Option<String>, value: &str| {
+                (wanted.as_ref() == Some(column)).then(|| value.to_owned())
+            };
+            let own = set(&layout.attempts, "0")
+                .or_else(|| set(&layout.next_attempt_at, "now()"))
+                .or_else(|| set(&layout.updated_at, "now()"));
+            own.unwrap_or_else(|| format!("gone.{}", quote(column)))
+        };
+        let shared: Vec<&String> =
+            self.dead_columns.iter().filter(|column| self.types.contains_key(*column)).collect();
+        let into: Vec<String> = shared.iter().map(|column| quote(column)).collect();
+        let from: Vec<String> = shared.iter().map(|column| value(column)).collect();
+        format!(
+            "with gone as (delete from {} as t where {id} in ({}) returning t.*)\ninsert into {} ({}) select {} from gone returning {}::text",
+            self.dead_rows().0,
+            self.dead_chunk(),
+            self.table(),
+            into.join(", "),
+            from.join(", "),
+            quote(&layout.id),
+        )
+    }
+
+    /// The claim as EXPLAIN takes it: with values in place of parameters.
+    pub(crate) fn explained(&self) -> String {
+        let claim = self.claim(self.layout().batch, &posthaste::route::Filter::Everything);
+        let values = [("$1", "0"), ("$2", "'{}'"), ("$3", "'{}'"), ("$4", "null"), ("$5", "''")];
+        let claim = values.iter().fold(claim, |sql, (parameter, value)| sql.replace(parameter, value));
+        format!("explain (costs off) {claim}")
+    }
+}

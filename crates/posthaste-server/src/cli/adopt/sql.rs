@@ -1,0 +1,46 @@
+//! `posthaste adopt sql`.
+
+use super::super::{Context, explain};
+use crate::output::Usage;
+use posthaste::store::StoreError;
+use posthaste_postgres::claim;
+use serde_json::json;
+use std::process::ExitCode;
+
+pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    let config = context.config()?;
+    let outbox = context.outbox(&config)?;
+    let Some((server, layout)) = outbox.database.layout() else {
+        let text = format!("outbox `{}` has no [outbox.adopt]: it is a log of our own", outbox.name);
+        return Err(Usage(text).into());
+    };
+    let missing = missing(server, layout).await.map_err(|error| explain(outbox, error))?;
+    let statements = match claim::statements_for(server, layout).await {
+        Ok(statements) => statements.all(),
+        // What is missing comes first, and is what keeps the rest from being made.
+        Err(_) if !missing.is_empty() => Vec::new(),
+        Err(error) => return Err(explain(outbox, error)),
+    };
+    let answer = json!({ "missing": missing, "statements": statements.iter().map(|(what, sql)| json!({ "what": what, "sql": sql })).collect::<Vec<_>>() });
+    context.out().data(&answer, || {
+        let ddl = missing.iter().map(|sql| format!("-- missing: to be run by the table's owner\n{sql}\n"));
+        let each = statements.iter().map(|(what, sql)| format!("-- {what}\n{sql};\n"));
+        ddl.chain(each).collect::<Vec<_>>().join("\n")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// DDL that the table's owners would have to run.
+async fn missing(
+    server: &posthaste_postgres::PostgresConfig,
+    layout: &claim::Layout,
+) -> Result<Vec<String>, StoreError> {
+    let client = posthaste_postgres::connect(server).await?;
+    let mut missing = Vec::new();
+    if let (Some(name), Some(table)) = (&layout.dead_letters, claim::table(&client, &layout.table).await?)
+        && claim::table(&client, name).await?.is_none()
+    {
+        missing.extend(claim::dead_letter_table(layout, &table));
+    }
+    Ok(missing)
+}
