@@ -50,6 +50,10 @@
 //! one way around is a topic that vanishes and comes back within the half millisecond in which a report is read; the
 //! client asks about a topic again after 100 ms at the earliest.
 //!
+//! What order costs cannot be seen beside the noise: on two cores with the broker, 1,000 Zipf keys went at 129,000 to
+//! 270,000 events/s with 4 to 5 µs of CPU each, the same events without order at 169,000 to 200,000, and the bare
+//! client with the same headers at 111,000 to 125,000.
+//!
 //! Two things are the cluster's: an unclean election may forget us with the rest, and adding partitions moves keys
 //! (F35). `doctor` warns of the first.
 //!
