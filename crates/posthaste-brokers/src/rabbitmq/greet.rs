@@ -15,6 +15,8 @@ use tokio::time::timeout;
 /// Heartbeats come at half of this time; two of them are waited for. A silent connection lasts 6 s, less than
 /// the delivery timeout.
 const HEARTBEAT_SECS: u16 = 3;
+/// The smallest frame that a peer may ask for, by the protocol.
+const FRAME_MIN: u32 = 4_096;
 /// For saying goodbye.
 pub(super) const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -60,6 +62,12 @@ pub(super) async fn greet(
     let Heard::Tune { channel_max, frame_max, heartbeat } = answer(transport).await? else {
         return Err(out_of_turn());
     };
+    if (1..FRAME_MIN).contains(&frame_max) {
+        // No message would fit, and every event would be too large.
+        let text =
+            format!("the broker takes frames of {frame_max} bytes, and AMQP asks for {FRAME_MIN} at least");
+        return Err(Refusal::Said("rabbitmq.unreachable", text));
+    }
     // Zero means "no limit" and "no heartbeats": ours hold then.
     let channels = if channel_max == 0 { CHANNELS } else { CHANNELS.min(channel_max) };
     let frame_max = if frame_max == 0 { FRAME_MAX } else { FRAME_MAX.min(frame_max as usize) };

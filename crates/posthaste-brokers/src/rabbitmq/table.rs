@@ -347,6 +347,10 @@ impl Table {
             Heard::Header { message_id: Some(id), .. } => {
                 self.channels.entry(number).or_default().mark_returned(&id);
             }
+            // Returned without our id: nobody knows which one it was.
+            Heard::Header { message_id: None, .. } => {
+                return Some(Close { code: 0, text: "a message came back without its id".to_owned() });
+            }
             Heard::QosOk | Heard::ExchangeDeclareOk | Heard::QueueDeclareOk if number == CONTROL => {
                 self.answer(Ok(()));
             }

@@ -15,6 +15,8 @@ use tokio::net::TcpStream;
 
 /// Bytes read in one go. Answers are small; a burst of them is not.
 const READ_BYTES: usize = 64 << 10;
+/// Reads before the frames are looked at.
+const READS_MAX: usize = 16;
 /// Largest frame that is accepted before one is agreed on, and the largest that we ask for: RabbitMQ's default.
 pub(super) const FRAME_MAX: usize = 128 << 10;
 
@@ -120,7 +122,8 @@ impl Transport {
     /// Reads what is there. `false`: nothing was.
     pub(super) fn read(&mut self) -> io::Result<bool> {
         let mut any = false;
-        loop {
+        // Not without end: what was read is looked at in between.
+        for _ in 0..READS_MAX {
             let size = match self.tcp.try_read(&mut self.scratch) {
                 // First what came before the end.
                 Ok(0) | Err(_) if any => return Ok(true),
@@ -142,6 +145,7 @@ impl Transport {
                 return Ok(any);
             }
         }
+        Ok(any)
     }
 
     /// The next frame of what was read.
