@@ -135,7 +135,10 @@ impl ClaimLease {
         }
         match slot {
             Some(line) => Ok(line),
-            None => Ok(slot.insert(Line::open(&self.inner.config, self.inner.statements.layout()).await?)),
+            None => {
+                let (config, layout) = (&self.inner.config, self.inner.statements.layout());
+                Ok(slot.insert(Line::open_patient(config, layout, self.inner.patience()).await?))
+            }
         }
     }
 

@@ -20,8 +20,8 @@ const LOCK_WAIT_MS: u32 = 2_000;
 /// Longest statement.
 const STATEMENT_MS: u32 = 15_000;
 /// A transaction in which nothing happens for this long ends, and its row locks with it: longer than a publish may
-/// take (10 s), short enough that a stopped relay does not keep an application waiting.
-const IDLE_MS: u32 = 30_000;
+/// take by default (10 s), short enough that a stopped relay does not keep an application waiting.
+pub(super) const IDLE: Duration = Duration::from_secs(30);
 
 /// One connection.
 pub(super) struct Line {
@@ -33,13 +33,23 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) async fn open(config: &PostgresConfig, layout: &Layout) -> Result<Self, StoreError> {
+        Self::open_patient(config, layout, IDLE).await
+    }
+
+    /// The same, with another bound for transactions in which nothing happens.
+    pub(super) async fn open_patient(
+        config: &PostgresConfig,
+        layout: &Layout,
+        idle: Duration,
+    ) -> Result<Self, StoreError> {
+        let idle = idle.as_millis();
         let connection = open(config, None).await?;
         let zone = layout.time_zone.replace('\'', "''");
         let settings = format!(
             "set timezone = '{zone}'; set datestyle = 'ISO, YMD'; set standard_conforming_strings = on; \
              set synchronous_commit = on; set default_transaction_isolation = 'read committed'; \
              set lock_timeout = {LOCK_WAIT_MS}; set statement_timeout = {STATEMENT_MS}; \
-             set idle_in_transaction_session_timeout = {IDLE_MS}; \
+             set idle_in_transaction_session_timeout = {idle}; \
              set enable_seqscan = off; set enable_bitmapscan = off; set max_parallel_workers_per_gather = 0; set jit = off; \
              set plan_cache_mode = force_custom_plan; \
              set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3"

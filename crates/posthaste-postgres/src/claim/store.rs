@@ -7,7 +7,7 @@
 use super::check;
 use super::layout::{Layout, Style};
 use super::lease::ClaimLease;
-use super::line::Line;
+use super::line::{IDLE, Line};
 use super::rehearse;
 use super::statements::Statements;
 use crate::config::PostgresConfig;
@@ -93,6 +93,11 @@ impl Inner {
     pub(super) fn row_lease(&self) -> Duration {
         let trusted = self.plan().map_or(Duration::ZERO, |plan| plan.lease_ttl);
         self.statements.layout().lease.max(trusted)
+    }
+
+    /// How long rows may stay locked while they are published: a publish ends before the engine's lease does.
+    pub(super) fn patience(&self) -> Duration {
+        self.plan().map_or(IDLE, |plan| plan.lease_ttl.max(IDLE))
     }
 
     fn plan(&self) -> Option<JoinPlan> {

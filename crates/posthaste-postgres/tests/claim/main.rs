@@ -1,6 +1,8 @@
 //! Adopted outbox tables on a real server: their owners' DDL, plain INSERTs, and the production engine.
 
+mod admin;
 mod adr;
+mod faults;
 mod ground;
 mod others;
 mod outbox_events;

@@ -3,7 +3,7 @@
 use crate::ground::{Ground, WAIT, assert_delays};
 use posthaste::relay::DrainOutcome;
 use posthaste::sink::{Failure, Verdict};
-use posthaste::store::{DueQuery, JoinPlan, LaneId, Settlement, SinkPlan, StartAt, Store};
+use posthaste::store::{DueQuery, JoinPlan, LaneId, Settlement, SinkPlan, StartAt, Store, StoreError};
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::faults::Reply;
 use std::collections::HashSet;
@@ -179,6 +179,39 @@ async fn g4_a_relay_past_its_lease_settles_nothing() {
     quick.settle(&own).await.expect("harmless when repeated");
     assert_eq!(ground.ask::<String>("select status::text from outbox").await, "published");
     assert_eq!(second.missed(), 0);
+}
+
+/// F22: a heartbeat renews what is in hand before the lease is over; one that finds a row gone loses the lane, and
+/// nothing of it is settled any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn f22_a_heartbeat_renews_claims_and_notices_those_that_are_gone() {
+    let Some(mut ground) = ground().await else { return };
+    ground.layout.lease = Duration::from_secs(1);
+    ground.execute("insert into outbox (topic, payload_json, idempotency_key) values ('t', '{}', 'a')").await;
+    let lane = LaneId { sink: "s".into(), lane: 0 };
+    let store = ground.store().await.expect("connects");
+    store.join(&plan("one")).await.expect("joins");
+    let lease = store.take(&lane).await.expect("taken").expect("free");
+    let held = [(lane.clone(), lease.epoch())];
+    let claimed = lease.due(query()).await.expect("claims").events;
+    let first: String = ground.ask("select last_attempt_at::text from outbox").await;
+    eventually("the mark is renewed", WAIT, async || {
+        let roll = store.roll(&held).await.expect("beats");
+        assert_eq!(roll.lanes[0].owner.as_deref(), Some("one"));
+        let later =
+            format!("select last_attempt_at > '{first}'::timestamptz and status = 'publishing' from outbox");
+        ground.ask::<bool>(&later).await.then_some(())
+    })
+    .await;
+    ground.execute("update outbox set last_attempt_at = now() + interval '1 s'").await;
+    eventually("the lane is lost", WAIT, async || {
+        let roll = store.roll(&held).await.expect("beats");
+        roll.lanes[0].is_free.then_some(())
+    })
+    .await;
+    let late = Settlement { delivered: vec![claimed[0].stored.seq], ..Settlement::default() };
+    assert!(matches!(lease.settle(&late).await, Err(StoreError::LeaseLost(_))));
+    assert_eq!(ground.ask::<String>("select status::text from outbox").await, "publishing");
 }
 
 /// Two relays share the work and never hold the same row; one that goes away gives back what it had.

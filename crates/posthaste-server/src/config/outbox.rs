@@ -87,6 +87,12 @@ fn adopting(
     routes: &[Route],
 ) -> Database {
     let sink = routes.iter().flat_map(|route| &route.sinks).next();
+    if database.server().is_some_and(|config| config.pooled) {
+        review.problem(
+            &member(path, "pooled"),
+            "an adopted table needs connections of its own: behind a pooler in transaction mode settings and row locks are lost",
+        );
+    }
     match database {
         Database::Postgres { config, .. } => Database::Adopted {
             config,
