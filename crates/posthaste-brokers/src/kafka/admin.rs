@@ -5,6 +5,7 @@ use super::fleet::Fleet;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
+use rdkafka::error::KafkaResult;
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::Producer as _;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
@@ -37,28 +38,53 @@ pub(super) async fn settings(
     topics: &[String],
     within: Duration,
 ) -> Result<BTreeMap<String, Result<Settings, String>>, String> {
-    let admin = client(config)?;
+    let client = Client::start(config)?;
     let options = AdminOptions::new().request_timeout(Some(within));
     let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
-    let answer = tokio::time::timeout(within, admin.describe_configs(&resources, &options)).await;
-    // Its end waits for the client's threads.
-    tokio::task::spawn_blocking(move || drop(admin));
+    let answer = tokio::time::timeout(within, client.admin().describe_configs(&resources, &options)).await;
     let found = answer.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
     Ok(topics.iter().cloned().zip(found.iter().map(read)).collect())
 }
 
-fn client(config: &KafkaConfig) -> Result<AdminClient<DefaultClientContext>, String> {
-    let full = config.client_config("questions", true).map_err(|error| error.to_string())?;
-    // Of a client that produces nothing, only these are known.
+/// A client for questions. Its end waits for its threads, so a runtime's thread must not be the one to end it, not even
+/// when whoever asked has stopped waiting.
+struct Client(Option<AdminClient<DefaultClientContext>>);
+
+impl Client {
+    fn start(config: &KafkaConfig) -> Result<Self, String> {
+        let full = config.client_config("questions", true).map_err(|error| error.to_string())?;
+        let client: KafkaResult<_> = for_questions(&full).create();
+        client.map(|client| Self(Some(client))).map_err(|error| error.to_string())
+    }
+
+    fn admin(&self) -> &AdminClient<DefaultClientContext> {
+        // Taken by `drop` alone.
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let client = self.0.take();
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(client))),
+            Err(_) => drop(client),
+        }
+    }
+}
+
+/// Of a client that produces nothing, only these options are known.
+fn for_questions(full: &ClientConfig) -> ClientConfig {
     let ours =
         ["bootstrap.", "client.", "security.", "ssl.", "sasl.", "socket.", "reconnect.", "enable.ssl."];
     let mut client = ClientConfig::new();
-    for (option, value) in
-        full.config_map().iter().filter(|(option, _)| ours.iter().any(|o| option.starts_with(o)))
-    {
-        client.set(*option, *value);
+    for option in full.config_map().keys().filter(|option| ours.iter().any(|o| option.starts_with(o))) {
+        // The map is for showing: it has other words in the place of secrets.
+        if let Some(value) = full.get(option) {
+            client.set(*option, value);
+        }
     }
-    client.create().map_err(|error| error.to_string())
+    client
 }
 
 fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, String> {

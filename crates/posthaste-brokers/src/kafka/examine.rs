@@ -13,11 +13,12 @@ use super::verdict::check_topic;
 use posthaste::sink::{Finding, Level, Verdict};
 use rdkafka::producer::Producer as _;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Time for a first answer of any broker; a diagnosis is not in a hurry.
-const CONNECT_WAIT: Duration = Duration::from_secs(10);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// All of it together: less than the 5 s after which whoever wants to know gives up, so that a slow broker is named.
+const PATIENCE: Duration = Duration::from_millis(4_500);
+/// For a first answer of any broker; the rest is for the topics.
+const CONNECT_WAIT: Duration = Duration::from_millis(2_500);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
 
@@ -31,6 +32,8 @@ pub(super) async fn examine(
     causes: &Causes,
     destinations: &[String],
 ) -> Vec<Finding> {
+    let until = Instant::now() + PATIENCE;
+    let left = || until.saturating_duration_since(Instant::now());
     let Some(brokers) = brokers(fleet).await else {
         return nobody(config, causes);
     };
@@ -45,8 +48,8 @@ pub(super) async fn examine(
     if good.is_empty() {
         return findings;
     }
-    let states = admin::partitions(fleet, &good, REQUEST_TIMEOUT).await;
-    let settings = admin::settings(config, &good, REQUEST_TIMEOUT).await;
+    let states = admin::partitions(fleet, &good, left() / 2).await;
+    let settings = admin::settings(config, &good, left()).await;
     findings.extend(good.iter().flat_map(|topic| of_topic(config, topic, &states, &settings)));
     findings
 }

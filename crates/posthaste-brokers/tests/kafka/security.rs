@@ -148,6 +148,27 @@ async fn users_and_passwords() {
     assert_refused(nobody, "kafka.auth", &["user \"nobody\""]).await;
 }
 
+/// The client for questions has the same credentials as the one for events: what it sees of a topic is said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_sees_the_settings_of_topics_whatever_the_login() {
+    let fort = require_service!(fort().await);
+    let pair = fort.certs.client("shop").expect("a certificate");
+    for config in [
+        fort.user("SASL", SaslMechanism::ScramSha512, SECRET),
+        fort.user("SASLTLS", SaslMechanism::ScramSha256, SECRET),
+        fort.user("SASLTLS", SaslMechanism::Plain, SECRET),
+        with_pair(fort.trusting("MTLS", fort.certs.ca()), &pair),
+    ] {
+        let sink = build(config).await;
+        until_delivered(&sink, "t", DEADLINE).await;
+        let findings = sink.examine(&["t".to_owned()]).await;
+        // Only who has seen the settings can say what the topic takes.
+        for check in ["authenticated", "destination", "durability", "payload"] {
+            assert!(findings.iter().any(|finding| finding.check == check), "no {check}: {findings:?}");
+        }
+    }
+}
+
 /// A password that is changed in its file is used, and until then the file is named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_file_is_read_again_when_it_changes() {
