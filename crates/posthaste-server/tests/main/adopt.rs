@@ -2,7 +2,9 @@
 
 use crate::binary::{Scratch, run};
 use crate::daemon::Daemon;
-use posthaste_testkit::services::{self, TestDatabase};
+use crate::envelope::Subscriber;
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::{self, Nats, NatsOptions, TestDatabase};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use tokio_postgres::Client;
@@ -235,4 +237,48 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
     assert!(refused.code == 1 && refused.err.contains("belongs to its owners"), "{}", refused.err);
     let refused = run(&["pause", "--sink", "out", "--reason", "x", "--config", file.path()]);
     assert!(refused.code != 0 && refused.err.contains("adopted table"), "{}", refused.err);
+}
+
+/// Seed 001 to a real JetStream: published with its id in the dedup slot; a subject without a stream waits and spends
+/// nothing; a subject that NATS cannot have goes to the dead-letter table at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_adr_table_to_jetstream() {
+    let Some(service) = Service::new(ADR).await else { return };
+    let nats = require_service!(Nats::start(&NatsOptions::default()).await);
+    let mut subscriber = Subscriber::connect(nats.addr());
+    subscriber.stream("GOVERNANCE", "governance.>");
+    let sink = format!(
+        "[sinks.nats]\ntype = \"nats\"\nurl = \"{}\"\n[[route]]\ntopic = \"*\"\nsink = \"nats\"\n",
+        nats.url()
+    );
+    let adopt = "[outbox.adopt]\npreset = \"outbox-events-adr\"\n";
+    let file = Scratch::new(&format!("[outbox]\nurl = \"{}\"\n{adopt}{sink}", service.database.url()));
+    let sql = run(&["adopt", "sql", "--json", "--config", file.path()]).ok().json();
+    let ddl = sql["missing"][0].as_str().expect("the dead-letter table is missing").to_owned();
+    service.client.batch_execute(&ddl).await.expect("the printed DDL runs");
+    let insert = "insert into outbox_events (aggregate_type, aggregate_id, event_type, payload) values
+        ('tenant', 't-1', 'governance.changed', '{\"n\": 1}'), ('tenant', 't-1', 'nobody.listens', '{}'), ('tenant', 't-1', 'bad.*.subject', '{}')";
+    service.client.batch_execute(insert).await.expect("INSERT");
+    let daemon = Daemon::start(&["--config", file.path()]);
+    let arrived = subscriber.next();
+    let id: String =
+        service.ask("select id::text from outbox_events where event_type = 'governance.changed'").await;
+    assert_eq!(
+        (arrived.subject.as_str(), arrived.headers["Nats-Msg-Id"].as_str()),
+        ("governance.changed", id.as_str())
+    );
+    assert_eq!(
+        (arrived.headers["aggregate_type"].as_str(), arrived.headers["key"].as_str()),
+        ("tenant", "t-1")
+    );
+    assert_eq!(arrived.body, b"{\"n\": 1}");
+    service.until("(select published_at is not null and retry_count = 0 from outbox_events where event_type = 'governance.changed')").await;
+    service.until("(select count(*) = 1 from outbox_events_dlq where event_type = 'bad.*.subject' and error_class = 'permanent' and last_error like 'nats.bad_subject: %')").await;
+    // F50, F36: a stream that is missing is the destination's affair.
+    assert!(service.ask::<bool>("select retry_count = 0 and published_at is null from outbox_events where event_type = 'nobody.listens'").await);
+    let mut late = Subscriber::connect(nats.addr());
+    late.stream("NOBODY", "nobody.>");
+    assert_eq!(late.next().subject, "nobody.listens");
+    service.until("(select bool_and(published_at is not null and retry_count = 0) from outbox_events)").await;
+    daemon.stop();
 }

@@ -11,21 +11,21 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// A connection that speaks the protocol: a line of text, then bytes.
-struct Subscriber {
+pub(crate) struct Subscriber {
     wire: TcpStream,
     reader: BufReader<TcpStream>,
 }
 
 /// A message as it arrived.
 #[derive(Debug)]
-struct Arrived {
-    subject: String,
-    headers: BTreeMap<String, String>,
-    body: Vec<u8>,
+pub(crate) struct Arrived {
+    pub(crate) subject: String,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Subscriber {
-    fn connect(nats: SocketAddr) -> Self {
+    pub(crate) fn connect(nats: SocketAddr) -> Self {
         let wire = TcpStream::connect(nats).expect("it listens");
         wire.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout can be set");
         let reader = BufReader::new(wire.try_clone().expect("a second handle"));
@@ -33,7 +33,7 @@ impl Subscriber {
     }
 
     /// Makes a stream of these subjects, and hears what is published to them.
-    fn stream(&mut self, name: &str, subjects: &str) {
+    pub(crate) fn stream(&mut self, name: &str, subjects: &str) {
         let config = json!({ "name": name, "subjects": [subjects] }).to_string();
         let create = format!("PUB $JS.API.STREAM.CREATE.{name} inbox.made {}\r\n{config}", config.len());
         let connect = "CONNECT {\"verbose\":false,\"headers\":true,\"no_responders\":true}";
@@ -46,7 +46,7 @@ impl Subscriber {
         );
     }
 
-    fn next(&mut self) -> Arrived {
+    pub(crate) fn next(&mut self) -> Arrived {
         loop {
             let mut line = String::new();
             self.reader.read_line(&mut line).expect("it answers");
