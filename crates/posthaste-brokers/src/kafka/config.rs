@@ -337,7 +337,7 @@ const CONSTANTS: &[(&str, &str)] = &[
     // The promises: see the essay of the module.
     ("acks", "all"),
     ("enable.idempotence", "true"),
-    ("max.in.flight.requests.per.connection", "5"),
+    ("max.in.flight.requests.per.connection", "1"),
     ("retries", "2147483647"),
     // Where the Java client puts a key (F34); what has none is spread.
     ("partitioner", "murmur2_random"),
@@ -433,7 +433,7 @@ mod tests {
         for client in [&main, &trial] {
             assert_eq!(client.get("acks"), Some("all"));
             assert_eq!(client.get("enable.idempotence"), Some("true"));
-            assert_eq!(client.get("max.in.flight.requests.per.connection"), Some("5"));
+            assert_eq!(client.get("max.in.flight.requests.per.connection"), Some("1"));
             assert_eq!(client.get("partitioner"), Some("murmur2_random"));
         }
         assert_eq!(main.get("message.timeout.ms"), Some("0"));

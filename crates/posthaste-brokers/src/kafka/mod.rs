@@ -41,6 +41,11 @@
 //!    for a producer that it does not know in this partition it takes any number. Hence the third condition: with one
 //!    record delivered, the broker knows us there. It forgets after a day of silence (`producer.id.expiration.ms`); a
 //!    key leaves our table seconds after its last message, and is cold again.
+//!    The same exception has a worse side: where a broker does not know us, it may refuse a first request for a moment
+//!    (too few replicas, a leader that is new) and take the one behind it, and then the client takes the first for
+//!    acknowledged as well. The record is nowhere, and would be called delivered (seen on a real cluster). So there is
+//!    one request under way to a broker at a time: none is behind an unanswered one. A request holds a whole batch,
+//!    so this costs little.
 //! 4. *We end a line as a whole.* When the time of a call is up, the line that has its messages is retired: it takes
 //!    nothing more, has half a second for the answers that are on their way, and then everything on it is given up.
 //!    New messages go to a new line, and those of a key only when the old line has told the fate of all of that key.
