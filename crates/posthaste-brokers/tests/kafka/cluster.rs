@@ -4,6 +4,7 @@ use super::load::{Load, complaint};
 use super::*;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Kafka, KafkaOptions, KafkaSecurity};
+use std::collections::BTreeSet;
 
 /// Delivery goes on within this time of the cluster's return.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
@@ -140,4 +141,49 @@ async fn f31_a_half_open_line_is_noticed_and_nothing_is_lost() {
     proxy.pass().await;
     until_delivered(&sink, "t", BACK_WITHIN).await;
     load.finish(&kafka).await;
+}
+
+/// A request that is tried again may be overtaken by the next one of its partition. A broker that does not know the
+/// producer there yet takes any first number, and the client concludes that the one before has arrived too. With five
+/// requests under way on a connection, this found delivered events that no broker had in every third run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g2_what_a_broker_refuses_for_a_moment_is_not_acknowledged_by_what_follows() {
+    let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(2).first_controls()).await);
+    kafka.create_topic("t", PARTITIONS, 2, &[]).await.expect("created");
+    kafka.node_mut(2).kill9().await.expect("killed");
+    until_in_sync(&kafka, "t", &[1]).await; // from now on a setting decides whether that is enough
+    let mut delivered = 0;
+    for _ in 0..8 {
+        let sink = build(config(&kafka)).await; // a new producer, not known in any partition but one
+        until_delivered(&sink, "t", DEADLINE).await;
+        kafka.configure_topic("t", &["min.insync.replicas=2"]).await.expect("one is not enough");
+        let calls = several_requests(&sink).await;
+        kafka.configure_topic("t", &["min.insync.replicas=1"]).await.expect("one is enough");
+        let ids: Vec<String> = calls.join_all().await.into_iter().flatten().collect();
+        let records = kafka.dump("t").await.expect("read");
+        let there: BTreeSet<_> = records.iter().filter_map(|record| record.header("Message-ID")).collect();
+        let lost = ids.iter().filter(|id| !there.contains(*id)).count();
+        assert_eq!(lost, 0, "{lost} of {} delivered events are not at the broker", ids.len());
+        delivered += ids.len();
+    }
+    assert!(delivered > 0, "nothing was taken, and nothing is shown");
+}
+
+const PARTITIONS: u32 = 60;
+
+/// Begins overlapping calls, each with new keys for all partitions. Each gives the ids of what was delivered.
+async fn several_requests(sink: &Arc<dyn Sink>) -> tokio::task::JoinSet<Vec<String>> {
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let key = || uuid::Uuid::now_v7().to_string();
+        let messages: Vec<_> = (0..4 * PARTITIONS).map(|_| keyed("t", &key())).collect();
+        let sink = Arc::clone(sink);
+        calls.spawn(async move {
+            let verdicts = sink.publish(&messages).await;
+            let judged = messages.iter().map(Message::id).zip(verdicts);
+            judged.filter(|(_, verdict)| *verdict == Verdict::Delivered).map(|(id, _)| id).collect()
+        });
+        tokio::time::sleep(Duration::from_millis(4)).await; // pace: each call is to be a request of its own
+    }
+    calls
 }
