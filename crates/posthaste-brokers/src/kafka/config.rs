@@ -20,7 +20,7 @@ const DELIVERY_TIMEOUT_MS: u64 = 8_000;
 const MAX_IN_FLIGHT: usize = 16_384;
 const MAX_IN_FLIGHT_LIMIT: usize = 262_144;
 /// At 500 events/s a message goes out almost alone, and 1 ms is a sixth of the latency that we allow. Under load
-/// batches fill by themselves, because at most five requests are under way for a partition.
+/// batches fill by themselves, because one request is under way to a broker at a time.
 const LINGER_MS: u64 = 1;
 /// Below the broker's default for max.message.bytes, so that no batch of small records is ever too large.
 const BATCH_BYTES: usize = 1_000_000;
