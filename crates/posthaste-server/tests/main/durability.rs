@@ -34,7 +34,8 @@ fn a_durable_sink_refuses_what_can_lose_acknowledged_events() {
     let safe = file("durability = \"durable\"");
     run(&["append", "t", "--payload", "x", "--config", safe.path()]).ok();
     let daemon = Daemon::start(&["--config", safe.path()]);
-    daemon.page("/metrics", |_, body| body.contains("outbox_published_total{") && body.contains("\"out\"} 1"));
+    daemon
+        .page("/metrics", |_, body| body.contains("outbox_published_total{") && body.contains("\"out\"} 1"));
     assert!(!daemon.stop().contains("WARN"));
 }
 
