@@ -1,4 +1,4 @@
-//! Seed 001: `outbox_events` of an architecture decision record. No status; dead letters have a table.
+//! Preset `outbox-events-adr`: `outbox_events` of an architecture decision record. No status; dead letters have a table.
 
 use crate::ground::{Ground, assert_delays};
 use posthaste::relay::DrainOutcome;

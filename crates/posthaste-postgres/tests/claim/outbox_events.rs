@@ -1,4 +1,4 @@
-//! Seed 002: `outbox_events` of an implementation plan. No column to claim with: rows stay locked while they are published.
+//! Preset `outbox-events`: `outbox_events` of an implementation plan. No column to claim with: rows stay locked while they are published.
 
 use crate::ground::{Ground, WAIT, assert_delays};
 use posthaste::relay::DrainOutcome;

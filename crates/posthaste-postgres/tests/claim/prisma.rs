@@ -1,4 +1,4 @@
-//! Seed 000: a Prisma model `Outbox`. CamelCase columns, an enum, `timestamp(3)` in UTC.
+//! Preset `prisma-outbox`: a Prisma model `Outbox`. CamelCase columns, an enum, `timestamp(3)` in UTC.
 
 use crate::ground::{Ground, WAIT};
 use posthaste::relay::DrainOutcome;

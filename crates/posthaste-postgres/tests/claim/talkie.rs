@@ -1,4 +1,4 @@
-//! Seed 004: Talkie's `outbox`, claimed by the status `publishing`.
+//! Preset `talkie`: Talkie's `outbox`, claimed by the status `publishing`.
 
 use crate::ground::{Ground, WAIT, assert_delays};
 use posthaste::relay::DrainOutcome;

@@ -239,7 +239,7 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
     assert!(refused.code != 0 && refused.err.contains("adopted table"), "{}", refused.err);
 }
 
-/// Seed 001 to a real JetStream: published with its id in the dedup slot; a subject without a stream waits and spends
+/// The preset `outbox-events-adr` to a real JetStream: published with its id in the dedup slot; a subject without a stream waits and spends
 /// nothing; a subject that NATS cannot have goes to the dead-letter table at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_adr_table_to_jetstream() {
