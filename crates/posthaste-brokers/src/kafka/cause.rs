@@ -149,6 +149,11 @@ pub(super) fn of_silence(topic: &str, waited_ms: u64) -> Failure {
     Failure::of_destination("kafka.timeout", text)
 }
 
+/// Whether a look found nothing.
+pub(super) fn is_unknown(failure: &Failure) -> bool {
+    failure.code == "kafka.timeout"
+}
+
 /// The broker's own word about the topic.
 pub(super) fn of_code(topic: &str, code: Code, identity: &str) -> Failure {
     let at = Circumstances { topic, identity, alone: true, sent: true };

@@ -19,7 +19,7 @@ use rdkafka::producer::{
     BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -42,7 +42,7 @@ pub(super) struct Line {
     producer: BaseProducer<Ears>,
     thread: Mutex<Option<Thread>>,
     /// Takes nothing more.
-    retired: AtomicBool,
+    retired: RwLock<bool>,
     times: Mutex<Times>,
 }
 
@@ -109,7 +109,7 @@ impl Line {
             trial,
             producer,
             thread: Mutex::default(),
-            retired: AtomicBool::new(false),
+            retired: RwLock::new(false),
             times: Mutex::default(),
         });
         let reader = Arc::clone(&line);
@@ -160,11 +160,14 @@ impl Line {
         // Counted before it is sent, because the report may be there first; and before the look at `retired`: a
         // reader that sees both waits for this one.
         let before = self.ears().in_flight.fetch_add(1, Ordering::SeqCst);
-        if self.is_retired() {
+        // Held until the producer has it: what is handed to a line after it was given up could still go out (G3).
+        let retired = self.retired.read().unwrap_or_else(PoisonError::into_inner);
+        if *retired {
             self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
             return Err(Refusal::Fault(Fault(RDKafkaErrorCode::PurgeQueue)));
         }
         let sent = self.producer.send(record);
+        drop(retired);
         if before == 0 {
             self.wake();
         }
@@ -186,13 +189,13 @@ impl Line {
     pub(super) fn retire(&self, give_up: Instant) {
         let mut times = lock(&self.times);
         times.give_up = Some(times.give_up.map_or(give_up, |before| before.min(give_up)));
-        self.retired.store(true, Ordering::SeqCst);
+        *self.retired.write().unwrap_or_else(PoisonError::into_inner) = true;
         drop(times);
         self.wake();
     }
 
     pub(super) fn is_retired(&self) -> bool {
-        self.retired.load(Ordering::SeqCst)
+        *self.retired.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nobody waits any more for something that it has: from then on it must not keep that for ever.

@@ -131,6 +131,8 @@ enum Fate {
     Sent(LineId),
     /// The producer gave it up without an answer.
     Silent,
+    /// It was past its time when its line was emptied: why, the inquest says.
+    Purged,
     Decided(Verdict),
 }
 
@@ -220,7 +222,10 @@ impl<'a> Flight<'a> {
                 News::Go(_) => {}
                 News::Held => self.set(index, Verdict::Held),
                 News::Delivered => self.set(index, Verdict::Delivered),
-                News::Failed { fault, .. } if fault.is_silence() => self.silence(index),
+                News::Failed { fault, .. } if fault.is_silence() => self.give_up(index, Fate::Silent),
+                News::Failed { fault, .. } if fault.is_nobodys() && self.is_overdue(index) => {
+                    self.give_up(index, Fate::Purged);
+                }
                 News::Failed { fault, sent, line } => {
                     let verdict = self.judge(index, fault, sent, line);
                     self.set(index, verdict);
@@ -341,7 +346,7 @@ impl<'a> Flight<'a> {
     }
 
     fn silent_topics(&self) -> Vec<String> {
-        let silent = |fate: &Fate| matches!(fate, Fate::Silent | Fate::Sent(_));
+        let silent = |fate: &Fate| matches!(fate, Fate::Silent | Fate::Purged | Fate::Sent(_));
         let mut topics: Vec<_> = self
             .fates
             .iter()
@@ -354,14 +359,18 @@ impl<'a> Flight<'a> {
         topics
     }
 
-    fn silence(&mut self, index: u32) {
+    fn is_overdue(&self, index: u32) -> bool {
+        self.stopped && matches!(self.fates[index as usize], Fate::Sent(_))
+    }
+
+    fn give_up(&mut self, index: u32, fate: Fate) {
         self.undecided -= 1;
-        self.fates[index as usize] = Fate::Silent;
+        self.fates[index as usize] = fate;
     }
 
     fn set(&mut self, index: u32, verdict: Verdict) {
         let fate = &mut self.fates[index as usize];
-        if !matches!(fate, Fate::Decided(_) | Fate::Silent) {
+        if !matches!(fate, Fate::Decided(_) | Fate::Silent | Fate::Purged) {
             self.undecided -= 1;
         }
         *fate = Fate::Decided(verdict);
@@ -374,7 +383,9 @@ impl<'a> Flight<'a> {
             Fate::Decided(verdict) => verdict,
             // It waited for its turn or for room: only an outage of the whole sink is its affair.
             Fate::Waiting => outage.map_or(Verdict::Held, |failure| Verdict::Retry(failure.clone())),
-            Fate::Silent | Fate::Sent(_) => match causes.get(&message.destination) {
+            // Its topic is well: it was in bad company.
+            Fate::Purged if causes.get(&message.destination).is_none_or(cause::is_unknown) => Verdict::Held,
+            Fate::Silent | Fate::Purged | Fate::Sent(_) => match causes.get(&message.destination) {
                 Some(failure) => Verdict::Unknown(failure.clone()),
                 None => Verdict::Unknown(Failure::of_sink("kafka.timeout", "no answer in time")),
             },

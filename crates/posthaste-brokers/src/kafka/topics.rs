@@ -20,6 +20,9 @@ const PROBE_OUT_MAX: usize = 1;
 /// First and longest probation of a topic that failed on the main line.
 const PROBATION_MIN: Duration = Duration::from_secs(5);
 const PROBATION_MAX: Duration = Duration::from_secs(600);
+/// Probation of a topic that was silent: what was given up comes again at once, and meets the trial line, which finds
+/// out why. Another partition's success does not speak for it.
+const SILENCE_PROBATION: Duration = Duration::from_secs(2);
 /// Topics that are remembered. Names may be made from events, so there is no other bound.
 const TOPICS_MAX: usize = 4_096;
 
@@ -181,6 +184,9 @@ impl Topics {
             topic.standing = Standing::Trial;
             topic.sound = false;
             topic.on_trial_until = None;
+        }
+        if fault.is_silence() && topic.on_trial_until.is_none() {
+            topic.on_trial_until = Some(Instant::now() + SILENCE_PROBATION);
         }
         // What heals by itself is over with the first success. What events bring along comes again.
         if fault.is_events() && topic.on_trial_until.is_none() {

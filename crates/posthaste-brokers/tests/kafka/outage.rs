@@ -193,3 +193,47 @@ async fn a_topic_that_is_deleted_under_load_is_never_delivered_to() {
     kafka.create_topic(&gone, 1, 1, &[]).await.expect("created again");
     until_delivered(&sink, &gone, DEADLINE).await;
 }
+
+/// F30: one partition of a topic has no leader, and the other one is busy. The success of the one does not hide why the
+/// other is silent: its events get a cause, and do not go round as held for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f30_one_stuck_partition_of_a_busy_topic_is_named() {
+    let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(2).first_controls()).await);
+    kafka.create_topic("both", 2, 1, &[]).await.expect("a topic");
+    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..config(&kafka) }).await;
+    until_delivered(&sink, "both", DEADLINE).await;
+    let keys: Vec<String> = (0..40).map(|n| format!("key-{n}")).collect();
+    assert_delivered(&sink.publish(&keys.iter().map(|key| keyed("both", key)).collect::<Vec<_>>()).await);
+    let leaders = kafka.partitions("both").await.expect("partitions");
+    let gone = leaders.iter().find(|partition| partition.leader == Some(2)).expect("one on each node").number;
+    let records = kafka.dump("both").await.expect("the Java client reads");
+    let lies_in = |key: &String| {
+        records
+            .iter()
+            .find(|record| record.key.as_deref() == Some(key.as_bytes()))
+            .map(|record| record.partition)
+    };
+    let (stuck, busy): (Vec<String>, Vec<String>) =
+        keys.into_iter().partition(|key| lies_in(key) == Some(gone));
+    assert!(!stuck.is_empty() && !busy.is_empty());
+    kafka.node_mut(2).kill9().await.expect("killed");
+    let (done, flow) = (Arc::new(std::sync::atomic::AtomicBool::new(false)), Arc::clone(&sink));
+    let ended = Arc::clone(&done);
+    let busy = tokio::spawn(async move {
+        while !ended.load(std::sync::atomic::Ordering::SeqCst) {
+            flow.publish(&busy.iter().map(|key| keyed("both", key)).collect::<Vec<_>>()).await;
+        }
+    });
+    let started = Instant::now();
+    loop {
+        let verdicts = sink.publish(&stuck.iter().map(|key| keyed("both", key)).collect::<Vec<_>>()).await;
+        let named =
+            |verdict: &Verdict| matches!(verdict, Verdict::Unknown(why) if why.code == "kafka.no_leader");
+        if verdicts.iter().any(named) {
+            break;
+        }
+        assert!(started.elapsed() < DEADLINE, "no cause: {verdicts:?}");
+    }
+    done.store(true, std::sync::atomic::Ordering::SeqCst);
+    busy.await.expect("it ends");
+}

@@ -265,7 +265,12 @@ impl Table {
         if number.and_then(|number| self.key(number)).is_some_and(|key| key.out > 1) {
             return None;
         }
-        let line = if self.place(seat)?.trial { self.trial } else { self.main };
+        let (trial, topic) = (self.place(seat)?.trial, self.place(seat)?.topic);
+        // One that has failed meanwhile must not end the next main line too.
+        if !trial && self.topics.standing(topic) != Standing::Proven {
+            return None;
+        }
+        let line = if trial { self.trial } else { self.main };
         self.place(seat)?.state = State::Go(line);
         if let Some(rail) = number.and_then(|number| self.key(number)?.open.as_mut()) {
             rail.line = line;
