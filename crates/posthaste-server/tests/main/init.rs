@@ -104,6 +104,6 @@ fn what_is_down_or_secret_does_not_keep_the_file_from_being_right() {
     let answer = made.json();
     assert!(texts(&answer).matches("\"fail\"").count() >= 2, "{answer}");
     assert!(answer["next"][0].as_str().is_some_and(|step| step.contains("url_file")), "{answer}");
-    assert_eq!(run(&["init", "--url", "sqlite:x.db", "--sink", "kafka://h"]).code, 2);
+    assert_eq!(run(&["init", "--url", "sqlite:x.db", "--sink", "mqtt://h"]).code, 2);
     assert_eq!(run(&["init", "--sink", "stdout"]).code, 2);
 }
