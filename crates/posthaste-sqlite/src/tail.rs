@@ -15,8 +15,8 @@ use rusqlite::{Transaction, params};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// There is no round trip to save: pages of 2,048 are not faster than these, and cost 6 MB more.
-const PAGE_EVENTS_MAX: usize = 1_024;
+/// There is no round trip to save: pages of 2,048 are not faster than these, and cost 10 MB more.
+const PAGE_EVENTS_MAX: usize = 512;
 
 /// Numbers scanned at once where a filter may select little of them: some tens of milliseconds.
 const SCAN_WINDOW: i64 = 100_000;

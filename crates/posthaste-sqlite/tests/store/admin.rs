@@ -402,12 +402,13 @@ async fn old_events_go_when_every_sink_has_handled_them() {
     settle(&two, last).await.expect("settled");
     let swept = store.sweep().await.expect("swept");
     assert_eq!(left(), 1_000, "{swept:?}");
-    assert_eq!(read_all(&two).await.len(), 1_000, "what is left is what was not handled");
+    let (last, first) = read_events(&two, 1_000).await;
+    assert_eq!(first[0].seq, 4_001, "what is left is what was not handled");
     assert_eq!((fixture.deferred("one").await, fixture.dead("one").await), (vec![1], vec![2]));
     let due = one.due(posthaste::store::DueQuery { events: 10, bytes: 1 << 20, ..Default::default() }).await;
     assert_eq!(due.expect("due").events[0].stored.event.payload.as_deref(), Some(&b"x"[..]));
     // Numbers go on, although the log's end was removed.
-    settle(&two, last + 1).await.expect("settled");
+    settle(&two, last).await.expect("settled");
     store.sweep().await.expect("swept");
     assert_eq!(left(), 0);
     append_keyed(&fixture, 1);
