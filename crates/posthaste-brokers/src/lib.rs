@@ -30,6 +30,8 @@ pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 mod kinds;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod link;
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;

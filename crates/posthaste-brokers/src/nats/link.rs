@@ -1,10 +1,9 @@
-//! One connection at a time, and what comes back over it.
+//! A connection, and what comes back over it.
 //!
-//! A task dials, and dials again whenever the connection is lost. The client could do that by itself,
-//! but then it says "IO error" where we must say "the certificate has expired", and it keeps what was
-//! given to it during an outage and sends it after the reconnect, long after the relay has been told
-//! that it failed. So a [`Session`] is one connection: when it ends, everything that waits on it is
-//! told so at once, and nothing of it is ever sent later.
+//! We dial by ourselves ([`crate::link`]). The client could do that, but then it says "IO error" where we
+//! must say "the certificate has expired", and it keeps what was given to it during an outage and sends it
+//! after the reconnect, long after the relay has been told that it failed. So a [`Session`] is one
+//! connection.
 //!
 //! Every call that publishes has a mailbox in the session, under a number. The reply subject of a message
 //! is `INBOX.<call>-<index>`, so an answer finds its way by itself, and one that comes after its call has
@@ -12,165 +11,68 @@
 
 use super::NatsConfig;
 use super::verdict::{Answer, connect_failure};
+use crate::link::{Dial, Ended, Port};
 use crate::mailbox::Mailbox;
 use async_nats::{
     Client, ConnectOptions, Event, Message, ReconnectToServer, ServerAddr, ServerError, ServerInfo,
     Subscriber,
 };
+use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
-use posthaste::sink::Failure;
-use posthaste::task::{Task, spawn};
+use posthaste::sink::{Failure, Scope};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// The client's own bound begins after the name was looked up, and holds for each of its addresses.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the ping that a new session begins with.
 const PING_WAIT: Duration = Duration::from_secs(1);
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// With the time of one try this makes sure that delivery goes on within 5 s of the broker's return.
-const PAUSE_MAX: Duration = Duration::from_millis(1_500);
-/// A session that lasted this long was a real one: the next pause is short again.
-const SETTLED: Duration = Duration::from_secs(5);
 /// The server's complaints that wait to be read. More are dropped: one for each subject is enough.
 const COMPLAINTS: usize = 128;
 /// The last part of the subject that we send pings to.
 const PING: &str = "ping";
 
-#[derive(Debug, Clone)]
-enum State {
-    /// Nothing has been tried yet.
-    New,
-    Down(Failure),
-    Up(Arc<Session>),
-    Closed,
-}
-
 /// The way to the broker.
-#[derive(Debug)]
-pub(super) struct Link {
-    state: watch::Receiver<State>,
-    closing: watch::Sender<bool>,
-    _task: Task<()>,
-}
+pub(super) type Link = crate::link::Link<Session>;
 
-impl Link {
-    pub(super) fn start(config: NatsConfig, servers: Vec<ServerAddr>, name: &str) -> Self {
-        let (state_sender, state) = watch::channel(State::New);
-        let (closing, closed) = watch::channel(false);
-        let dialler = Dialler { config, servers, name: name.to_owned(), state: state_sender };
-        Self { state, closing, _task: spawn("nats.link", dialler.run(closed)) }
-    }
-
-    /// The open session, waiting for one at most this long; otherwise why there is none.
-    pub(super) async fn session(&self, wait: Duration) -> Result<Arc<Session>, Failure> {
-        self.session_when(wait, |state| matches!(state, State::Up(_) | State::Closed)).await
-    }
-
-    /// The open session or why there is none, as soon as every server was tried once.
-    pub(super) async fn session_if_any(&self, wait: Duration) -> Result<Arc<Session>, Failure> {
-        self.session_when(wait, |state| !matches!(state, State::New)).await
-    }
-
-    async fn session_when(
-        &self,
-        wait: Duration,
-        known: impl FnMut(&State) -> bool,
-    ) -> Result<Arc<Session>, Failure> {
-        let mut state = self.state.clone();
-        // Too late, or the task is gone: then the state says why.
-        let _ = timeout(wait, state.wait_for(known)).await;
-        match &*state.borrow() {
-            State::New => Err(Failure::of_sink("nats.unreachable", "no server has answered yet")),
-            State::Up(session) => Ok(Arc::clone(session)),
-            State::Down(failure) => Err(failure.clone()),
-            State::Closed => Err(Failure::of_sink("nats.closed", "the sink was closed")),
-        }
-    }
-
-    /// The open session, if there is one now.
-    pub(super) fn current(&self) -> Option<Arc<Session>> {
-        if let State::Up(session) = &*self.state.borrow() { Some(Arc::clone(session)) } else { None }
-    }
-
-    /// Ends the session and stops dialling.
-    pub(super) async fn close(&self) {
-        self.closing.send_replace(true);
-        let mut state = self.state.clone();
-        // An error means that the task has ended already.
-        let _ = state.wait_for(|state| matches!(state, State::Closed)).await;
-    }
+/// Begins to dial.
+pub(super) fn start(config: NatsConfig, servers: Vec<ServerAddr>, name: &str) -> Link {
+    Link::start("nats", Scope::Sink, name.into(), Dialler { config, servers })
 }
 
 struct Dialler {
     config: NatsConfig,
     servers: Vec<ServerAddr>,
-    name: String,
-    state: watch::Sender<State>,
 }
 
-impl Dialler {
-    async fn run(self, mut closing: watch::Receiver<bool>) {
-        tokio::select! {
-            () = self.keep_connected() => {}
-            // An error means that the sink itself is gone.
-            _ = closing.wait_for(|closing| *closing) => {}
-        }
-        if let State::Up(session) = self.state.send_replace(State::Closed) {
-            session.end("the sink was closed");
-        }
+#[async_trait]
+impl Dial for Dialler {
+    type Server = ServerAddr;
+    type Session = Session;
+
+    fn servers(&self) -> &[ServerAddr] {
+        &self.servers
     }
 
-    async fn keep_connected(&self) {
-        let mut pause = Duration::ZERO;
-        let mut known = None;
-        loop {
-            sleep(pause).await;
-            pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-            let started = Instant::now();
-            let failure = self.try_servers().await;
-            if started.elapsed() > SETTLED {
-                pause = PAUSE_MIN;
-            }
-            let was_up = matches!(self.state.send_replace(State::Down(failure.clone())), State::Up(_));
-            // An outage is said once, and again when its reason changes.
-            if was_up || known.as_ref() != Some(&failure) {
-                tracing::warn!(sink = self.name, code = %failure.code, "{}", failure.message);
-            }
-            known = Some(failure);
-        }
-    }
-
-    /// Lives through one session with the first server that gives one, and says why there is none now.
-    async fn try_servers(&self) -> Failure {
-        let mut failure = None;
-        for server in &self.servers {
-            match self.live_through(server).await {
-                // Begin again with the first.
-                Ended::Lost(why) => return why,
-                Ended::NeverBegan(why) => failure = Some(why),
-            }
-        }
-        failure.unwrap_or_else(|| Failure::of_sink("nats.unreachable", "there is no server to connect to"))
-    }
-
-    async fn live_through(&self, server: &ServerAddr) -> Ended {
+    async fn live_through(&self, server: &ServerAddr, port: &Port<Session>) -> Ended {
         let name = display(server);
         let (complain, complaints) = mpsc::channel(COMPLAINTS);
-        let options = match self.config.connect_options(&self.name) {
+        let options = match self.config.connect_options(port.sink()) {
             Ok(options) => hear(single_use(options, server), complain),
             Err(error) => return Ended::NeverBegan(Failure::of_sink("nats.config", error.to_string())),
         };
         let unreachable = |why: &str| Failure::of_sink("nats.unreachable", format!("{name}: {why}"));
         let pool = vec![server.clone(), nowhere()];
-        let opened = match timeout(DIAL_TIMEOUT, options.connect(pool)).await {
+        let dialled = port.unless_closed(timeout(DIAL_TIMEOUT, options.connect(pool))).await;
+        let Some(dialled) = dialled else { return Ended::NeverBegan(port.closed()) };
+        let opened = match dialled {
             Ok(Ok(client)) => Session::open(client, self.config.identity()).await,
             Ok(Err(error)) => {
                 return Ended::NeverBegan(connect_failure(&error, &name, &self.config.identity()));
@@ -189,17 +91,12 @@ impl Dialler {
         if !alive {
             return Ended::NeverBegan(unreachable("the server does not answer"));
         }
-        tracing::info!(sink = self.name, server = name, version = session.info().version, "connected");
-        self.state.send_replace(State::Up(Arc::clone(&session)));
-        let failure = serving.await;
+        tracing::info!(sink = port.sink(), server = name, version = session.info().version, "connected");
+        port.up(&session);
+        let failure = port.unless_closed(serving).await.unwrap_or_else(|| port.closed());
         session.end(&failure.message);
         Ended::Lost(failure)
     }
-}
-
-enum Ended {
-    NeverBegan(Failure),
-    Lost(Failure),
 }
 
 /// The address without anything secret: [`NatsConfig::check`] has refused URLs with credentials.

@@ -7,7 +7,7 @@
 //! Nothing is sent twice and nothing is sent on another connection than the one the call began with:
 //! trying again is the relay's affair.
 
-use super::link::{Link, Note, Registration};
+use super::link::{self, Link, Note, Registration};
 use super::verdict::{self, Silence};
 use super::{NatsConfig, examine};
 use crate::BuildError;
@@ -47,7 +47,7 @@ impl NatsSink {
     pub fn start(config: &NatsConfig, name: &str) -> Result<Self, BuildError> {
         let servers = config.check()?;
         Ok(Self {
-            link: Link::start(config.clone(), servers, name),
+            link: link::start(config.clone(), servers, name),
             chain: Chain::default(),
             window: Semaphore::new(config.max_in_flight),
             config: config.clone(),

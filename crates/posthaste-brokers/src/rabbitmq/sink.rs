@@ -11,7 +11,7 @@
 //! Nothing is sent twice and nothing is sent on another connection than the one the call began with:
 //! trying again is the relay's affair.
 
-use super::link::Link;
+use super::link::{self, Link};
 use super::message::pack;
 use super::session::Registration;
 use super::table::{Note, Parcel, Question};
@@ -50,7 +50,7 @@ impl RabbitmqSink {
     pub fn start(config: &RabbitmqConfig, name: &str) -> Result<Self, BuildError> {
         let servers = config.check()?;
         Ok(Self {
-            link: Link::start(config.clone(), servers, name),
+            link: link::start(config.clone(), servers, name),
             chain: Chain::default(),
             window: Semaphore::new(config.max_in_flight),
             config: config.clone(),

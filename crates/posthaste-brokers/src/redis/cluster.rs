@@ -7,7 +7,7 @@
 use super::RedisConfig;
 use super::address::Address;
 use super::dial::{self, Wanted};
-use super::link::{Link, Session, Target, closed};
+use super::link::{self, Link, Session, Target, closed};
 use ::redis::{Value, cmd};
 use posthaste::sink::{Failure, Scope};
 use posthaste::task::{Task, spawn};
@@ -146,7 +146,7 @@ impl Inside {
         let start = || {
             let target = Target::Server { address: address.clone(), database: 0 };
             let (config, name) = (Arc::clone(&self.config), Arc::clone(&self.name));
-            Arc::new(Link::start(config, target, Scope::Destination, name))
+            Arc::new(link::start(config, target, Scope::Destination, name))
         };
         Arc::clone(self.links().entry(address.clone()).or_insert_with(start))
     }

@@ -1,7 +1,7 @@
-//! One session with one server at a time.
+//! A session with a server.
 //!
-//! A task dials, and dials again whenever the session is lost; before each try it asks where the server is, so that a
-//! failover is followed. A [`Session`] is two connections: one for ordinary pipelines, and the *fence*, which runs go
+//! [`crate::link`] keeps one at a time; before each try we ask where the server is, so that a failover is followed. A
+//! [`Session`] is two connections: one for ordinary pipelines, and the *fence*, which runs go
 //! through ([`super`] says why). It lives as long as both do: when it ends, everything that waits on it is told so at
 //! once, and nothing of it is ever sent later.
 
@@ -10,20 +10,17 @@ use super::dial::{self, Wanted, Wire};
 use super::sentinel;
 use super::verdict::{Refusal, Silence};
 use super::{RedisConfig, Way};
+use crate::link::{Dial, Ended, Port};
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, cmd};
+use async_trait::async_trait;
 use posthaste::sink::{Failure, Scope};
-use posthaste::task::{Task, spawn};
+use posthaste::task::Task;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, timeout};
 
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// With the time of one try this makes sure that delivery goes on within 5 s of the server's return.
-const PAUSE_MAX: Duration = Duration::from_millis(1_500);
-/// A session that lasted this long was a real one: the next pause is short again.
-const SETTLED: Duration = Duration::from_secs(5);
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// A silent session lasts 4 to 6 s, less than the delivery timeout. Shorter would end one over a slow disk.
 const PING_WAIT: Duration = Duration::from_secs(4);
@@ -37,72 +34,12 @@ pub(super) enum Target {
     Sentinels { sentinels: Vec<Address>, master: String, database: u32 },
 }
 
-#[derive(Debug, Clone)]
-enum State {
-    /// Nothing has been tried yet.
-    New,
-    Down(Failure),
-    Up(Arc<Session>),
-    Closed,
-}
-
 /// The way to one server.
-#[derive(Debug)]
-pub(super) struct Link {
-    state: watch::Receiver<State>,
-    closing: watch::Sender<bool>,
-    reach: Scope,
-    _task: Task<()>,
-}
+pub(super) type Link = crate::link::Link<Session>;
 
-impl Link {
-    /// `reach` is the scope of this server's failures.
-    pub(super) fn start(config: Arc<RedisConfig>, target: Target, reach: Scope, name: Arc<str>) -> Self {
-        let (state_sender, state) = watch::channel(State::New);
-        let (closing, closed) = watch::channel(false);
-        let dialler = Dialler { config, target, reach, name, state: state_sender };
-        Self { state, closing, reach, _task: spawn("redis.link", dialler.run(closed)) }
-    }
-
-    /// The open session, waiting for one at most this long; otherwise why there is none.
-    pub(super) async fn session(&self, wait: Duration) -> Result<Arc<Session>, Failure> {
-        self.session_when(wait, |state| matches!(state, State::Up(_) | State::Closed)).await
-    }
-
-    /// The open session or why there is none, as soon as the server was tried once.
-    pub(super) async fn session_if_any(&self, wait: Duration) -> Result<Arc<Session>, Failure> {
-        self.session_when(wait, |state| !matches!(state, State::New)).await
-    }
-
-    async fn session_when(
-        &self,
-        wait: Duration,
-        known: impl FnMut(&State) -> bool,
-    ) -> Result<Arc<Session>, Failure> {
-        let mut state = self.state.clone();
-        // Too late, or the task is gone: then the state says why.
-        let _ = timeout(wait, state.wait_for(known)).await;
-        let failure = match &*state.borrow() {
-            State::New => Failure::of_sink("redis.unreachable", "no server has answered yet"),
-            State::Up(session) => return Ok(Arc::clone(session)),
-            State::Down(failure) => failure.clone(),
-            State::Closed => return Err(closed()),
-        };
-        Err(Failure { scope: self.reach, ..failure })
-    }
-
-    /// The open session, if there is one now.
-    pub(super) fn current(&self) -> Option<Arc<Session>> {
-        if let State::Up(session) = &*self.state.borrow() { Some(Arc::clone(session)) } else { None }
-    }
-
-    /// Ends the session and stops dialling.
-    pub(super) async fn close(&self) {
-        self.closing.send_replace(true);
-        let mut state = self.state.clone();
-        // An error means that the task has ended already.
-        let _ = state.wait_for(|state| matches!(state, State::Closed)).await;
-    }
+/// Begins to dial. `reach` is the scope of this server's failures.
+pub(super) fn start(config: Arc<RedisConfig>, target: Target, reach: Scope, name: Arc<str>) -> Link {
+    Link::start("redis", reach, name, Dialler { config, target, reach })
 }
 
 pub(super) fn closed() -> Failure {
@@ -135,58 +72,36 @@ struct Dialler {
     config: Arc<RedisConfig>,
     target: Target,
     reach: Scope,
-    name: Arc<str>,
-    state: watch::Sender<State>,
 }
 
-impl Dialler {
-    async fn run(self, mut closing: watch::Receiver<bool>) {
-        tokio::select! {
-            () = self.keep_connected() => {}
-            // An error means that the sink itself is gone.
-            _ = closing.wait_for(|closing| *closing) => {}
-        }
-        self.state.send_replace(State::Closed);
+#[async_trait]
+impl Dial for Dialler {
+    type Server = Target;
+    type Session = Session;
+
+    fn servers(&self) -> &[Target] {
+        std::slice::from_ref(&self.target)
     }
 
-    async fn keep_connected(&self) {
-        let mut pause = Duration::ZERO;
-        let mut known = None;
-        loop {
-            sleep(pause).await;
-            pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-            let started = Instant::now();
-            let (failure, was_up) = self.live_through().await;
-            if started.elapsed() > SETTLED {
-                pause = PAUSE_MIN;
-            }
-            self.state.send_replace(State::Down(failure.clone()));
-            // An outage is said once, and again when its reason changes.
-            if was_up || known.as_ref() != Some(&failure) {
-                tracing::warn!(sink = &*self.name, code = %failure.code, "{}", failure.message);
-            }
-            known = Some(failure);
-        }
-    }
-
-    /// Lives through one session, if there is one to be had, and says why there is none now.
-    async fn live_through(&self) -> (Failure, bool) {
-        let dialled = async {
-            let (address, database) = self.target.find(&self.config, &self.name).await?;
-            Session::dial(&self.config, &address, database, self.reach, &self.name).await
-        };
+    async fn live_through(&self, target: &Target, port: &Port<Session>) -> Ended {
+        let dialled = port.unless_closed(async {
+            let (address, database) = target.find(&self.config, port.sink()).await?;
+            Session::dial(&self.config, &address, database, self.reach, port.sink()).await
+        });
         let (session, mut drivers) = match dialled.await {
-            Ok(opened) => opened,
-            Err(failure) => return (failure, false),
+            Some(Ok(opened)) => opened,
+            Some(Err(failure)) => return Ended::NeverBegan(failure),
+            None => return Ended::NeverBegan(port.closed()),
         };
-        tracing::info!(sink = &*self.name, server = session.server, "connected");
-        self.state.send_replace(State::Up(Arc::clone(&session)));
-        let failure = session.serve(&mut drivers).await;
-        self.state.send_replace(State::Down(failure.clone()));
+        tracing::info!(sink = port.sink(), server = session.server, "connected");
+        port.up(&session);
+        let served = port.unless_closed(session.serve(&mut drivers)).await;
+        let failure = served.unwrap_or_else(|| port.closed());
+        port.down(&failure);
         if session.unfit.borrow().is_some() {
             sleep(GRACE).await;
         }
-        (failure, true)
+        Ended::Lost(failure)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::flight::{Flight, Streams};
-use super::link::{Link, Session, Target};
+use super::link::{self, Link, Session, Target};
 use super::verdict::Silence;
 use super::{RedisConfig, Way, examine};
 use crate::BuildError;
@@ -43,7 +43,7 @@ impl RedisSink {
         let plan = config.check()?;
         let (config, name) = (Arc::new(config.clone()), Arc::from(name));
         let way = match (Target::of(&plan.way, plan.database), plan.way) {
-            (Some(target), _) => Servers::One(Link::start(Arc::clone(&config), target, Scope::Sink, name)),
+            (Some(target), _) => Servers::One(link::start(Arc::clone(&config), target, Scope::Sink, name)),
             (None, Way::Cluster(seeds)) => Servers::Many(Cluster::start(Arc::clone(&config), seeds, name)),
             (None, _) => return Err(BuildError::option("url", "there is no server")),
         };
