@@ -8,14 +8,9 @@ use crate::lease::Taken;
 use crate::session::Session;
 use crate::store::{Inner, SHORT_WAITS, single};
 use posthaste::cursor::{CatchUp, Mark, Marks, Position};
-use posthaste::store::{Care, LaneId, StoreError};
+use posthaste::store::{Deaths, LaneId, StoreError, reach};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-
-/// Unclean hand-overs at one place before the next owner reads small pages, and before it goes one by
-/// one (F21).
-const SMALL_PAGES_AFTER: i32 = 2;
-const ONE_BY_ONE_AFTER: i32 = 3;
 
 impl Inner {
     pub(crate) async fn take(&self, lane: &LaneId) -> Result<Option<Taken>, StoreError> {
@@ -72,7 +67,9 @@ impl Inner {
         let position = cursor_of(last)?;
         check_time(id, last, &position)?;
         let (n, epoch): (i64, i64) = (last.get("n"), lane.get::<_, i64>("epoch") + 1);
-        let record = Record::after(lane, place(&position));
+        let lanes: i64 = lane.get("lanes_of_sink");
+        let (deaths, in_hand) = deaths(lane, place(&position), reach(lanes));
+        let (suspect, charged) = deaths.suspect.unzip();
         let sql = self.sessions.sql(include_str!("../sql/take.sql"));
         let taken = session
             .query(
@@ -84,10 +81,10 @@ impl Inner {
                     (&heart, Type::INT4),
                     (&epoch, Type::INT8),
                     (&plan.lease_ttl.as_secs_f64(), Type::FLOAT8),
-                    (&record.unclean, Type::INT4),
-                    (&record.place, Type::INT8),
-                    (&record.suspect, Type::INT8),
-                    (&record.deaths, Type::INT4),
+                    (&count(deaths.unclean), Type::INT4),
+                    (&deaths.place, Type::INT8),
+                    (&suspect, Type::INT8),
+                    (&count(charged.unwrap_or(0)), Type::INT4),
                     (&mark, Type::INT8),
                     (&n, Type::INT8),
                 ],
@@ -99,7 +96,6 @@ impl Inner {
         let marks = self.load_marks(session, &position, &xid, mark).await?;
         let sql = self.sessions.sql(include_str!("../sql/holding.sql"));
         let holding: bool = single(session.query(&sql, &key[..1]).await.map_err(store_error)?)?;
-        let lanes: i64 = lane.get("lanes_of_sink");
         Ok(Some(Taken {
             id: id.clone(),
             epoch,
@@ -109,7 +105,7 @@ impl Inner {
             filter_before: lane.get("filter_before"),
             filter_until: lane.get("filter_until"),
             share: 1.0 / lanes.max(1) as f64,
-            care: record.care(),
+            care: deaths.care(in_hand),
             position,
             marks,
             known_seq: mark,
@@ -145,46 +141,23 @@ fn place(position: &Position) -> i64 {
     position.catching_up.as_ref().map_or(position.position, |catch_up| catch_up.late_position)
 }
 
-/// What is remembered about the deaths of former owners.
-struct Record {
-    unclean: i32,
-    place: Option<i64>,
-    in_hand: bool,
-    suspect: Option<i64>,
-    deaths: i32,
+/// What is known of the deaths before, the last one included. An owner that released its lane did not die.
+fn deaths(lane: &tokio_postgres::Row, place: i64, reach: i64) -> (Deaths, Option<i64>) {
+    if lane.get::<_, Option<String>>("owner").is_none() {
+        return (Deaths::default(), None);
+    }
+    let count = |name| lane.get::<_, i32>(name).unsigned_abs();
+    let before = Deaths {
+        unclean: count("unclean"),
+        place: lane.get("unclean_position"),
+        suspect: lane.get::<_, Option<i64>>("suspect").map(|seq| (seq, count("suspect_deaths"))),
+    };
+    let in_hand = lane.get("in_hand");
+    (before.and_one(place, in_hand, reach), in_hand)
 }
 
-impl Record {
-    /// An owner that did not release died. Deaths at one place add up; with an event in hand it is
-    /// charged to that event.
-    fn after(lane: &tokio_postgres::Row, place: i64) -> Self {
-        let owner: Option<String> = lane.get("owner");
-        let (in_hand, suspect): (Option<i64>, Option<i64>) = (lane.get("in_hand"), lane.get("suspect"));
-        let (unclean, deaths): (i32, i32) = (lane.get("unclean"), lane.get("suspect_deaths"));
-        if owner.is_none() {
-            return Self { unclean: 0, place: None, in_hand: false, suspect: None, deaths: 0 };
-        }
-        let same_place = in_hand.is_some() || lane.get::<_, Option<i64>>("unclean_position") == Some(place);
-        Self {
-            unclean: if same_place { unclean + 1 } else { 1 },
-            place: Some(place),
-            in_hand: in_hand.is_some(),
-            suspect: in_hand.or(suspect),
-            deaths: match in_hand {
-                Some(seq) if suspect == Some(seq) => deaths + 1,
-                Some(_) => 1,
-                None => deaths,
-            },
-        }
-    }
-
-    fn care(&self) -> Care {
-        // Whoever died one by one is followed by one who goes on one by one, whatever progress came before.
-        if self.in_hand || self.unclean > ONE_BY_ONE_AFTER {
-            return Care::OneByOne { suspect: self.suspect.map(|seq| (seq, self.deaths.unsigned_abs())) };
-        }
-        if self.unclean > SMALL_PAGES_AFTER { Care::Small } else { Care::None }
-    }
+fn count(deaths: u32) -> i32 {
+    i32::try_from(deaths).unwrap_or(i32::MAX)
 }
 
 fn cursor_of(row: &tokio_postgres::Row) -> Result<Position, StoreError> {
@@ -217,4 +190,19 @@ fn check_time(id: &LaneId, last: &tokio_postgres::Row, position: &Position) -> R
          published from this lane until `posthaste lanes repair --sink {}` re-bases it",
         id.sink
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste::cursor::Snapshot;
+
+    #[test]
+    fn catching_up_moves_the_place() {
+        let snapshot: Snapshot = "10:10:".parse().expect("a snapshot");
+        let mut position = Position { position: 900, snapshot: snapshot.clone(), catching_up: None };
+        assert_eq!(place(&position), 900);
+        position.catching_up = Some(CatchUp { target: snapshot, late_position: 100 });
+        assert_eq!(place(&position), 100);
+    }
 }

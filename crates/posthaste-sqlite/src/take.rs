@@ -4,13 +4,9 @@ use crate::clock::{micros, now};
 use crate::error::store_error;
 use crate::roll::Hearts;
 use crate::watch::last_seq;
-use posthaste::store::{Care, JoinPlan, LaneId, StoreError};
+use posthaste::store::{Care, Deaths, JoinPlan, LaneId, StoreError, reach};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::path::Path;
-
-/// Unclean hand-overs at one place before the next owner reads small pages, and before it goes one by one (F21).
-const SMALL_PAGES_AFTER: i32 = 2;
-const ONE_BY_ONE_AFTER: i32 = 3;
 
 /// What taking a lane yields.
 pub(crate) struct Taken {
@@ -34,11 +30,8 @@ struct LaneRow {
     expires_at: Option<i64>,
     slots: (i16, i16),
     condition: String,
-    unclean: i32,
-    unclean_position: Option<i64>,
     in_hand: Option<i64>,
-    suspect: Option<i64>,
-    deaths: i32,
+    deaths: Deaths,
     lanes_of_sink: i64,
 }
 
@@ -59,7 +52,12 @@ pub(crate) fn take(
     }
     let (n, position) = last_receipt(tx, id)?;
     check_time(tx, id, position)?;
-    let record = Record::after(&lane, position);
+    let deaths = match lane.owner {
+        // An owner that released its lane did not die.
+        None => Deaths::default(),
+        Some(_) => lane.deaths.and_one(position, lane.in_hand, reach(lane.lanes_of_sink)),
+    };
+    let (suspect, charged) = deaths.suspect.unzip();
     let epoch = lane.epoch + 1;
     let until = now.saturating_add(micros(plan.lease_ttl));
     tx.prepare_cached(include_str!("../sql/take.sql"))
@@ -71,10 +69,10 @@ pub(crate) fn take(
                 heart,
                 epoch,
                 until,
-                record.unclean,
-                record.position,
-                record.suspect,
-                record.deaths,
+                deaths.unclean,
+                deaths.place,
+                suspect,
+                charged.unwrap_or(0),
             ])
         })
         .map_err(store_error)?;
@@ -91,7 +89,7 @@ pub(crate) fn take(
         position,
         slots: lane.slots,
         share: 1.0 / lane.lanes_of_sink.max(1) as f64,
-        care: record.care(),
+        care: deaths.care(lane.owner.and(lane.in_hand)),
         holding,
         condition: lane.condition,
     }))
@@ -109,11 +107,12 @@ fn lane_row(tx: &Transaction<'_>, id: &LaneId) -> rusqlite::Result<Option<LaneRo
             expires_at: row.get("expires_at")?,
             slots,
             condition: format!("{}{filter}", crate::filter::slots(slots)),
-            unclean: row.get("unclean")?,
-            unclean_position: row.get("unclean_position")?,
             in_hand: row.get("in_hand")?,
-            suspect: row.get("suspect")?,
-            deaths: row.get("suspect_deaths")?,
+            deaths: Deaths {
+                unclean: row.get("unclean")?,
+                place: row.get("unclean_position")?,
+                suspect: row.get::<_, Option<i64>>("suspect")?.zip(row.get("suspect_deaths")?),
+            },
             lanes_of_sink: row.get("lanes_of_sink")?,
         })
     };
@@ -147,43 +146,4 @@ fn check_time(tx: &Transaction<'_>, id: &LaneId, position: i64) -> Result<(), St
 /// Whether any key of the sink is held at all: while none is, pages are not checked.
 pub(crate) fn is_holding(tx: &rusqlite::Connection, sink: &str) -> rusqlite::Result<bool> {
     tx.prepare_cached(include_str!("../sql/holding.sql"))?.query_row([sink], |row| row.get(0))
-}
-
-/// What is remembered about the deaths of former owners.
-struct Record {
-    unclean: i32,
-    position: Option<i64>,
-    in_hand: bool,
-    suspect: Option<i64>,
-    deaths: i32,
-}
-
-impl Record {
-    /// An owner that did not release died. Deaths at one place add up; with an event in hand it is charged to that
-    /// event.
-    fn after(lane: &LaneRow, position: i64) -> Self {
-        if lane.owner.is_none() {
-            return Self { unclean: 0, position: None, in_hand: false, suspect: None, deaths: 0 };
-        }
-        let same_place = lane.in_hand.is_some() || lane.unclean_position == Some(position);
-        Self {
-            unclean: if same_place { lane.unclean + 1 } else { 1 },
-            position: Some(position),
-            in_hand: lane.in_hand.is_some(),
-            suspect: lane.in_hand.or(lane.suspect),
-            deaths: match lane.in_hand {
-                Some(seq) if lane.suspect == Some(seq) => lane.deaths + 1,
-                Some(_) => 1,
-                None => lane.deaths,
-            },
-        }
-    }
-
-    fn care(&self) -> Care {
-        // Whoever died one by one is followed by one who goes on one by one, whatever progress came before.
-        if self.in_hand || self.unclean > ONE_BY_ONE_AFTER {
-            return Care::OneByOne { suspect: self.suspect.map(|seq| (seq, self.deaths.unsigned_abs())) };
-        }
-        if self.unclean > SMALL_PAGES_AFTER { Care::Small } else { Care::None }
-    }
 }

@@ -12,6 +12,10 @@
 //! - Expiry is judged by the store's clock alone (F24).
 //! - Wakeups are hints: a store that never wakes anybody is still correct, only slower.
 
+mod care;
+
+pub use care::{Care, Deaths, reach};
+
 use crate::event::{StoredEvent, Timestamp};
 use crate::route::Filter;
 use async_trait::async_trait;
@@ -364,21 +368,6 @@ impl Settlement {
     pub fn is_empty(&self) -> bool {
         self.through.is_none() && self.delivered.is_empty() && self.again.is_empty() && self.died.is_empty()
     }
-}
-
-/// How carefully the owner of a lane must go, after former owners died at this place (F21).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Care {
-    /// As usual.
-    #[default]
-    None,
-    /// Small pages.
-    Small,
-    /// One event at a time, written down before it is published.
-    OneByOne {
-        /// The event that was in hand when the last owner died, and how often that happened.
-        suspect: Option<(i64, u32)>,
-    },
 }
 
 /// The right to a lane, and the cursor that comes with it.

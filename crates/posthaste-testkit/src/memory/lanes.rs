@@ -4,18 +4,16 @@
 //! relay's session; when that is gone, a successor need not wait for the expiry. Being wrong about a
 //! death costs nothing: the receipts fence the old owner (G4).
 //!
-//! A lane counts the owners that died in it since it last made progress (F21). After a few of them the
+//! A lane counts the owners that died at one place of it (F21). After a few of them the
 //! next owner is told to go carefully, and which event was in hand at the last death.
 
 use super::tables::{Lane, Member, Owner, Receipt, Tables, plus};
 use posthaste::cursor::Position;
-use posthaste::store::{Care, JoinPlan, LaneId, LaneView, Roll, SinkPlan, StartAt, StoreError};
+use posthaste::store::{Care, Deaths, JoinPlan, LaneId, LaneView, Roll, SinkPlan, StartAt, StoreError};
 use std::sync::Arc;
 
-/// Deaths at one place before pages get small.
-const UNCLEAN_SMALL: u32 = 2;
-/// Deaths at one place before events are taken one by one.
-const UNCLEAN_ONE_BY_ONE: u32 = 3;
+/// How far the cursor moves and is still at one place: little, so that a simulation leaves such places too.
+const REACH: i64 = 32;
 
 impl Tables {
     fn is_alive(&self, relay: &str) -> bool {
@@ -170,6 +168,7 @@ impl Tables {
             lane.owner = None;
             lane.token = None;
             lane.in_hand = None;
+            (lane.died, lane.care) = (Deaths::default(), Care::None);
             self.ring_lanes();
         }
     }
@@ -178,26 +177,9 @@ impl Tables {
 impl Lane {
     fn count_death(&mut self) {
         self.deaths += 1;
-        self.unclean += 1;
-        if let Some(seq) = self.in_hand {
-            let before = self.suspect.filter(|(suspect, _)| *suspect == seq).map_or(0, |(_, deaths)| deaths);
-            self.suspect = Some((seq, before + 1));
-            // It died one by one: the next owner goes on one by one, whatever progress came before.
-            self.unclean = self.unclean.max(UNCLEAN_ONE_BY_ONE);
-        }
-    }
-
-    /// Clean progress: nobody died of this place.
-    pub(super) fn made_progress(&mut self) {
-        self.unclean = 0;
-        self.suspect = None;
-    }
-
-    pub(super) fn care(&self) -> Care {
-        match self.unclean {
-            n if n >= UNCLEAN_ONE_BY_ONE => Care::OneByOne { suspect: self.suspect },
-            n if n >= UNCLEAN_SMALL => Care::Small,
-            _ => Care::None,
-        }
+        let last = &self.last().position;
+        let place = last.catching_up.as_ref().map_or(last.position, |catch_up| catch_up.late_position);
+        self.died = self.died.and_one(place, self.in_hand, REACH);
+        self.care = self.died.care(self.in_hand);
     }
 }

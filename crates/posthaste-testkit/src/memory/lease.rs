@@ -62,7 +62,7 @@ impl MemoryLease {
             settled: 0,
             next_n: last.n + 1,
         };
-        let care = lane.care();
+        let care = lane.care.clone();
         let share = 1.0 / f64::from(tables.lane_count.unwrap_or(1));
         drop(tables);
         Self { database, id, filter, epoch, care, share, memory: Mutex::new(memory) }

@@ -63,7 +63,7 @@ impl Tables {
         }
         self.settle_due(&sink, settlement, now);
         let xid = self.log.transact();
-        Ok(self.write_receipt(claim, settled, xid, !settlement.is_empty()))
+        Ok(self.write_receipt(claim, settled, xid))
     }
 
     fn settle_due(&mut self, sink: &Arc<str>, settlement: &Settlement, now: Timestamp) {
@@ -82,7 +82,7 @@ impl Tables {
         }
     }
 
-    fn write_receipt(&mut self, claim: Claim<'_>, settled: Position, xid: Xid, progress: bool) -> Receipt {
+    fn write_receipt(&mut self, claim: Claim<'_>, settled: Position, xid: Xid) -> Receipt {
         let settled_at = self.now();
         let lane = self.lanes.get_mut(claim.id).expect("it was checked");
         let position = claim.position.unwrap_or(settled);
@@ -98,9 +98,6 @@ impl Tables {
             settled_at,
         };
         lane.receipts.push(receipt.clone());
-        if progress {
-            lane.made_progress();
-        }
         receipt
     }
 

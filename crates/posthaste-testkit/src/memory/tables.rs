@@ -7,7 +7,7 @@
 use super::mvcc::Log;
 use posthaste::cursor::{Mark, Position, Xid};
 use posthaste::event::{StoredEvent, Timestamp};
-use posthaste::store::{Controls, Death, Deferral, LaneId};
+use posthaste::store::{Care, Controls, Death, Deaths, Deferral, LaneId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -61,12 +61,13 @@ pub(super) struct Lane {
     pub(super) expires_at: Timestamp,
     /// The epoch whose lease may settle. It stands in the unlogged table: a crash empties it.
     pub(super) token: Option<i64>,
-    /// Owners that died since the last progress.
-    pub(super) unclean: u32,
+    /// Owners that died at one place.
+    pub(super) died: Deaths,
+    /// How the present owner was told to go.
+    pub(super) care: Care,
     /// Owners that died, ever.
     pub(super) deaths: u32,
     pub(super) in_hand: Option<i64>,
-    pub(super) suspect: Option<(i64, u32)>,
     pub(super) receipts: Vec<Receipt>,
 }
 

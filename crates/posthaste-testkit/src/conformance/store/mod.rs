@@ -149,7 +149,7 @@ macro_rules! __store_cases {
             care_grows_after_unclean_handovers
             release_is_clean
             progress_resets_care
-            catching_up_is_progress
+            f21_small_steps_do_not_hide_a_death
             f21_the_event_in_hand_is_the_suspect
         );
     };
