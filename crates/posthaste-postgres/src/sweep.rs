@@ -57,7 +57,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
     } else if let Some(segment) = look.to_audit {
         audit(inner, &mut session, segment, &mut swept).await?;
     }
-    swept.purged = purge(inner, &mut session).await?;
+    purge(inner, &mut session, &mut swept).await?;
     Ok(swept)
 }
 
@@ -377,7 +377,7 @@ async fn purge_chunks(session: &mut Session, sql: &str, params: &[Param<'_>]) ->
 }
 
 /// Removes small old rows in chunks.
-async fn purge(inner: &Inner, session: &mut Session) -> Result<u64, StoreError> {
+async fn purge(inner: &Inner, session: &mut Session, swept: &mut Swept) -> Result<(), StoreError> {
     let retention = inner.sessions.config().retention;
     let receipts = inner.sessions.sql(include_str!("../sql/purge_receipts.sql"));
     let mut purged = purge_chunks(session, &receipts, &[(&PURGE_CHUNK, Type::INT8)]).await?;
@@ -403,7 +403,8 @@ async fn purge(inner: &Inner, session: &mut Session) -> Result<u64, StoreError> 
              select 1 from gone",
         );
         let params: [Param<'_>; 2] = [(&PURGE_CHUNK, Type::INT8), (&age.as_secs_f64(), Type::FLOAT8)];
-        purged += session.query_alone(&sql, &params).await.map_err(store_error)?.len();
+        swept.dead_purged = session.query_alone(&sql, &params).await.map_err(store_error)?.len() as u64;
     }
-    Ok(purged as u64)
+    swept.purged = purged as u64 + swept.dead_purged;
+    Ok(())
 }

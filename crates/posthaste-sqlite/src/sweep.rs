@@ -54,7 +54,9 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
         }
     }
     let retention = inner.config.retention;
-    swept.purged += inner.write(move |tx| purge(tx, &retention).map_err(store_error)).await?;
+    let (purged, dead) = inner.write(move |tx| purge(tx, &retention).map_err(store_error)).await?;
+    swept.purged += purged + dead;
+    swept.dead_purged = dead;
     give_back(inner).await?;
     let path = inner.path().to_owned();
     // A directory that cannot be listed leaves some empty files behind, nothing else.
@@ -111,8 +113,9 @@ fn last_to_go(tx: &Transaction<'_>, horizon: i64, cutoff: i64) -> rusqlite::Resu
     Ok(last)
 }
 
-/// Small old rows: receipts, idempotency keys, relays that left long ago, dead letters under a declared retention.
-fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite::Result<u64> {
+/// Small old rows: receipts, idempotency keys, relays that left long ago; and, counted by themselves, dead letters under a
+/// declared retention.
+fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite::Result<(u64, u64)> {
     let now = now();
     let before = |age| now.saturating_sub(micros(age));
     let receipts = purge_receipts(tx, before(retention.events))?;
@@ -120,18 +123,16 @@ fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite
         .prepare_cached(include_str!("../sql/purge_keys.sql"))?
         .execute([before(retention.idempotency_keys), BITE_ROWS])?;
     tx.execute("delete from posthaste_relays where expires_at < ?1", [now - 3_600_000_000])?;
-    let mut purged = receipts + keys;
+    let mut dead = 0;
     if let Some(age) = retention.dead_letters {
-        let gone =
-            tx.prepare_cached(include_str!("../sql/purge_dead.sql"))?.execute([before(age), BITE_ROWS])?;
-        purged += gone;
-        if gone > 0 {
+        dead = tx.prepare_cached(include_str!("../sql/purge_dead.sql"))?.execute([before(age), BITE_ROWS])?;
+        if dead > 0 {
             let sql = "insert into posthaste_audit (at, actor, action, reason, detail)
                        values (?1, 'retention', 'purge', 'declared dead letter retention', json_object('count', ?2))";
-            tx.execute(sql, params![now, gone as i64])?;
+            tx.execute(sql, params![now, dead as i64])?;
         }
     }
-    Ok(purged as u64)
+    Ok(((receipts + keys) as u64, dead as u64))
 }
 
 /// Old receipts of every lane that ever was, also of those that vanished when the number of lanes changed. The pairs are

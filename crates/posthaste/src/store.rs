@@ -413,6 +413,8 @@ pub struct Swept {
     pub truncated: u32,
     /// Small rows purged: receipts, idempotency keys, expired dead letters.
     pub purged: u64,
+    /// Dead letters among them: nobody acted on these, their retention was over.
+    pub dead_purged: u64,
     /// Segments whose audit found a difference: they stay.
     pub audit_failures: u32,
     /// The ring could not be turned because the next segment is not empty.

@@ -57,11 +57,13 @@ pub const SEGMENTS_TRUNCATED: &str = "posthaste_segments_truncated_total";
 pub const AUDIT_FAILURES: &str = "posthaste_audit_failures_total";
 /// 1 while the ring cannot turn because the next segment is not empty.
 pub const RING_FULL: &str = "posthaste_ring_full";
+/// Dead letters that a declared retention deleted.
+pub const DEAD_PURGED: &str = "posthaste_dead_letters_purged_total";
 /// Errors of the store.
 pub const STORE_ERRORS: &str = "posthaste_store_errors_total";
 
 /// What each metric means, for the exporter's HELP lines.
-pub const DESCRIPTIONS: [(&str, &str); 25] = [
+pub const DESCRIPTIONS: [(&str, &str); 26] = [
     (PUBLISH_ATTEMPTS, "publish attempts"),
     (PUBLISHED, "events acknowledged by the broker"),
     (RETRY, "failed attempts that will be repeated"),
@@ -86,6 +88,7 @@ pub const DESCRIPTIONS: [(&str, &str); 25] = [
     (SEGMENTS_TRUNCATED, "segments truncated by retention"),
     (AUDIT_FAILURES, "segments whose receipts do not balance with their rows"),
     (RING_FULL, "1 while the ring of segments cannot turn"),
+    (DEAD_PURGED, "dead letters deleted by retention: nobody replayed or discarded them"),
     (STORE_ERRORS, "errors of the store, transient ones included"),
 ];
 
@@ -141,5 +144,42 @@ impl LaneMetrics {
         let seconds = now.seconds_since(appended_at).max(0.0);
         self.latency.record(seconds);
         self.process_latency.record(seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    fn file(name: &str) -> String {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+        std::fs::read_to_string(&path).expect("a file of the repository")
+    }
+
+    /// Words of a text that look like a metric of ours.
+    fn names(text: &str) -> BTreeSet<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let ours = words.filter(|word| word.starts_with("outbox_") || word.starts_with("posthaste_"));
+        // A histogram's buckets are written under a name of their own.
+        ours.map(|word| word.trim_end_matches("_bucket").to_owned()).collect()
+    }
+
+    #[test]
+    fn every_metric_is_described_documented_and_every_alert_asks_for_one() {
+        let described: BTreeSet<String> = DESCRIPTIONS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(described.len(), DESCRIPTIONS.len(), "each once");
+        let documented = names(&file("docs/metrics.md"));
+        assert_eq!(described.difference(&documented).count(), 0, "{:?}", described.difference(&documented));
+        let rules = file("deploy/prometheus-alerts.yml");
+        let asked = names(&rules);
+        assert!(asked.len() >= 10, "the expressions are found: {asked:?}");
+        assert_eq!(asked.difference(&described).count(), 0, "{:?}", asked.difference(&described));
+        let table = file("docs/metrics.md");
+        let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+        for alert in alerts {
+            assert!(table.contains(&format!("| `{alert}` |")), "docs/metrics.md does not list {alert}");
+        }
     }
 }

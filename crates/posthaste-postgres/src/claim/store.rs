@@ -228,7 +228,10 @@ impl Store for ClaimStore {
         let layout = statements.layout();
         let published = inner.sweep_with(statements.swept(), layout.keep_published).await?;
         let dead = inner.sweep_with(statements.dead_swept(), layout.keep_dead).await?;
-        Ok(Swept { purged: published + dead, ..Swept::default() })
+        if dead > 0 {
+            tracing::info!(table = %layout.table, rows = dead, "dead rows were deleted: their retention is over");
+        }
+        Ok(Swept { purged: published + dead, dead_purged: dead, ..Swept::default() })
     }
 
     async fn doze(&self, _: Duration) -> Result<bool, StoreError> {

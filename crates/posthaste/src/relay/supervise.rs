@@ -454,6 +454,7 @@ impl Supervisor {
         spawn("sweep", async move {
             let truncated = metrics::counter!(telemetry::SEGMENTS_TRUNCATED, "service" => service.clone(), "outbox" => outbox.clone());
             let failures = metrics::counter!(telemetry::AUDIT_FAILURES, "service" => service.clone(), "outbox" => outbox.clone());
+            let dead = metrics::counter!(telemetry::DEAD_PURGED, "service" => service.clone(), "outbox" => outbox.clone());
             let full =
                 metrics::gauge!(telemetry::RING_FULL, "service" => service, "outbox" => outbox.clone());
             loop {
@@ -463,6 +464,7 @@ impl Supervisor {
                     Ok(swept) => {
                         truncated.increment(u64::from(swept.truncated));
                         failures.increment(u64::from(swept.audit_failures));
+                        dead.increment(swept.dead_purged);
                         full.set(if swept.ring_full { 1.0 } else { 0.0 });
                     }
                     Err(error) => tracing::debug!(outbox, %error, "sweep failed; it is tried again"),
