@@ -5,8 +5,9 @@
 use crate::config::scrub;
 use posthaste::Limits;
 use posthaste::admin::{Admin, AdminError};
+use posthaste::lifecycle::ClassOverrides;
 use posthaste::sink::Finding;
-use posthaste::store::{Store, StoreError};
+use posthaste::store::{ErrorClass, Store, StoreError};
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
@@ -14,6 +15,10 @@ use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
 #[cfg(feature = "sqlite")]
 use posthaste_sqlite::{SqliteAdmin, SqliteConfig, SqliteStore};
 use std::sync::Arc;
+
+/// Codes of brokers that do not have the destination.
+const MISSING_TOPIC: [&str; 4] =
+    ["kafka.no_topic", "nats.no_stream", "rabbitmq.no_exchange", "rabbitmq.unroutable"];
 
 /// One database, as configured. It has no `Debug`: it may hold a password.
 #[derive(Clone)]
@@ -141,6 +146,18 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => config.limits,
         }
+    }
+
+    /// What errors of a sink mean for this outbox, where the sink's table does not say it. The owners of an adopted table
+    /// count a topic that does not exist as a failure of the row.
+    pub(crate) fn classes(&self, own: &ClassOverrides) -> ClassOverrides {
+        let mut classes = own.clone();
+        if self.layout().is_some_and(|(_, layout)| !layout.waits_for_topics) {
+            for code in MISSING_TOPIC {
+                classes.entry(code.to_owned()).or_insert(ErrorClass::Transient);
+            }
+        }
+        classes
     }
 
     /// Its address, without secrets.

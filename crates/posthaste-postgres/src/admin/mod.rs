@@ -185,7 +185,7 @@ async fn finish<T>(session: &mut Session, result: Result<T, AdminError>) -> Resu
 }
 
 /// An audit without a name or a reason is none.
-fn check_actor(actor: &Actor) -> Result<(), AdminError> {
+pub(crate) fn check_actor(actor: &Actor) -> Result<(), AdminError> {
     let missing = |what: &str| AdminError::Invalid(format!("{what} is missing: every act is audited"));
     if actor.name.trim().is_empty() {
         return Err(missing("who acts"));

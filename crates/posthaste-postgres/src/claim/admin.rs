@@ -1,16 +1,17 @@
 //! Looking at an adopted table, and acting on its dead rows.
 //!
 //! Only what its columns can tell and hold: there is no log to list, no lane to move, and no place for a pause. What is
-//! not possible says so. Acts are not written into an audit table, for there is none of ours: they go to the log with
-//! who and why, and the owners' own auditing sees them as changes like any other.
+//! not possible says so. An act on dead rows and its line in the audit are one transaction ([`super::audit`]).
 
+use super::audit;
 use super::check;
+use super::doctor;
 use super::layout::Layout;
 use super::line::Line;
-use super::rehearse;
 use super::statements::Statements;
+use crate::admin::check_actor;
 use crate::config::PostgresConfig;
-use crate::error::store_error;
+use crate::error::{commit_error, store_error};
 use crate::row::Micros;
 use crate::session::Param;
 use async_trait::async_trait;
@@ -21,25 +22,29 @@ use posthaste::admin::{
     Where,
 };
 use posthaste::route::Pattern;
-use posthaste::sink::{Finding, Level};
+use posthaste::sink::Finding;
 use posthaste::store::StoreError;
+use serde_json::json;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-/// Names of the checks that [`examine`] makes.
-pub const CHECKS: &[&str] = &["adopted_table", "adopted_rehearsal", "adopted_index", "adopted_status"];
-
 /// Bound of a count.
 const COUNT_MAX: u64 = 100_000;
+/// Rows of one act, at most.
+const CHUNK_MAX: i64 = 10_000;
+/// Rows named in a line of the audit, at most.
+const ROWS_AUDITED: usize = 100;
 
 /// Looking and acting.
 pub struct ClaimAdmin {
     line: Mutex<Line>,
     statements: Statements,
     sink: Arc<str>,
+    /// Where our own log would be.
+    schema: String,
 }
 
 impl ClaimAdmin {
@@ -47,7 +52,7 @@ impl ClaimAdmin {
     pub async fn connect(config: PostgresConfig, layout: Layout, sink: Arc<str>) -> Result<Self, StoreError> {
         let mut line = Line::open(&config, &layout).await?;
         let statements = check::statements(&mut line, layout).await?;
-        Ok(Self { line: Mutex::new(line), statements, sink })
+        Ok(Self { line: Mutex::new(line), statements, sink, schema: config.schema })
     }
 
     async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, AdminError> {
@@ -83,6 +88,37 @@ impl ClaimAdmin {
 
     fn impossible<T>(&self, what: &str) -> Result<T, AdminError> {
         Err(AdminError::Invalid(format!("{} is an adopted table: {what}", self.statements.layout().table)))
+    }
+
+    /// Acts on a chunk of dead rows and writes it down, in the transaction that is open.
+    async fn act(
+        &self,
+        line: &mut Line,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        let layout = self.statements.layout();
+        let Some(table) = audit::place(line, layout, &self.schema).await? else {
+            return Err(AdminError::Invalid(format!("{}. Nothing was done", audit::missing(layout))));
+        };
+        let (action, sql) = match act {
+            DeadAct::Replay => ("replay", self.statements.dead_replay()),
+            DeadAct::Discard => ("discard", self.statements.dead_discard()),
+        };
+        let (asked, chunk) = (Asked::new(filter), chunk.clamp(1, CHUNK_MAX));
+        let mut params = asked.params();
+        params.push((&chunk, Type::INT8));
+        let done = line.query(&sql, &params).await.map_err(store_error)?;
+        if !done.is_empty() {
+            let rows: Vec<&str> = done.iter().take(ROWS_AUDITED).map(|row| row.get(0)).collect();
+            let detail = json!({
+                "table": layout.table.to_string(), "filter": filter, "count": done.len(), "rows": rows,
+            });
+            audit::write(line, &table, actor, action, &detail).await?;
+        }
+        Ok(done.len() as u64)
     }
 
     /// Whether a filter names another sink than the only one.
@@ -206,19 +242,21 @@ impl Admin for ClaimAdmin {
         if self.is_elsewhere(filter) {
             return Ok(0);
         }
-        let sql = match act {
-            DeadAct::Replay => self.statements.dead_replay(),
-            DeadAct::Discard => self.statements.dead_discard(),
-        };
-        let asked = Asked::new(filter);
-        let mut params = asked.params();
-        params.push((&chunk, Type::INT8));
-        let done = self.ask(&sql, &params).await?.len() as u64;
-        if done > 0 {
-            tracing::info!(table = %self.statements.layout().table, ?act, rows = done, actor = actor.name, reason = actor.reason,
-                "dead rows of an adopted table");
+        check_actor(actor)?;
+        let mut line = self.line.lock().await;
+        line.begin().await.map_err(store_error)?;
+        match self.act(&mut line, filter, act, actor, chunk).await {
+            Ok(done) => {
+                // CRASH: before this commit nothing is done and nothing written down; after it both are (G6).
+                line.commit().await.map_err(commit_error)?;
+                Ok(done)
+            }
+            Err(error) => {
+                // A connection that is gone has rolled back by itself.
+                let _ = line.rollback().await;
+                Err(error)
+            }
         }
-        Ok(done)
     }
 
     async fn events(&self, _: &EventFilter, _: i64, _: i64) -> Result<EventPage, AdminError> {
@@ -268,94 +306,6 @@ impl Admin for ClaimAdmin {
 
     async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {
         let mut line = self.line.lock().await;
-        Ok(examine_on(&mut line, &self.statements).await)
+        Ok(doctor::examine_on(&mut line, &self.statements, &self.schema).await)
     }
-}
-
-/// Checks every assumption about an adopted table. Nothing of it is changed.
-pub async fn examine(config: &PostgresConfig, layout: &Layout) -> Vec<Finding> {
-    let opened = async {
-        let mut line = Line::open(config, layout).await?;
-        let statements = check::statements(&mut line, layout.clone()).await?;
-        Ok::<_, StoreError>((line, statements))
-    };
-    match opened.await {
-        Err(error) => vec![found("adopted_table", Level::Fail, error.to_string())],
-        Ok((mut line, statements)) => {
-            let fits = format!("{} fits its layout", statements.layout().table);
-            let mut findings = vec![found("adopted_table", Level::Ok, fits)];
-            findings.extend(examine_on(&mut line, &statements).await);
-            findings
-        }
-    }
-}
-
-fn found(check: &str, level: Level, text: String) -> Finding {
-    Finding { check: check.to_owned(), level, text }
-}
-
-async fn examine_on(line: &mut Line, statements: &Statements) -> Vec<Finding> {
-    let mut findings = vec![match rehearse::rehearse(line, statements).await {
-        Ok(()) => found(
-            "adopted_rehearsal",
-            Level::Ok,
-            "one row can be claimed and settled; it was taken back".to_owned(),
-        ),
-        Err(error) => {
-            // A rehearsal that failed leaves its transaction behind.
-            let _ = line.rollback().await;
-            found("adopted_rehearsal", Level::Fail, error.to_string())
-        }
-    }];
-    findings.push(match plan(line, statements).await {
-        Ok(plan) if has_index(&plan) => {
-            found("adopted_index", Level::Ok, "the claim walks an index".to_owned())
-        }
-        Ok(_) => found("adopted_index", Level::Warn, no_index(statements.layout())),
-        Err(error) => found("adopted_index", Level::Warn, error.to_string()),
-    });
-    findings.push(match rehearse::unmapped(line, statements).await {
-        Ok(words) if words.is_empty() => {
-            found("adopted_status", Level::Ok, "every status is mapped".to_owned())
-        }
-        Ok(words) => {
-            let words: Vec<String> = words.iter().map(|(word, rows)| format!("{word} ({rows})")).collect();
-            let text = format!("rows with a status that is not mapped are left alone: {}", words.join(", "));
-            found("adopted_status", Level::Warn, text)
-        }
-        Err(error) => found("adopted_status", Level::Warn, error.to_string()),
-    });
-    findings
-}
-
-/// How the server would find what is due.
-async fn plan(line: &mut Line, statements: &Statements) -> Result<String, StoreError> {
-    let rows = line.query(&statements.explained(), &[]).await.map_err(store_error)?;
-    Ok(rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>().join("\n"))
-}
-
-/// Whether a plan finds due rows by an index and in their order.
-fn has_index(plan: &str) -> bool {
-    !plan.contains("Seq Scan") && !plan.contains("Sort Key")
-}
-
-fn no_index(layout: &Layout) -> String {
-    let line = super::advice::claim_index(layout).unwrap_or_default();
-    format!(
-        "no index gives due rows in their order: each look reads and sorts all that waits, and gets slower as that grows. {line}"
-    )
-}
-
-/// The plan of a layout's claim, and the index it lacks, if it lacks one.
-pub async fn missing_index(config: &PostgresConfig, layout: &Layout) -> Result<Option<String>, StoreError> {
-    let mut line = Line::open(config, layout).await?;
-    let statements = check::statements(&mut line, layout.clone()).await?;
-    let plan = plan(&mut line, &statements).await?;
-    Ok((!has_index(&plan)).then(|| no_index(statements.layout())))
-}
-
-/// The statements of a layout on a real table.
-pub async fn statements_for(config: &PostgresConfig, layout: &Layout) -> Result<Statements, StoreError> {
-    let mut line = Line::open(config, layout).await?;
-    check::statements(&mut line, layout.clone()).await
 }

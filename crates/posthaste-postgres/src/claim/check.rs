@@ -85,7 +85,31 @@ pub(super) async fn statements(line: &mut Line, layout: Layout) -> Result<Statem
             }
         },
     };
-    Ok(Statements::new(layout, found.types(), dead))
+    let statements = Statements::new(layout, found.types(), dead);
+    check_retention(&statements).map_err(StoreError::Fatal)?;
+    Ok(statements)
+}
+
+/// A retention that could delete nothing would be believed in.
+fn check_retention(statements: &Statements) -> Result<(), String> {
+    let layout = statements.layout();
+    let cases = [
+        ("keep_published_days", layout.keep_published, statements.swept(), "published", "`published_at`"),
+        (
+            "keep_dead_days",
+            layout.keep_dead,
+            statements.dead_swept(),
+            "given up",
+            "`last_error_at`, `updated_at` or `last_attempt_at`, or `dead_at` of a dead-letter table",
+        ),
+    ];
+    match cases.into_iter().find(|(_, keep, sql, ..)| keep.is_some() && sql.is_none()) {
+        None => Ok(()),
+        Some((key, _, _, what, wanted)) => Err(format!(
+            "`{key}` cannot be kept: no column of {} says when a row was {what}. It takes {wanted}. Nothing was claimed",
+            layout.table
+        )),
+    }
 }
 
 /// The layout without columns that the table may lack, or what does not fit.

@@ -198,6 +198,9 @@ pub struct Layout {
     pub delete_published: bool,
     /// Where dead rows are moved.
     pub dead_letters: Option<TableName>,
+    /// A topic that the broker does not have is waited for, like any outage of a destination. Otherwise it is a failure of
+    /// the row, which counts: what most owners of such tables expect.
+    pub waits_for_topics: bool,
     /// Columns above that the table may lack: they are written where they exist.
     pub may_lack: Vec<String>,
     /// Time zone of columns without one.
@@ -248,6 +251,7 @@ impl Layout {
             condition: None,
             delete_published: false,
             dead_letters: None,
+            waits_for_topics: false,
             may_lack: Vec::new(),
             time_zone: "UTC".to_owned(),
             batch: 50,

@@ -22,7 +22,9 @@
 
 mod admin;
 mod advice;
+mod audit;
 mod check;
+mod doctor;
 mod hand;
 mod layout;
 mod lease;
@@ -36,9 +38,11 @@ mod settle;
 mod statements;
 mod store;
 
-pub use admin::{CHECKS, ClaimAdmin, examine, missing_index, statements_for};
+pub use admin::ClaimAdmin;
 pub use advice::{claim_index, dead_letter_table, style_in_words};
+pub use audit::audit_table;
 pub use check::{Table, table};
+pub use doctor::{CHECKS, examine, missing_audit, missing_index, statements_for};
 pub use layout::{Layout, Piece, Status, Style, TableName, Topic};
 pub use presets::{PRESETS, Preset, preset};
 pub use preview::preview;

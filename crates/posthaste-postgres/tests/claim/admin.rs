@@ -3,7 +3,7 @@
 use crate::ground::Ground;
 use posthaste::admin::{Actor, Admin, AdminError, DeadAct, DeadFilter};
 use posthaste::sink::Level;
-use posthaste_postgres::claim::{ClaimAdmin, dead_letter_table, examine, table};
+use posthaste_postgres::claim::{ClaimAdmin, audit_table, dead_letter_table, examine, table};
 
 const ADR: &str = "create table outbox_events (id uuid primary key default gen_random_uuid(), aggregate_type text, aggregate_id text, event_type text, payload jsonb,
     retry_count int not null default 0, next_retry_at timestamptz not null default now(), published_at timestamptz, created_at timestamptz not null default now(),
@@ -52,6 +52,7 @@ async fn dead_rows_of_a_table_of_their_own() {
         admin.dead_act(&DeadFilter::default(), DeadAct::Discard, &actor(), 10).await,
         Err(AdminError::Invalid(_))
     ));
+    ground.execute(&audit_table(&ground.layout)).await;
     assert_eq!(admin.dead_act(&denied, DeadAct::Replay, &actor(), 2).await.expect("replays"), 2, "by chunks");
     assert_eq!(admin.dead_act(&denied, DeadAct::Replay, &actor(), 2).await.expect("replays"), 1);
     assert_eq!(admin.dead_act(&denied, DeadAct::Replay, &actor(), 2).await.expect("replays"), 0);
@@ -59,6 +60,15 @@ async fn dead_rows_of_a_table_of_their_own() {
     assert!(ground.ask::<bool>(back).await);
     assert_eq!(admin.dead_act(&of("b.*"), DeadAct::Discard, &actor(), 10).await.expect("discards"), 2);
     assert_eq!(ground.ask::<i64>("select count(*) from outbox_events_dlq").await, 0);
+    let acts: String = ground
+        .ask("select string_agg(actor || ' ' || action || ' ' || reason || ' ' || (detail ->> 'count'), ', ' order by id) from posthaste_audit")
+        .await;
+    assert_eq!(
+        acts, "test replay a test 2, test replay a test 1, test discard a test 2",
+        "G6: a line for each chunk"
+    );
+    let named = "select bool_and(detail ->> 'table' = 'outbox_events' and jsonb_array_length(detail -> 'rows') = (detail ->> 'count')::int and detail -> 'filter' ->> 'topic' is not null) from posthaste_audit";
+    assert!(ground.ask::<bool>(named).await);
     let relay = ground.relay("one").await;
     ground.until("(select count(*) = 4 from outbox_events where published_at is not null)").await;
     drop(relay);
@@ -73,6 +83,7 @@ async fn dead_rows_by_their_status() {
     let listed = admin.dead_list(&of("a"), 0, 10).await.expect("lists");
     assert_eq!(listed.len(), 1);
     let one = DeadFilter { ids: vec![listed[0].id], ..DeadFilter::default() };
+    ground.execute(&audit_table(&ground.layout)).await;
     assert_eq!(admin.dead_act(&one, DeadAct::Replay, &actor(), 10).await.expect("replays"), 1);
     let states: String =
         ground.ask("select string_agg(status || ' ' || retry_count, ', ' order by id) from outbox").await;
@@ -86,4 +97,58 @@ async fn dead_rows_by_their_status() {
     assert_eq!(level("adopted_rehearsal"), Some(Level::Ok));
     assert_eq!(level("adopted_index"), Some(Level::Warn), "there is none");
     assert_eq!(level("adopted_status"), Some(Level::Warn), "somebody wrote `odd`");
+}
+
+/// G6: what cannot be written down is not done. The audit is a table beside the adopted one, or that of our own log in the
+/// same database; an act and its line are there together, or neither is.
+#[tokio::test(flavor = "multi_thread")]
+async fn g6_an_act_without_an_audit_is_refused() {
+    let Some(ground) = Ground::make("talkie", TALKIE).await else { return };
+    ground.execute("insert into outbox (topic, status, retry_count) select 'a', 'dead_lettered', 6 from generate_series(1, 3)").await;
+    let admin = admin(&ground).await;
+    let dead = "select count(*) from outbox where status = 'dead_lettered'";
+    let act = async |actor: Actor| admin.dead_act(&of("a"), DeadAct::Replay, &actor, 1).await;
+    let told = act(actor()).await.expect_err("there is no audit").to_string();
+    assert!(told.contains("CREATE TABLE \"posthaste_audit\"") && told.contains("Nothing was done"), "{told}");
+    let nameless = Actor { reason: " ".to_owned(), ..actor() };
+    assert!(matches!(act(nameless).await, Err(AdminError::Invalid(_))), "an audit without a reason is none");
+    // One that takes no line: the act is rolled back with it.
+    ground.execute(&audit_table(&ground.layout)).await;
+    ground.execute("alter table posthaste_audit add check (actor <> 'test')").await;
+    act(actor()).await.expect_err("the audit refuses it");
+    assert_eq!(ground.ask::<i64>(dead).await, 3, "nothing was done");
+    ground.execute("drop table posthaste_audit").await;
+    posthaste_postgres::migrate::up(&ground.config(), &Default::default()).await.expect("our own log");
+    assert_eq!(act(actor()).await.expect("replays"), 1);
+    assert_eq!(ground.ask::<i64>(dead).await, 2);
+    assert_eq!(ground.ask::<i64>("select count(*) from posthaste.audit where action = 'replay' and detail ->> 'table' = 'outbox'").await, 1);
+}
+
+/// What a column would have to tell, and nobody tells: refused before anything is claimed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retention_that_could_delete_nothing_is_refused() {
+    let ddl = r#"create table "Outbox" ("id" text primary key, "topic" text, "key" text, "payload" jsonb not null, "status" text not null default 'PENDING',
+        "retries" integer not null default 0, "createdAt" timestamp(3) not null default current_timestamp, "processedAt" timestamp(3))"#;
+    let Some(mut ground) = Ground::make("prisma-outbox", ddl).await else { return };
+    ground.layout.keep_published = Some(std::time::Duration::from_secs(86_400));
+    ground.store().await.expect("`processedAt` says when");
+    ground.layout.keep_dead = ground.layout.keep_published;
+    let told = ground.store().await.err().expect("nothing says when a row died").to_string();
+    assert!(told.contains("`keep_dead_days` cannot be kept"), "{told}");
+}
+
+/// F27: rows that nobody marked are counted before a relay publishes them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn f27_rows_that_wait_for_long_are_counted() {
+    let Some(ground) = Ground::make("talkie", TALKIE).await else { return };
+    ground.execute("insert into outbox (topic) values ('young')").await;
+    let backlog = async || {
+        let found = examine(&ground.config(), &ground.layout).await;
+        found.into_iter().find(|finding| finding.check == "adopted_backlog").expect("it is checked")
+    };
+    assert_eq!(backlog().await.level, Level::Ok);
+    ground.execute("insert into outbox (topic, created_at) select 'old', now() - interval '2 days' from generate_series(1, 1200)").await;
+    ground.execute("insert into outbox (topic, created_at, status) select 'done', now() - interval '2 days', 'published' from generate_series(1, 50)").await;
+    let told = backlog().await;
+    assert!(told.level == Level::Warn && told.text.starts_with("1200 rows have waited"), "{}", told.text);
 }

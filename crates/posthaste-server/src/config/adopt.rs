@@ -73,6 +73,8 @@ pub(crate) struct AdoptSection {
     pub(crate) delete_published: Option<bool>,
     /// Where dead rows are moved.
     pub(crate) dead_letter_table: Option<String>,
+    /// What a topic that the broker does not have is: a failure of the row, or an outage.
+    pub(crate) missing_topic: Option<MissingTopic>,
     /// Time zone of columns without one.
     pub(crate) time_zone: Option<String>,
     /// Rows claimed at once, at most.
@@ -87,6 +89,16 @@ pub(crate) struct AdoptSection {
     pub(crate) keep_published_days: Option<f64>,
     /// Dead rows are deleted after so many days; 0 keeps them.
     pub(crate) keep_dead_days: Option<f64>,
+}
+
+/// What a topic that the broker does not have is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MissingTopic {
+    /// A failure of the row: it counts, and the row is given up in the end.
+    Count,
+    /// An outage: the row waits, and nothing is counted.
+    Wait,
 }
 
 /// The status column and its words.
@@ -236,6 +248,7 @@ fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), Fault>
 fn lay_numbers(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
     layout.batch = section.batch.unwrap_or(layout.batch);
     layout.delete_published = section.delete_published.unwrap_or(layout.delete_published);
+    layout.waits_for_topics = section.missing_topic == Some(MissingTopic::Wait);
     if let Some(zone) = &section.time_zone {
         layout.time_zone.clone_from(zone);
     }

@@ -136,7 +136,7 @@ fn parts(config: &Config, outbox: &crate::config::Outbox, sinks: &Sinks) -> Vec<
             name: Arc::clone(&setting.name),
             sink: sinks.share(&setting.name)?,
             start_at: setting.start_at,
-            classes: setting.classes.clone(),
+            classes: outbox.database.classes(&setting.classes),
         })
     };
     outbox.sinks(config).into_iter().filter_map(part).collect()

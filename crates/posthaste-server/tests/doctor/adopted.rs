@@ -11,6 +11,8 @@ const TABLE: &str = "create table outbox_events (id uuid primary key default gen
       payload jsonb not null, occurred_at timestamptz default now(), status varchar(20) default 'PENDING', \
       retry_count int default 0, next_attempt_at timestamptz default now(), last_error text, processed_at timestamptz); \
     create index idx_outbox_poll on outbox_events (status, next_attempt_at); \
+    create table posthaste_audit (id bigint generated always as identity primary key, at timestamptz not null default now(), \
+      actor text not null, action text not null, reason text not null, detail jsonb not null); \
     insert into outbox_events (aggregate_type, aggregate_id, event_type, payload) values ('o', gen_random_uuid(), 't', '{}')";
 
 async fn adopted(also: &str) -> Option<(TestDatabase, Scratch)> {
@@ -34,6 +36,8 @@ async fn what_is_wrong_with_an_adopted_table_is_named() {
         ("adopted_rehearsal", "fail", refuses),
         ("adopted_index", "warn", "drop index idx_outbox_poll"),
         ("adopted_status", "warn", "update outbox_events set status = 'ODD'"),
+        ("adopted_backlog", "warn", "update outbox_events set occurred_at = now() - interval '2 days'"),
+        ("adopted_audit", "warn", "drop table posthaste_audit"),
     ];
     for (check, level, broken) in cases {
         let Some((_database, config)) = adopted(broken).await else { return };

@@ -224,11 +224,33 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
         .expect("an id")
         .to_owned();
     assert_eq!(cli(&["dead", "show", &id, "--raw"]).out, "[1]");
-    cli(&["dead", "replay", "--id", &id, "--reason", "mended", "--yes"]);
+    // G6: nothing leaves the dead without a line in an audit, and the table for it is the owners' to make.
+    let replay = ["dead", "replay", "--id", &id, "--reason", "mended", "--actor", "ana", "--yes"];
+    let refused = run(&[&replay[..], &["--config", file.path()]].concat());
+    assert!(refused.code != 0 && refused.err.contains("CREATE TABLE \"posthaste_audit\""), "{}", refused.err);
+    let printed = cli(&["adopt", "sql", "--json"]).json();
+    service
+        .client
+        .batch_execute(printed["missing"][0].as_str().expect("DDL"))
+        .await
+        .expect("the printed DDL runs");
+    cli(&replay);
     let back = "select status = 'PENDING' and retry_count = 0 and next_attempt_at <= now() from outbox_events where event_type = 'bad'";
     assert!(service.ask::<bool>(back).await);
     cli(&["dead", "discard", "--topic", "o.worse", "--reason", "not needed", "--yes"]);
     assert_eq!(service.ask::<i64>("select count(*) from outbox_events").await, 2);
+    let acts = "select string_agg(actor || ' ' || action || ' ' || reason, ', ' order by id) from posthaste_audit where actor = 'ana' or action = 'discard'";
+    assert!(service.ask::<String>(acts).await.starts_with("ana replay mended, "), "audited");
+    assert_eq!(service.ask::<i64>("select count(*) from posthaste_audit").await, 2);
+    let sql = cli(&["adopt", "sql"]).out;
+    for part in [
+        "posthaste dead replay",
+        "posthaste dead discard",
+        "insert into \"posthaste_audit\"",
+        "keep_published_days",
+    ] {
+        assert!(sql.contains(part), "{part}: {sql}");
+    }
     let status = cli(&["status", "--json"]).json();
     assert_eq!(status["outboxes"][0]["sinks"][0]["backlog"]["count"], 1, "{status}");
     let doctor = cli(&["doctor"]).out;
@@ -239,8 +261,8 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
     assert!(refused.code != 0 && refused.err.contains("adopted table"), "{}", refused.err);
 }
 
-/// The preset `outbox-events-adr` to a real JetStream: published with its id in the dedup slot; a subject without a stream waits and spends
-/// nothing; a subject that NATS cannot have goes to the dead-letter table at once.
+/// The preset `outbox-events-adr` to a real JetStream, where a missing topic is to be waited for: published with its id in the dedup slot;
+/// a subject without a stream waits and spends nothing; a subject that NATS cannot have goes to the dead-letter table at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_adr_table_to_jetstream() {
     let Some(service) = Service::new(ADR).await else { return };
@@ -251,7 +273,7 @@ async fn the_adr_table_to_jetstream() {
         "[sinks.nats]\ntype = \"nats\"\nurl = \"{}\"\n[[route]]\ntopic = \"*\"\nsink = \"nats\"\n",
         nats.url()
     );
-    let adopt = "[outbox.adopt]\npreset = \"outbox-events-adr\"\n";
+    let adopt = "[outbox.adopt]\npreset = \"outbox-events-adr\"\nmissing_topic = \"wait\"\n";
     let file = Scratch::new(&format!("[outbox]\nurl = \"{}\"\n{adopt}{sink}", service.database.url()));
     let sql = run(&["adopt", "sql", "--json", "--config", file.path()]).ok().json();
     let ddl = sql["missing"][0].as_str().expect("the dead-letter table is missing").to_owned();

@@ -3,6 +3,7 @@
 //! Counts are bounded (F82). A replay puts a row back the way its owners would: waiting, due now, with no attempt spent.
 
 use super::{Sets, Statements, literal, of, quoted};
+use crate::claim::audit;
 use crate::session::quote;
 
 /// Rows that a count looks at, at most.
@@ -192,6 +193,45 @@ impl Statements {
             from.join(", "),
             quote(&layout.id),
         )
+    }
+
+    fn audited(&self) -> String {
+        audit::insert(&audit::beside(self.layout()))
+    }
+
+    /// Rows that have waited for more than a day, counted up to a bound. `None`: the table has no time to tell it by.
+    pub(crate) fn old_rows(&self, count_max: i64) -> Option<String> {
+        let layout = self.layout();
+        let since = layout.created_at.as_ref().or(layout.next_attempt_at.as_ref())?;
+        Some(format!(
+            "select count(*) from (select from {} as t where {} and {} < now() - interval '1 day' limit {count_max}) as old",
+            self.table(),
+            self.waiting(),
+            of(since),
+        ))
+    }
+
+    /// What people do with the table through our commands, and retentions that are off: with what each is for. `$1` to `$6`
+    /// of an act are its filter, `$7` the size of a chunk.
+    #[must_use]
+    pub fn for_people(&self) -> Vec<(&'static str, String)> {
+        let layout = self.layout();
+        let mut all = vec![
+            ("by hand: posthaste dead list, show", self.dead_list()),
+            ("by hand: posthaste dead replay", self.dead_replay()),
+            ("by hand: posthaste dead discard", self.dead_discard()),
+            ("by hand: the audit's line of a replay or discard, in the same transaction", self.audited()),
+        ];
+        let off = |kept: bool, sql: Option<String>| sql.filter(|_| !kept);
+        all.extend(
+            off(layout.keep_published.is_some(), self.swept())
+                .map(|sql| ("off, unless keep_published_days is set: retention of published rows", sql)),
+        );
+        all.extend(
+            off(layout.keep_dead.is_some(), self.dead_swept())
+                .map(|sql| ("off, unless keep_dead_days is set: retention of dead rows", sql)),
+        );
+        all
     }
 
     /// The claim as EXPLAIN takes it: with values in place of parameters.

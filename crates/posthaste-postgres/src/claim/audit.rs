@@ -1,0 +1,84 @@
+//! Where acts on dead rows are written down (G6).
+//!
+//! Who replayed or discarded what, and why, in the transaction of the act: neither is there without the other. An adopted
+//! table has no place for it, and is left as it is; so the line goes into `posthaste_audit` beside it, which its owners make
+//! (`posthaste adopt sql` prints it), or into the audit of our own log where that lives in the same database. With neither
+//! of them an act is refused.
+//!
+//! Refused: writing to the log of the command instead. It is on the screen of whoever acted, and nowhere else. And making
+//! the table ourselves: nothing is ever created in a schema that is not ours.
+
+use super::layout::{Layout, TableName};
+use super::line::Line;
+use super::statements::quoted;
+use crate::error::store_error;
+use crate::session::Param;
+use posthaste::admin::{Actor, AdminError};
+use posthaste::store::StoreError;
+use tokio_postgres::types::Type;
+
+const NAME: &str = "posthaste_audit";
+
+/// The owners' audit table.
+pub(super) fn beside(layout: &Layout) -> TableName {
+    TableName { schema: layout.table.schema.clone(), name: NAME.to_owned() }
+}
+
+/// The CREATE TABLE for it, as our own log has it.
+#[must_use]
+pub fn audit_table(layout: &Layout) -> String {
+    format!(
+        "CREATE TABLE {} (\n  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,\n  at timestamptz NOT NULL DEFAULT clock_timestamp(),\n  \
+         actor text NOT NULL,\n  action text NOT NULL,\n  reason text NOT NULL,\n  detail jsonb NOT NULL\n);",
+        quoted(&beside(layout))
+    )
+}
+
+/// The statement that writes a line: `$1` who, `$2` what, `$3` why, `$4` the details.
+pub(super) fn insert(table: &TableName) -> String {
+    format!(
+        "insert into {} (actor, action, reason, detail) values ($1, $2, $3, $4::text::jsonb)",
+        quoted(table)
+    )
+}
+
+/// The table that takes the lines: beside the adopted one, or of our own log in `schema`.
+pub(super) async fn place(
+    line: &mut Line,
+    layout: &Layout,
+    schema: &str,
+) -> Result<Option<TableName>, StoreError> {
+    let ours = TableName { schema: Some(schema.to_owned()), name: "audit".to_owned() };
+    for table in [beside(layout), ours] {
+        let rows = line.query("select to_regclass($1) is not null", &[(&quoted(&table), Type::TEXT)]).await;
+        if rows.map_err(store_error)?.first().is_some_and(|row| row.get(0)) {
+            return Ok(Some(table));
+        }
+    }
+    Ok(None)
+}
+
+/// What is said where there is none.
+pub(super) fn missing(layout: &Layout) -> String {
+    format!(
+        "dead rows leave {} only with a line in an audit, and there is no table for it; `posthaste adopt sql` prints the \
+         CREATE TABLE {}",
+        layout.table,
+        quoted(&beside(layout))
+    )
+}
+
+/// Writes the line of an act.
+pub(super) async fn write(
+    line: &mut Line,
+    table: &TableName,
+    actor: &Actor,
+    action: &str,
+    detail: &serde_json::Value,
+) -> Result<(), AdminError> {
+    let detail = detail.to_string();
+    let params: [Param<'_>; 4] =
+        [(&actor.name, Type::TEXT), (&action, Type::TEXT), (&actor.reason, Type::TEXT), (&detail, Type::TEXT)];
+    line.query(&insert(table), &params).await.map_err(store_error)?;
+    Ok(())
+}
