@@ -15,7 +15,7 @@ async fn mixed(sink: &Arc<dyn Sink>, dead: &str, living: &str) -> Vec<Verdict> {
     let verdicts = sink.publish(&messages).await;
     for (n, verdict) in verdicts.iter().enumerate() {
         if n.is_multiple_of(2) {
-            assert_eq!(seen(verdict).1.scope, Scope::Destination, "{verdict:?}");
+            assert_eq!(seen(verdict).2, Scope::Destination, "{verdict:?}");
         } else {
             assert_eq!(*verdict, Verdict::Delivered);
         }
@@ -56,12 +56,12 @@ async fn f30_a_host_that_has_failed_is_on_trial() {
     let mute = receiver().await;
     let sink = build(HttpConfig { delivery_timeout_ms: 500, ..near(&mute) }).await;
     mute.always("/x", Answer::in_manner(Manner::Silent));
-    let messages = || (0..50).map(|_| loose("x")).collect::<Vec<_>>();
+    let messages = || many("x", 50);
     sink.publish(&[loose("x")]).await;
     let (one, two) = (messages(), messages());
     let (one, two) = tokio::join!(sink.publish(&one), sink.publish(&two));
     let verdicts = [one, two].concat();
-    assert!(verdicts.iter().all(|verdict| seen(verdict).1.scope == Scope::Destination), "{verdicts:?}");
+    assert!(verdicts.iter().all(|verdict| seen(verdict).2 == Scope::Destination), "{verdicts:?}");
     assert_eq!(verdicts.iter().filter(|verdict| seen(verdict).0 == "unknown").count(), 1, "{verdicts:?}");
     assert_eq!(mute.requests().len(), 2);
     mute.always("/x", Answer::status(200).after(Duration::from_millis(5)));
@@ -105,10 +105,10 @@ async fn a_host_that_is_back_is_delivered_to_at_once() {
     assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
     proxy.refuse().await;
     proxy.cut().await;
-    let verdicts = sink.publish(&(0..50).map(|_| loose("x")).collect::<Vec<_>>()).await;
-    assert!(verdicts.iter().all(|verdict| seen(verdict).1.scope == Scope::Destination), "{verdicts:?}");
+    let verdicts = sink.publish(&many("x", 50)).await;
+    assert!(verdicts.iter().all(|verdict| seen(verdict).2 == Scope::Destination), "{verdicts:?}");
     proxy.pass().await;
-    let verdicts = sink.publish(&(0..50).map(|_| loose("x")).collect::<Vec<_>>()).await;
+    let verdicts = sink.publish(&many("x", 50)).await;
     assert_delivered(&verdicts);
 }
 
@@ -124,7 +124,7 @@ async fn f46_a_destination_that_asks_for_time_is_left_alone() {
     for (n, verdict) in verdicts.iter().enumerate() {
         if n.is_multiple_of(2) {
             assert_seen(verdict, "retry", "http.429", Scope::Destination);
-            assert_eq!(seen(verdict).1.retry_after, Some(Duration::from_secs(60)));
+            assert_eq!(failure(verdict).1.retry_after, Some(Duration::from_secs(60)));
         } else {
             assert_eq!(*verdict, Verdict::Delivered);
         }
@@ -143,7 +143,7 @@ async fn one_lost_connection_does_not_stop_the_call() {
     let receiver = receiver().await;
     let sink = build(HttpConfig { max_in_flight_per_host: 1, ..near(&receiver) }).await;
     receiver.next("/x", [Answer::status(200), Answer::in_manner(Manner::CloseUnanswered)]);
-    let verdicts = sink.publish(&(0..20).map(|_| loose("x")).collect::<Vec<_>>()).await;
+    let verdicts = sink.publish(&many("x", 20)).await;
     assert_seen(&verdicts[1], "unknown", "http.connection_lost", Scope::Destination);
     let delivered = verdicts.iter().filter(|verdict| **verdict == Verdict::Delivered).count();
     assert_eq!(delivered, 19, "{verdicts:?}");

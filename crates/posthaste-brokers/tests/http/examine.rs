@@ -1,15 +1,9 @@
 //! What `posthaste doctor` is told.
 
 use super::*;
-use posthaste::sink::{Finding, Level};
+use posthaste::sink::Level;
 use posthaste_brokers::Secret;
 use posthaste_testkit::services::{Certs, Port};
-
-#[track_caller]
-fn assert_found(findings: &[Finding], check: &str, level: Level, words: &str) {
-    let found: Vec<_> = findings.iter().filter(|finding| finding.check == check).collect();
-    assert!(found.iter().any(|f| f.level == level && f.text.contains(words)), "{check} {words}: {found:?}");
-}
 
 #[tokio::test]
 async fn a_healthy_receiver_is_visited_and_not_asked() {

@@ -58,8 +58,7 @@ async fn until(sink: &Arc<dyn Sink>, receiver: &Receiver, wanted: impl Fn(&Recor
             return;
         }
         assert!(started.elapsed() < DEADLINE, "the change is not seen");
-        // pace
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await; // pace
     }
 }
 
@@ -122,8 +121,7 @@ async fn certificates_are_rotated_under_load() {
     let started = Instant::now();
     while receiver.requests().last().and_then(|request| request.client.clone()).as_deref() != Some(&*shown) {
         assert!(started.elapsed() < DEADLINE, "the change is not seen");
-        // pace
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await; // pace
     }
     let sent = load.stop().await;
     assert_eq!(receiver.requests().len(), sent);

@@ -17,9 +17,7 @@ async fn assert_gets_in(config: HttpConfig) {
 }
 
 async fn assert_refused(config: HttpConfig, because: &str) {
-    let verdict = publish_one(&build(config).await, loose("x")).await;
-    assert_seen(&verdict, "retry", "http.tls", Scope::Destination);
-    assert!(seen(&verdict).1.message.contains(because), "{verdict:?}");
+    assert_no_trust(&build(config).await, "x", "http.tls", &[because]).await;
 }
 
 #[tokio::test]

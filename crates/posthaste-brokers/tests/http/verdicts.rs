@@ -58,7 +58,7 @@ async fn f46_retry_after_is_passed_on() {
     let asked = async |status, value: &str| {
         receiver.next("/x", [Answer::status(status).header("Retry-After", value)]);
         let verdict = publish_one(&sink, loose("x")).await;
-        seen(&verdict).1.retry_after
+        failure(&verdict).1.retry_after
     };
     assert_eq!(asked(429, "30").await, Some(Duration::from_secs(30)));
     assert_eq!(asked(503, "999999").await, Some(Duration::from_secs(3_600)), "an hour at most");
@@ -108,7 +108,7 @@ async fn f28_no_answer_after_the_request_left_is_unknown() {
         let large = message("x", Event::new("orders.placed", vec![b'x'; 100_000]));
         let verdict = publish_one(&sink, large).await;
         assert_seen(&verdict, "unknown", code, Scope::Destination);
-        assert!(!seen(&verdict).1.message.contains("/x"), "paths may be secret: {verdict:?}");
+        assert!(!seen(&verdict).3.contains("/x"), "paths may be secret: {verdict:?}");
         assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered, "after {manner:?}");
     }
 }
@@ -129,7 +129,7 @@ async fn nobody_there_is_a_retry() {
             .await;
     let verdict = publish_one(&sink, loose("x")).await;
     assert_seen(&verdict, "retry", "http.unreachable", Scope::Destination);
-    assert!(seen(&verdict).1.message.contains("refused"), "{verdict:?}");
+    assert!(seen(&verdict).3.contains("refused"), "{verdict:?}");
     let sink = build(HttpConfig::new("http://no-such-host.invalid")).await;
     let verdict = publish_one(&sink, loose("x")).await;
     assert_seen(&verdict, "retry", "http.unreachable", Scope::Destination);
@@ -178,7 +178,7 @@ async fn what_the_receiver_says_is_kept_without_our_secrets() {
     let echo = format!("bad\r\n\x1b[2Jthing {basic} hunter2 hunter3 {}", "x".repeat(5_000));
     receiver.always("/x", Answer::status(400).body(echo));
     let verdict = publish_one(&sink, loose("x")).await;
-    let text = &seen(&verdict).1.message;
+    let text = seen(&verdict).3;
     assert!(text.contains("bad") && text.contains("thing *** *** *** xxx"), "{text}");
     assert!(text.len() < 300 && !text.chars().any(char::is_control), "{text}");
     let request = &receiver.requests()[0];

@@ -1,7 +1,7 @@
 //! Rights: a topic that is denied waits by name, and costs the others nothing (F30, F36).
 
-use super::load::{Load, complaint};
 use super::*;
+use crate::ground::load::complaint;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, Kafka, KafkaOptions, KafkaRight, KafkaSecurity, ServiceError};
 
@@ -104,9 +104,9 @@ async fn f30_a_right_that_is_lost_under_load_stops_its_topic_only() {
     bed.kafka.allow(&right).await.expect("allowed");
     until_delivered(&sink, "losing", Duration::from_secs(5)).await;
 
-    let account = losing.finish(&bed.kafka).await;
+    let account = finish(losing, &bed.kafka).await;
     assert_eq!(account.codes(), [("retry", "kafka.denied", "Destination")].into(), "{:?}", account.failures);
-    let account = keeping.finish(&bed.kafka).await;
+    let account = finish(keeping, &bed.kafka).await;
     assert!(account.failures.is_empty(), "{:?}", account.failures);
 }
 

@@ -2,7 +2,6 @@
 
 use super::*;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::KafkaSecurity;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use std::future::Future;
@@ -23,15 +22,13 @@ async fn a_small_window_is_a_bound_and_not_an_obstacle() {
 /// With the line cut off, a window of five lets five messages out and no more.
 #[tokio::test]
 async fn g7_no_more_than_the_window_is_ever_unanswered() {
-    let options = KafkaOptions::default().listener("PROXIED", KafkaSecurity::Proxied);
-    let kafka = require_service!(Kafka::start(&options).await);
+    let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
-    let proxied = KafkaConfig::new(&kafka.bootstrap_at("PROXIED"));
     let sink = build(KafkaConfig { max_in_flight: 5, delivery_timeout_ms: 2_000, ..proxied }).await;
     until_delivered(&sink, &here, DEADLINE).await;
     let proxy = kafka.node(1).proxy("PROXIED");
     proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| (0..10).map(|_| loose(&here)).collect()).collect();
+    let calls: Vec<Vec<Message>> = (0..3).map(|_| many(&here, 10)).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
     let verdicts: Vec<_> = verdicts.into_iter().flatten().collect();
     let (unknown, rest): (Vec<_>, Vec<_>) =
@@ -42,7 +39,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     // And what was never answered does not fill the window for ever.
     proxy.pass().await;
     until_delivered(&sink, &here, Duration::from_secs(10)).await;
-    assert_delivered(&sink.publish(&(0..20).map(|_| loose(&here)).collect::<Vec<_>>()).await);
+    assert_delivered(&sink.publish(&many(&here, 20)).await);
 }
 
 /// The producer's queue holds 32 MB; 48 are published at once.
@@ -84,11 +81,9 @@ fn first_bytes(kafka: &Kafka, topic: &str, count: usize) -> Vec<u8> {
 /// A dropped call gives its places back, and nothing of it overtakes a later call's message of its key.
 #[tokio::test]
 async fn dropped_calls_leave_no_trace() {
-    let options = KafkaOptions::default().listener("PROXIED", KafkaSecurity::Proxied);
-    let kafka = require_service!(Kafka::start(&options).await);
+    let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
-    let sink =
-        build(KafkaConfig { max_in_flight: 4, ..KafkaConfig::new(&kafka.bootstrap_at("PROXIED")) }).await;
+    let sink = build(KafkaConfig { max_in_flight: 4, ..proxied }).await;
     until_delivered(&sink, &here, DEADLINE).await;
     kafka.node(1).proxy("PROXIED").delay(Duration::from_millis(30)).await;
     for round in 0..20 {

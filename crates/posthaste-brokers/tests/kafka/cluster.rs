@@ -1,17 +1,9 @@
 //! Three nodes: one dies, two die, replicas are missing, a leader is missing, the line is half open (F31, F36).
 
-use super::load::{Load, complaint};
 use super::*;
+use crate::ground::load::complaint;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::{Kafka, KafkaOptions, KafkaSecurity};
 use std::collections::BTreeSet;
-
-/// Delivery goes on within this time of the cluster's return.
-const BACK_WITHIN: Duration = Duration::from_secs(10);
-
-fn config(kafka: &Kafka) -> KafkaConfig {
-    KafkaConfig::new(&kafka.bootstrap())
-}
 
 /// Quicker to say that there is no answer.
 fn impatient(kafka: &Kafka) -> KafkaConfig {
@@ -23,16 +15,12 @@ async fn leader(kafka: &Kafka, topic: &str) -> Option<u32> {
 }
 
 async fn until_in_sync(kafka: &Kafka, topic: &str, nodes: &[u32]) {
-    let started = Instant::now();
-    loop {
+    until(async || {
         let mut in_sync = kafka.partitions(topic).await.expect("described")[0].in_sync.clone();
         in_sync.sort_unstable();
-        if in_sync == nodes {
-            return;
-        }
-        assert!(started.elapsed() < DEADLINE, "{topic}: {in_sync:?} in sync");
-        tokio::time::sleep(Duration::from_millis(50)).await; // pace
-    }
+        in_sync == nodes
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -57,7 +45,7 @@ async fn f31_one_and_then_two_of_three_nodes_are_killed_under_load() {
     assert_ne!(seen(&verdict).2, Scope::Event, "an outage spends no attempts (F50): {verdict:?}");
     kafka.start_again().await.expect("started again");
     until_delivered(&sink, "t", BACK_WITHIN).await;
-    let account = load.finish(&kafka).await;
+    let account = finish(load, &kafka).await;
     assert!(account.codes().iter().all(|(_, _, scope)| *scope != "Event"), "{:?}", account.failures);
 }
 
@@ -94,13 +82,13 @@ async fn f36_too_few_replicas_and_no_leader_are_named_and_other_topics_flow() {
     kafka.start_again().await.expect("started again");
     until_delivered(&sink, "replicated", BACK_WITHIN).await;
     until_delivered(&sink, &there, BACK_WITHIN).await;
-    let account = load.finish(&kafka).await;
+    let account = finish(load, &kafka).await;
     assert!(
         account.codes().iter().any(|(_, code, _)| *code == "kafka.not_enough_replicas"),
         "{:?}",
         account.failures
     );
-    other.finish(&kafka).await;
+    finish(other, &kafka).await;
 }
 
 /// A topic with one replica on a node that is asked for.
@@ -117,12 +105,9 @@ async fn lonely_topic(kafka: &Kafka, wanted: impl Fn(u32) -> bool) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f31_a_half_open_line_is_noticed_and_nothing_is_lost() {
-    let options = KafkaOptions::default().listener("PROXIED", KafkaSecurity::Proxied);
-    let kafka = require_service!(Kafka::start(&options).await);
+    let (kafka, proxied) = require_service!(proxied().await);
     kafka.create_topic("t", 1, 1, &[]).await.expect("created");
-    let sink =
-        build(KafkaConfig { delivery_timeout_ms: 4_000, ..KafkaConfig::new(&kafka.bootstrap_at("PROXIED")) })
-            .await;
+    let sink = build(KafkaConfig { delivery_timeout_ms: 4_000, ..proxied }).await;
     let load = Load::start(&sink, "t");
     load.more(500).await;
     let proxy = kafka.node(1).proxy("PROXIED");
@@ -140,7 +125,7 @@ async fn f31_a_half_open_line_is_noticed_and_nothing_is_lost() {
     assert!(seen(&verdict).3.contains(&proxy.addr().to_string()), "{verdict:?}");
     proxy.pass().await;
     until_delivered(&sink, "t", BACK_WITHIN).await;
-    load.finish(&kafka).await;
+    finish(load, &kafka).await;
 }
 
 /// A request that is tried again may be overtaken by the next one of its partition. A broker that does not know the

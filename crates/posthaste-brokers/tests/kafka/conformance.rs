@@ -3,13 +3,13 @@
 use super::*;
 use async_trait::async_trait;
 use posthaste_testkit::conformance::sink::{Arrived, SinkFixture};
-use posthaste_testkit::services::{KafkaRecord as Record, require};
+use posthaste_testkit::services::require;
 
 struct Fixture {
     kafka: &'static Kafka,
 }
 
-fn arrived(record: Record) -> Arrived {
+fn arrived(record: KafkaRecord) -> Arrived {
     let headers =
         record.headers.iter().map(|(name, _)| (name.clone(), record.header(name).unwrap_or_default()));
     Arrived {

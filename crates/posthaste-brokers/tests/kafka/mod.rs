@@ -8,7 +8,6 @@ mod calls;
 mod cluster;
 mod conformance;
 mod examine;
-mod load;
 mod order;
 mod outage;
 mod security;
@@ -16,19 +15,19 @@ mod stream;
 mod verdicts;
 mod yard;
 
-use posthaste::event::{Event, StoredEvent, Timestamp};
+use crate::ground::load::{Account, Copy, Load};
+use crate::ground::login::*;
+use crate::ground::*;
+use posthaste::event::Event;
 use posthaste::sink::{Message, Scope, Sink, Verdict};
 use posthaste_brokers::SinkConfig;
 use posthaste_brokers::kafka::KafkaConfig;
-use posthaste_testkit::services::{Kafka, KafkaOptions, ServiceError};
+use posthaste_testkit::services::{Kafka, KafkaOptions, KafkaRecord, KafkaSecurity, ServiceError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
-
-/// Ends a hang; nothing is timed by it.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where the shared broker's console is served: a test's own runtime ends with the test.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -53,6 +52,14 @@ async fn build(config: KafkaConfig) -> Arc<dyn Sink> {
     SinkConfig::Kafka(Box::new(config)).build("test").await.expect("a valid configuration")
 }
 
+/// A broker behind a proxy, and its address there.
+async fn proxied() -> Result<(Kafka, KafkaConfig), ServiceError> {
+    let options = KafkaOptions::default().listener("PROXIED", KafkaSecurity::Proxied);
+    let kafka = Kafka::start(&options).await?;
+    let config = KafkaConfig::new(&kafka.bootstrap_at("PROXIED"));
+    Ok((kafka, config))
+}
+
 /// A new topic with one partition.
 async fn topic(kafka: &Kafka) -> String {
     topic_with(kafka, 1, &[]).await
@@ -63,35 +70,6 @@ async fn topic_with(kafka: &Kafka, partitions: u32, settings: &[&str]) -> String
     let name = format!("topic-{}", TOPICS.fetch_add(1, Ordering::Relaxed));
     kafka.create_topic(&name, partitions, 1, settings).await.expect("a topic");
     name
-}
-
-fn message(topic: &str, event: Event) -> Message {
-    let payload = event.payload.clone();
-    let stored =
-        StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };
-    Message {
-        stored,
-        destination: topic.to_owned(),
-        payload,
-        ordered: true,
-        source: "shop".into(),
-        envelope: Default::default(),
-        partition_key: None,
-    }
-}
-
-/// Without a key.
-fn loose(topic: &str) -> Message {
-    message(topic, Event::new("orders.placed", "{}"))
-}
-
-fn keyed(topic: &str, key: &str) -> Message {
-    message(topic, Event::new("orders.placed", "{}").with_key(key))
-}
-
-/// With a number that can be read back.
-fn numbered(topic: &str, key: &str, number: usize) -> Message {
-    message(topic, Event::new("orders.placed", number.to_string()).with_key(key))
 }
 
 /// Bytes that no compressor makes smaller.
@@ -106,53 +84,20 @@ fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// The verdict of one message.
-async fn publish_one(sink: &Arc<dyn Sink>, message: Message) -> Verdict {
-    let mut verdicts = sink.publish(&[message]).await;
-    assert_eq!(verdicts.len(), 1);
-    verdicts.remove(0)
-}
-
-/// Kind, code, scope and words of a verdict that is not `Delivered`.
-fn seen(verdict: &Verdict) -> (&'static str, &str, Scope, &str) {
-    let (kind, failure) = match verdict {
-        Verdict::Retry(failure) => ("retry", failure),
-        Verdict::Rejected(failure) => ("rejected", failure),
-        Verdict::Unknown(failure) => ("unknown", failure),
-        other => panic!("{other:?} has no failure"),
+/// What is in a topic, in the order of each partition.
+async fn copies(kafka: &Kafka, topic: &str) -> Vec<Copy> {
+    let copy = |record: KafkaRecord| Copy {
+        id: record.header("Message-ID").expect("an event id"),
+        key: record.key.map(|key| String::from_utf8(key).expect("text")),
+        payload: record.value.unwrap_or_default(),
     };
-    (kind, &failure.code, failure.scope, &failure.message)
+    kafka.dump(topic).await.expect("the topic is read").into_iter().map(copy).collect()
 }
 
-#[track_caller]
-fn assert_seen(verdict: &Verdict, kind: &str, code: &str, scope: Scope) {
-    let found = seen(verdict);
-    assert_eq!((found.0, found.1, found.2), (kind, code, scope), "{verdict:?}");
-}
-
-#[track_caller]
-fn assert_delivered(verdicts: &[Verdict]) {
-    let other = verdicts.iter().find(|verdict| **verdict != Verdict::Delivered);
-    assert_eq!(other, None);
-}
-
-/// Publishes a new message again and again until one is delivered, as the relay would after an outage.
-async fn until_delivered(sink: &Arc<dyn Sink>, topic: &str, within: Duration) {
-    let started = Instant::now();
-    loop {
-        let verdict = publish_one(sink, loose(topic)).await;
-        if verdict == Verdict::Delivered {
-            break;
-        }
-        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
-    }
-    assert!(started.elapsed() < within, "delivered only after {:?}", started.elapsed());
-}
-
-/// The numbers that are in a topic, in order, with their keys.
-async fn numbers(kafka: &Kafka, topic: &str) -> Vec<(String, usize)> {
-    let text = |bytes: &Option<Vec<u8>>| String::from_utf8(bytes.clone().unwrap_or_default()).expect("text");
-    let records = kafka.dump(topic).await.expect("the topic is read");
-    let number = |record| text(record).parse().expect("a number");
-    records.iter().map(|record| (text(&record.key), number(&record.value))).collect()
+/// Waits until everything that was begun is delivered, and compares it with what is at the broker.
+async fn finish(load: Load, kafka: &Kafka) -> Account {
+    let topic = load.destination();
+    let account = load.end().await;
+    account.assert_all_there_in_order(&copies(kafka, &topic).await);
+    account
 }

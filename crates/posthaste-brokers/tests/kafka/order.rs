@@ -2,7 +2,6 @@
 
 use super::*;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::KafkaSecurity;
 
 #[tokio::test]
 async fn f34_keys_land_where_the_java_client_puts_them() {
@@ -47,10 +46,9 @@ async fn the_routes_partition_key_is_the_records_key_and_the_events_key_is_a_hea
 /// One message for each round trip would take 20 seconds here.
 #[tokio::test]
 async fn g3_a_hot_key_does_not_wait_for_each_answer_and_keeps_its_order() {
-    let options = KafkaOptions::default().listener("PROXIED", KafkaSecurity::Proxied);
-    let kafka = require_service!(Kafka::start(&options).await);
+    let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
-    let sink = build(KafkaConfig::new(&kafka.bootstrap_at("PROXIED"))).await;
+    let sink = build(proxied).await;
     until_delivered(&sink, &here, DEADLINE).await;
     kafka.node(1).proxy("PROXIED").delay(Duration::from_millis(20)).await;
     let calls: Vec<Vec<Message>> =

@@ -1,16 +1,13 @@
 //! TLS and passwords: the right broker gets the events, every wrong one is refused by name, and no words hold a
 //! secret (F29).
 
-use super::load::Load;
 use super::*;
 use posthaste_brokers::Secret;
 use posthaste_brokers::kafka::SaslMechanism;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, Kafka, KafkaOptions, KafkaSecurity, Pair, ServiceError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tokio::sync::OnceCell;
-
-const SECRET: &str = "hunter2-s3cr3t";
 
 /// One broker with a listener of every kind, for all tests here.
 struct Fort {
@@ -176,14 +173,14 @@ async fn a_password_file_is_read_again_when_it_changes() {
     let file = TestFile::write("yesterday's");
     let config = KafkaConfig {
         password: None,
-        password_file: Some(file.0.clone()),
+        password_file: file.path(),
         ..fort.user("SASLTLS", SaslMechanism::ScramSha512, SECRET)
     };
     let sink = build(config).await;
     let verdict = publish_one(&sink, loose("t")).await;
     assert_eq!((seen(&verdict).1, seen(&verdict).2), ("kafka.auth", Scope::Sink), "{verdict:?}");
-    assert!(seen(&verdict).3.contains(&shown(&file.0)), "{verdict:?}");
-    std::fs::write(&file.0, SECRET).expect("rotated");
+    assert!(seen(&verdict).3.contains(&file.named()), "{verdict:?}");
+    file.replace(SECRET);
     until_delivered(&sink, "t", Duration::from_secs(10)).await;
 }
 
@@ -198,10 +195,9 @@ async fn a_certificate_is_rotated_under_load_and_nothing_is_lost() {
     let load = Load::start(&sink, "rotated");
     load.more(1_000).await;
     let next = fort.certs.client("after").expect("a certificate");
-    std::fs::copy(&next.key, &live.pair.key).expect("rotated");
-    std::fs::copy(&next.certificate, &live.pair.certificate).expect("rotated");
+    live.replace(&next);
     load.more(5_000).await;
-    let account = load.finish(&fort.kafka).await;
+    let account = finish(load, &fort.kafka).await;
     assert!(account.failures.is_empty(), "{:?}", account.failures);
 }
 
@@ -214,47 +210,15 @@ async fn a_password_is_rotated_under_load_and_nothing_is_lost() {
     let config = KafkaConfig {
         user: Some("rotating".to_owned()),
         password: None,
-        password_file: Some(file.0.clone()),
+        password_file: file.path(),
         ..fort.user("SASLTLS", SaslMechanism::ScramSha256, SECRET)
     };
     let sink = build(config).await;
     let load = Load::start(&sink, "rotated-too");
     load.more(1_000).await;
     fort.kafka.set_password("rotating", "a-new-one").await.expect("changed");
-    std::fs::write(&file.0, "a-new-one\n").expect("rotated");
+    file.replace("a-new-one\n");
     load.more(5_000).await;
-    let account = load.finish(&fort.kafka).await;
+    let account = finish(load, &fort.kafka).await;
     assert!(account.failures.is_empty(), "{:?}", account.failures);
-}
-
-/// A file that goes with the value.
-struct TestFile(PathBuf);
-
-impl TestFile {
-    fn write(content: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("posthaste-kafka-{}", uuid::Uuid::now_v7()));
-        std::fs::write(&path, content).expect("written");
-        Self(path)
-    }
-}
-
-impl Drop for TestFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// A certificate and its key that a test may overwrite.
-struct TestPair {
-    pair: Pair,
-    _files: [TestFile; 2],
-}
-
-impl TestPair {
-    fn copy(pair: &Pair) -> Self {
-        let copy = |path: &Path| TestFile::write(&std::fs::read_to_string(path).expect("PEM"));
-        let files = [copy(&pair.certificate), copy(&pair.key)];
-        let pair = Pair { certificate: files[0].0.clone(), key: files[1].0.clone() };
-        Self { pair, _files: files }
-    }
 }

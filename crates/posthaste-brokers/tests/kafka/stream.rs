@@ -4,9 +4,10 @@
 //! before it: that is what the real relay does for the keys that failed.
 
 use super::*;
+use crate::ground::load::assert_in_order;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll, Waker};
 
@@ -15,7 +16,7 @@ const CALLS: usize = 4;
 /// Between two pages of fresh events, while all is well: 8,000 events a second.
 const PACE: Duration = Duration::from_millis(5);
 
-pub(super) struct Load {
+pub(super) struct Stream {
     sink: Arc<dyn Sink>,
     topic: String,
     keys: usize,
@@ -24,7 +25,7 @@ pub(super) struct Load {
 
 type Page = Vec<(usize, Message)>;
 
-impl Load {
+impl Stream {
     pub(super) fn new(sink: &Arc<dyn Sink>, topic: &str, keys: usize) -> Self {
         Self { sink: Arc::clone(sink), topic: topic.to_owned(), keys, stop: AtomicBool::new(false) }
     }
@@ -79,8 +80,7 @@ impl Load {
                     Poll::Pending => calls.push(call),
                 }
                 if most == 0 {
-                    // pace: the load of a busy service.
-                    tokio::time::sleep(PACE).await;
+                    tokio::time::sleep(PACE).await; // pace: the load of a busy service
                 }
             }
             while let Some(Some(back)) = calls.next().now_or_never() {
@@ -96,18 +96,10 @@ impl Load {
 
     /// Every event is there, and the first copies of a key are in order (G2, G3).
     pub(super) async fn assert_all_in_order(&self, kafka: &Kafka, made: usize) {
-        let mut firsts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        let mut there = vec![false; made];
-        for (key, number) in numbers(kafka, &self.topic).await {
-            if !std::mem::replace(&mut there[number], true) {
-                firsts.entry(key).or_default().push(number);
-            }
-        }
-        let missing = there.iter().filter(|there| !**there).count();
-        assert_eq!(missing, 0, "of {made} events");
-        for (key, found) in firsts {
-            assert!(found.is_sorted(), "key {key} is out of order");
-        }
+        let copies = copies(kafka, &self.topic).await;
+        let there: BTreeSet<&str> = copies.iter().map(|copy| copy.id.as_str()).collect();
+        assert_eq!(there.len(), made, "nothing is missing");
+        assert_in_order(&copies);
     }
 }
 

@@ -4,8 +4,6 @@ use super::*;
 use async_nats::jetstream::stream::DiscardPolicy;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
-use std::future::Future;
-use std::task::{Context, Waker};
 
 /// A destination that takes one message and refuses the next.
 async fn narrow(bed: &Bed) {
@@ -24,9 +22,7 @@ async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
     let second = [keyed("s", "a"), keyed("s", "b")];
     let (first, second) = tokio::join!(sink.publish(&first), sink.publish(&second));
     assert_seen(&first[1], "retry", "nats.stream_full", Scope::Destination);
-    let delivered = [&first[0], &first[3], &first[4], &second[1]];
-    assert!(delivered.iter().all(|verdict| **verdict == Verdict::Delivered), "{first:?} {second:?}");
-    assert_eq!([&first[2], &second[0]], [&Verdict::Held, &Verdict::Held]);
+    assert_key_a_is_held(&first, &second);
     assert_eq!(bed.stored("S").await.len(), 3);
     assert_eq!(publish_one(&sink, keyed("s", "a")).await, Verdict::Delivered, "the next call starts anew");
 }
@@ -53,7 +49,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let sink = build(config).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| (0..10).map(|_| loose("s")).collect()).collect();
+    let calls: Vec<Vec<Message>> = (0..3).map(|_| many("s", 10)).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
     let verdicts: Vec<_> = verdicts.iter().flatten().map(|verdict| seen(verdict).0).collect();
     assert_eq!(verdicts.iter().filter(|kind| **kind == "unknown").count(), 5, "{verdicts:?}");
@@ -62,8 +58,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     // And what was never answered does not fill the window for ever.
     proxy.pass().await;
     until_delivered(&sink, "s", Duration::from_secs(5)).await;
-    let verdicts = sink.publish(&(0..20).map(|_| loose("s")).collect::<Vec<_>>()).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered));
+    assert_delivered(&sink.publish(&many("s", 20)).await);
 }
 
 /// A destination that never answers fills the window; what could not leave because of it is not blamed.
@@ -92,16 +87,9 @@ async fn dropped_calls_leave_no_trace() {
     let sink = build(NatsConfig { max_in_flight: 4, ..NatsConfig::new(&url) }).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.delay(Duration::from_millis(50)).await;
-    for _ in 0..20 {
-        let messages: Vec<_> = (0..6).map(|_| keyed("s", "k")).collect();
-        let mut call = Box::pin(sink.publish(&messages));
-        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        tokio::task::yield_now().await;
-        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    }
+    drop_calls(&sink, "s").await;
     let messages: Vec<_> = (0..8).map(|n| keyed("s", &(n % 2).to_string())).collect();
-    let verdicts = sink.publish(&messages).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered), "{verdicts:?}");
+    assert_delivered(&sink.publish(&messages).await);
     assert_eq!(publish_one(&sink, keyed("s", "k")).await, Verdict::Delivered);
 }
 

@@ -8,18 +8,18 @@ mod outage;
 mod tls;
 mod verdicts;
 
+use crate::ground::load::{Copy, Load};
+use crate::ground::login::*;
+use crate::ground::*;
 use async_nats::jetstream::{self, consumer, stream};
 use futures_util::StreamExt;
-use posthaste::event::{Event, StoredEvent, Timestamp};
+use posthaste::event::Event;
 use posthaste::sink::{Message, Scope, Sink, Verdict};
 use posthaste_brokers::SinkConfig;
 use posthaste_brokers::nats::NatsConfig;
 use posthaste_testkit::services::{Nats, NatsOptions, ServiceError};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Ends a hang; nothing is timed by it.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A server, and a client that looks at it from outside.
 struct Bed {
@@ -71,6 +71,15 @@ impl Bed {
         stored
     }
 
+    async fn copies(&self, name: &str) -> Vec<Copy> {
+        let copy = |message: jetstream::Message| Copy {
+            id: header(&message, "Nats-Msg-Id").expect("an id"),
+            key: header(&message, "key"),
+            payload: message.payload.to_vec(),
+        };
+        self.stored(name).await.into_iter().map(copy).collect()
+    }
+
     async fn stored_ids(&self, name: &str) -> Vec<String> {
         self.stored(name).await.iter().map(|message| header(message, "Nats-Msg-Id").expect("an id")).collect()
     }
@@ -89,63 +98,8 @@ fn header(message: &jetstream::Message, name: &str) -> Option<String> {
     message.headers.as_ref()?.get(name).map(|value| value.as_str().to_owned())
 }
 
-fn message(subject: &str, event: Event) -> Message {
-    let payload = event.payload.clone();
-    let stored =
-        StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };
-    Message {
-        stored,
-        destination: subject.to_owned(),
-        payload,
-        ordered: true,
-        source: "shop".into(),
-        envelope: Default::default(),
-        partition_key: None,
-    }
-}
-
-/// Without a key.
-fn loose(subject: &str) -> Message {
-    message(subject, Event::new("orders.placed", "{}"))
-}
-
-fn keyed(subject: &str, key: &str) -> Message {
-    message(subject, Event::new("orders.placed", "{}").with_key(key))
-}
-
-/// The verdict of one message.
-async fn publish_one(sink: &Arc<dyn Sink>, message: Message) -> Verdict {
-    let mut verdicts = sink.publish(&[message]).await;
-    assert_eq!(verdicts.len(), 1);
-    verdicts.remove(0)
-}
-
-/// Kind, code, scope and words of a verdict that is not `Delivered`.
-fn seen(verdict: &Verdict) -> (&'static str, &str, Scope, &str) {
-    let (kind, failure) = match verdict {
-        Verdict::Retry(failure) => ("retry", failure),
-        Verdict::Rejected(failure) => ("rejected", failure),
-        Verdict::Unknown(failure) => ("unknown", failure),
-        other => panic!("{other:?} has no failure"),
-    };
-    (kind, &failure.code, failure.scope, &failure.message)
-}
-
-#[track_caller]
-fn assert_seen(verdict: &Verdict, kind: &str, code: &str, scope: Scope) {
-    let found = seen(verdict);
-    assert_eq!((found.0, found.1, found.2), (kind, code, scope), "{verdict:?}");
-}
-
-/// Publishes a new message again and again until one is delivered, as the relay would after an outage.
-async fn until_delivered(sink: &Arc<dyn Sink>, subject: &str, within: Duration) {
-    let started = std::time::Instant::now();
-    loop {
-        let verdict = publish_one(sink, loose(subject)).await;
-        if verdict == Verdict::Delivered {
-            break;
-        }
-        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
-    }
-    assert!(started.elapsed() < within, "delivered only after {:?}", started.elapsed());
+/// Connected means that the server answers: there is no stream, and that is what it says.
+async fn assert_gets_in(config: NatsConfig) {
+    let verdict = publish_one(&build(config).await, loose("nowhere")).await;
+    assert_seen(&verdict, "retry", "nats.no_stream", Scope::Destination);
 }

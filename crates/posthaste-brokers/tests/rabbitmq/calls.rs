@@ -4,8 +4,6 @@ use super::*;
 use lapin::types::ShortString;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
-use std::future::Future;
-use std::task::{Context, Waker};
 
 #[tokio::test]
 async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
@@ -18,9 +16,7 @@ async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
     let second = [keyed(&queue, "a"), keyed(&queue, "b")];
     let (first, second) = tokio::join!(sink.publish(&first), sink.publish(&second));
     assert_seen(&first[1], "retry", "rabbitmq.nacked", Scope::Destination);
-    let delivered = [&first[0], &first[3], &first[4], &second[1]];
-    assert!(delivered.iter().all(|verdict| **verdict == Verdict::Delivered), "{first:?} {second:?}");
-    assert_eq!([&first[2], &second[0]], [&Verdict::Held, &Verdict::Held]);
+    assert_key_a_is_held(&first, &second);
     assert_eq!(bed.take(&queue).await.len(), 3);
     assert_eq!(publish_one(&sink, keyed(&queue, "a")).await, Verdict::Delivered, "the next call starts anew");
 }
@@ -47,7 +43,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let sink = build(config).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| (0..10).map(|_| loose(&queue)).collect()).collect();
+    let calls: Vec<Vec<Message>> = (0..3).map(|_| many(&queue, 10)).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
     let verdicts: Vec<_> = verdicts.iter().flatten().map(|verdict| seen(verdict).0).collect();
     assert_eq!(verdicts.iter().filter(|kind| **kind == "unknown").count(), 5, "{verdicts:?}");
@@ -56,8 +52,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     // And what was never answered does not fill the window for ever.
     proxy.pass().await;
     until_delivered(&sink, &queue, Duration::from_secs(5)).await;
-    let verdicts = sink.publish(&(0..20).map(|_| loose(&queue)).collect::<Vec<_>>()).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered));
+    assert_delivered(&sink.publish(&many(&queue, 20)).await);
 }
 
 /// A dropped call gives its places in the window and in the chain back, what it had not sent is never sent,
@@ -70,16 +65,9 @@ async fn dropped_calls_leave_no_trace() {
     let sink = build(RabbitmqConfig { max_in_flight: 4, ..RabbitmqConfig::new(&url) }).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     proxy.delay(Duration::from_millis(50)).await;
-    for _ in 0..20 {
-        let messages: Vec<_> = (0..6).map(|_| keyed(&queue, "k")).collect();
-        let mut call = Box::pin(sink.publish(&messages));
-        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        tokio::task::yield_now().await;
-        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    }
+    drop_calls(&sink, &queue).await;
     let messages: Vec<_> = (0..8).map(|n| keyed(&queue, &(n % 2).to_string())).collect();
-    let verdicts = sink.publish(&messages).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered), "{verdicts:?}");
+    assert_delivered(&sink.publish(&messages).await);
     assert_eq!(publish_one(&sink, keyed(&queue, "k")).await, Verdict::Delivered);
     // One of each dropped call at most: the others of its key were not sent.
     let stored = bed.take(&queue).await.len();

@@ -1,57 +1,12 @@
 //! Who we are: passwords and certificates, right and wrong, and no secret in any words.
 
 use super::*;
-use posthaste::sink::Level;
-use posthaste_brokers::{BuildError, Secret};
+use posthaste_brokers::Secret;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Certs;
-use std::path::PathBuf;
 
-const SECRET: &str = "hunter2-s3cr3t";
-
-/// A file that goes with the value.
-struct TestFile(PathBuf);
-
-impl TestFile {
-    fn write(content: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("posthaste-login-{}", uuid::Uuid::now_v7()));
-        std::fs::write(&path, content).expect("written");
-        Self(path)
-    }
-
-    fn path(&self) -> Option<PathBuf> {
-        Some(self.0.clone())
-    }
-}
-
-impl Drop for TestFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Connected means that the server answers: there is no such queue, and that is what it says.
-async fn assert_gets_in(config: RabbitmqConfig) {
-    let verdict = publish_one(&build(config).await, loose("nowhere")).await;
-    assert_seen(&verdict, "retry", "rabbitmq.unroutable", Scope::Destination);
-}
-
-/// Refused by name, and the words say as whom but not with what.
 async fn assert_refused(config: RabbitmqConfig, code: &str, words: &[&str]) {
-    let sink = build(config).await;
-    // The broker thinks for a second before it refuses.
-    sink.examine(&[]).await;
-    let verdict = publish_one(&sink, loose("nowhere")).await;
-    assert_seen(&verdict, "retry", code, Scope::Sink);
-    let found = seen(&verdict).3;
-    assert!(words.iter().all(|word| found.contains(word)) && !found.contains(SECRET), "{found}");
-    let findings = sink.examine(&[]).await;
-    let level = |check: &str| findings.iter().find(|f| f.check == check).map(|f| f.level);
-    assert_eq!(
-        (level("reachable"), level("authenticated")),
-        (Some(Level::Ok), Some(Level::Fail)),
-        "{findings:?}"
-    );
+    assert_not_let_in(&build(config).await, "nowhere", code, words).await;
 }
 
 /// A user of its own name, who may do everything.
@@ -70,7 +25,7 @@ async fn users_and_passwords() {
     let file = TestFile::write(&format!("{SECRET}\n"));
     assert_gets_in(RabbitmqConfig { password_file: file.path(), ..base.clone() }).await;
     let wrong = TestFile::write(&format!("{SECRET}-not"));
-    let path = wrong.0.display().to_string();
+    let path = wrong.named();
     let config = RabbitmqConfig { password_file: wrong.path(), ..base.clone() };
     assert_refused(config, "rabbitmq.auth", &[&name, &path, "ACCESS_REFUSED"]).await;
     let stranger =
@@ -140,39 +95,24 @@ async fn a_rotated_password_is_read_again() {
         ))
         .await
         .expect("changed");
-    std::fs::write(&file.0, "next").expect("written");
+    file.replace("next");
     server
         .eval(&format!("ok = rabbit_networking:close_all_user_connections(<<{name:?}>>, <<\"rotated\">>)"))
         .await
         .expect("closed");
-    until_delivered(&sink, &queue, Duration::from_secs(5)).await;
+    until_delivered(&sink, &queue, BACK_WITHIN).await;
     std::fs::remove_file(&file.0).expect("removed");
     server
         .eval(&format!("ok = rabbit_networking:close_all_user_connections(<<{name:?}>>, <<\"again\">>)"))
         .await
         .expect("closed");
-    let started = std::time::Instant::now();
-    loop {
-        let verdict = publish_one(&sink, loose(&queue)).await;
-        if let Verdict::Retry(failure) = &verdict
-            && failure.code == "rabbitmq.config"
-        {
-            assert!(failure.message.contains(&file.0.display().to_string()), "{failure:?}");
-            break;
-        }
-        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
-    }
-}
-
-async fn refusal(config: RabbitmqConfig) -> BuildError {
-    let built = SinkConfig::Rabbitmq(Box::new(config)).build("test").await;
-    built.err().expect("refused")
+    let words = until_failed(&sink, &queue, "rabbitmq.config").await;
+    assert!(words.contains(&file.named()), "{words}");
 }
 
 #[tokio::test]
 async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() {
     let base = || RabbitmqConfig::new("amqps://127.0.0.1:5671");
-    let missing = || Some(PathBuf::from("/nonexistent/secret"));
     let file = TestFile::write("nothing of use");
     let (secret, name) = (|| Some(Secret::new(SECRET)), || Some("u".to_owned()));
     let table = [
@@ -200,10 +140,8 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
         (RabbitmqConfig::new(""), "url: "),
         (RabbitmqConfig::new(&format!("amqp://u:{SECRET}@h")), "url: must not hold credentials"),
     ];
-    for (config, expected) in table {
-        let error = refusal(config).await.to_string();
-        assert!(error.contains(expected) && !error.contains(SECRET), "{error} instead of {expected}");
-    }
+    assert_all_refused(table.map(|(config, expected)| (SinkConfig::Rabbitmq(Box::new(config)), expected)))
+        .await;
 }
 
 #[test]
@@ -216,19 +154,12 @@ fn no_secret_is_ever_printed() {
         password = "{SECRET}"
         "#
     );
-    let config: SinkConfig = toml::from_str(&text).expect("valid");
-    let shown = format!("{config:?} {config:#?} {}", serde_json::to_string(&config).expect("serializes"));
-    assert!(!shown.contains(SECRET), "{shown}");
-    assert!(shown.contains("amqp://***@a:5672") && shown.contains("***"), "{shown}");
+    assert_printed_without_secret(&text, "amqp://***@a:5672");
 }
 
 #[test]
 fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
-    let config: SinkConfig = toml::from_str("type = \"rabbitmq\"\nurl = \"amqp://h\"").expect("valid");
-    assert_eq!(config, SinkConfig::Rabbitmq(Box::new(RabbitmqConfig::new("amqp://h"))));
-    let SinkConfig::Rabbitmq(rabbitmq) = config else { panic!("rabbitmq") };
+    let rabbitmq = RabbitmqConfig::new("amqp://h");
     assert_eq!((rabbitmq.delivery_timeout_ms, rabbitmq.max_in_flight), (8_000, 1_024));
-    let error =
-        toml::from_str::<SinkConfig>("type = \"rabbitmq\"\nurl = \"h\"\nurll = 1").expect_err("misspelt");
-    assert!(error.to_string().contains("urll"), "{error}");
+    assert_defaults("rabbitmq", "amqp://h", SinkConfig::Rabbitmq(Box::new(rabbitmq)), "urll");
 }

@@ -11,6 +11,9 @@ mod outage;
 mod tls;
 mod verdicts;
 
+use crate::ground::load::{Copy, Load};
+use crate::ground::login::*;
+use crate::ground::*;
 use lapin::message::BasicGetMessage;
 use lapin::options::{
     BasicGetOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
@@ -18,16 +21,13 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
-use posthaste::event::{Event, StoredEvent, Timestamp};
+use posthaste::event::Event;
 use posthaste::sink::{Message, Scope, Sink, Verdict};
 use posthaste_brokers::SinkConfig;
 use posthaste_brokers::rabbitmq::RabbitmqConfig;
 use posthaste_testkit::services::{Rabbitmq, ServiceError, shared_rabbitmq as shared};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Ends a hang; nothing is timed by it.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The shared broker's `max_message_size`.
 const BYTES_MAX: usize = 6_000_000;
@@ -118,6 +118,15 @@ impl Bed {
         found.expect("the queue is there").message_count()
     }
 
+    async fn take_copies(&self, queue: &str) -> Vec<Copy> {
+        let copy = |message: BasicGetMessage| Copy {
+            id: id(&message),
+            key: header(&message, "key"),
+            payload: message.delivery.data.clone(),
+        };
+        self.take(queue).await.into_iter().map(copy).collect()
+    }
+
     async fn take_ids(&self, queue: &str) -> Vec<String> {
         self.take(queue).await.iter().map(id).collect()
     }
@@ -194,68 +203,12 @@ async fn build(config: RabbitmqConfig) -> Arc<dyn Sink> {
     SinkConfig::Rabbitmq(Box::new(config)).build("test").await.expect("a valid configuration")
 }
 
-fn message(destination: &str, event: Event) -> Message {
-    let payload = event.payload.clone();
-    let stored =
-        StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };
-    Message {
-        stored,
-        destination: destination.to_owned(),
-        payload,
-        ordered: true,
-        source: "shop".into(),
-        envelope: Default::default(),
-        partition_key: None,
-    }
-}
-
-/// Without a key.
-fn loose(destination: &str) -> Message {
-    message(destination, Event::new("orders.placed", "{}"))
-}
-
-fn keyed(destination: &str, key: &str) -> Message {
-    message(destination, Event::new("orders.placed", "{}").with_key(key))
-}
-
 fn sized(destination: &str, bytes: usize) -> Message {
     message(destination, Event::new("orders.placed", vec![b'x'; bytes]))
 }
 
-/// The verdict of one message.
-async fn publish_one(sink: &Arc<dyn Sink>, message: Message) -> Verdict {
-    let mut verdicts = sink.publish(&[message]).await;
-    assert_eq!(verdicts.len(), 1);
-    verdicts.remove(0)
-}
-
-/// Kind, code, scope and words of a verdict that is not `Delivered`.
-#[track_caller]
-fn seen(verdict: &Verdict) -> (&'static str, &str, Scope, &str) {
-    let (kind, failure) = match verdict {
-        Verdict::Retry(failure) => ("retry", failure),
-        Verdict::Rejected(failure) => ("rejected", failure),
-        Verdict::Unknown(failure) => ("unknown", failure),
-        other => panic!("{other:?} has no failure"),
-    };
-    (kind, &failure.code, failure.scope, &failure.message)
-}
-
-#[track_caller]
-fn assert_seen(verdict: &Verdict, kind: &str, code: &str, scope: Scope) {
-    let found = seen(verdict);
-    assert_eq!((found.0, found.1, found.2), (kind, code, scope), "{verdict:?}");
-}
-
-/// Publishes a new message again and again until one is delivered, as the relay would after an outage.
-async fn until_delivered(sink: &Arc<dyn Sink>, destination: &str, within: Duration) {
-    let started = std::time::Instant::now();
-    loop {
-        let verdict = publish_one(sink, loose(destination)).await;
-        if verdict == Verdict::Delivered {
-            break;
-        }
-        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
-    }
-    assert!(started.elapsed() < within, "delivered only after {:?}", started.elapsed());
+/// Connected means that the server answers: there is no such queue, and that is what it says.
+async fn assert_gets_in(config: RabbitmqConfig) {
+    let verdict = publish_one(&build(config).await, loose("nowhere")).await;
+    assert_seen(&verdict, "retry", "rabbitmq.unroutable", Scope::Destination);
 }

@@ -3,73 +3,7 @@
 use super::*;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
-
-/// Delivery goes on within this time of the broker's return.
-const BACK_WITHIN: Duration = Duration::from_secs(5);
-
-/// What the relay does with undelivered messages, in small: again, in the same order, until delivered.
-async fn publish_until_delivered(sink: &Arc<dyn Sink>, mut messages: Vec<Message>) -> Vec<String> {
-    let (started, mut delivered) = (Instant::now(), Vec::new());
-    while !messages.is_empty() {
-        assert!(started.elapsed() < 2 * DEADLINE, "{} messages are still undelivered", messages.len());
-        let verdicts = sink.publish(&messages).await;
-        let mut left = Vec::new();
-        for (message, verdict) in messages.into_iter().zip(verdicts) {
-            match verdict {
-                Verdict::Delivered => delivered.push(message.id()),
-                Verdict::Rejected(failure) => panic!("an outage rejects nothing: {failure:?}"),
-                _ => left.push(message),
-            }
-        }
-        messages = left;
-    }
-    delivered
-}
-
-/// Messages with 50 keys, numbered in their payloads.
-fn numbered(queue: &str, n: u32) -> Message {
-    message(queue, Event::new("orders.placed", n.to_string()).with_key(format!("key-{}", n % 50)))
-}
-
-/// Publishes batches until told to stop; answers with the ids of all that were delivered.
-fn load(
-    sink: &Arc<dyn Sink>,
-    queue: &str,
-    stop: &Arc<tokio::sync::Notify>,
-) -> tokio::task::JoinHandle<Vec<String>> {
-    let (sink, queue, stop) = (Arc::clone(sink), queue.to_owned(), Arc::clone(stop));
-    tokio::spawn(async move {
-        let (mut delivered, mut next) = (Vec::new(), 0);
-        let mut stopped = std::pin::pin!(stop.notified());
-        loop {
-            let batch = (next..next + 500).map(|n| numbered(&queue, n)).collect();
-            delivered.extend(publish_until_delivered(&sink, batch).await);
-            next += 500;
-            if futures_util::FutureExt::now_or_never(stopped.as_mut()).is_some() {
-                return delivered;
-            }
-        }
-    })
-}
-
-#[track_caller]
-fn assert_all_there_in_order(stored: &[BasicGetMessage], delivered: &[String]) {
-    let ids: BTreeSet<String> = stored.iter().map(id).collect();
-    assert!(delivered.iter().all(|id| ids.contains(id)), "a delivered event is not in the queue");
-    let mut last: BTreeMap<String, u32> = BTreeMap::new();
-    let mut first_seen = BTreeSet::new();
-    for message in stored {
-        let Some(key) = header(message, "key") else { continue };
-        // A second copy may come anywhere; first deliveries keep their order (G3).
-        if first_seen.insert(id(message)) {
-            let number = String::from_utf8_lossy(&message.delivery.data).parse().expect("a number");
-            let before = last.insert(key, number);
-            assert!(before.is_none_or(|before| before < number), "{number} after {before:?}");
-        }
-    }
-}
 
 /// Killed, then restarted in its own orderly way, under load.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,9 +12,8 @@ async fn f31_f44_a_broker_that_goes_and_comes_loses_nothing_and_keeps_order() {
     let bed = Bed::on(&server).await;
     let (queue, mute) = (bed.queue().await, bed.queue().await);
     let sink = bed.sink().await;
-    let stop = Arc::new(tokio::sync::Notify::new());
-    let publishing = load(&sink, &queue, &stop);
-    bed.until_holds(&queue, 2_000).await;
+    let load = Load::start(&sink, &queue);
+    load.more(2_000).await;
     // A message that is there and not confirmed when the broker dies.
     suspend(&server, &mute).await;
     let unconfirmed = tokio::spawn({
@@ -94,17 +27,13 @@ async fn f31_f44_a_broker_that_goes_and_comes_loses_nothing_and_keeps_order() {
     server.start_again().await.expect("started again");
     until_delivered(&sink, &queue, BACK_WITHIN).await;
 
-    let bed = Bed::on(&server).await;
-    let before = bed.count(&queue).await;
-    bed.until_holds(&queue, before + 2_000).await;
-    drop(bed);
+    load.more(2_000).await;
     server.stop().await.expect("stopped");
     server.start_again().await.expect("started again");
     until_delivered(&sink, &queue, BACK_WITHIN).await;
-    stop.notify_one();
-    let delivered = publishing.await.expect("the load ends");
-    let bed = Bed::on(&server).await;
-    assert_all_there_in_order(&bed.take(&queue).await, &delivered);
+    load.more(500).await;
+    let account = load.end().await;
+    account.assert_all_there_in_order(&Bed::on(&server).await.take_copies(&queue).await);
 }
 
 /// An alarm of the broker's: nothing is sent, nothing is lost, and what waits goes on by itself.
@@ -120,7 +49,7 @@ async fn a_blocked_connection_is_back_pressure() {
     // The broker says so when it is sent something; that message may be the last that it takes.
     let started = Instant::now();
     let verdicts = loop {
-        let verdicts = sink.publish(&(0..50).map(|_| loose(&queue)).collect::<Vec<_>>()).await;
+        let verdicts = sink.publish(&many(&queue, 50)).await;
         if verdicts.iter().all(|verdict| *verdict != Verdict::Delivered) {
             break verdicts;
         }
@@ -136,7 +65,7 @@ async fn a_blocked_connection_is_back_pressure() {
     assert!(findings.iter().any(|finding| finding.check == "alarm"), "{findings:?}");
     // A call that is under way when the alarm ends.
     let patient = build(bed.config()).await;
-    let waiting: Vec<_> = (0..50).map(|_| loose(&queue)).collect();
+    let waiting = many(&queue, 50);
     let (verdicts, ()) = tokio::join!(patient.publish(&waiting), async {
         until_blocked(&server).await;
         server.eval(&watermark("0.6")).await.expect("no alarm");
@@ -191,20 +120,6 @@ async fn behind_proxy(bed: &Bed) -> (Proxy, Arc<dyn Sink>, String) {
     let sink = build(RabbitmqConfig::new(&url)).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     (proxy, sink, queue)
-}
-
-/// All of a call at once, in the sink's own time, with nothing that is not the sink's fault.
-async fn assert_outage(sink: &Arc<dyn Sink>, queue: &str, within: Duration) {
-    let started = Instant::now();
-    let messages: Vec<_> = (0..100).map(|n| keyed(queue, &(n % 10).to_string())).collect();
-    for verdict in sink.publish(&messages).await {
-        match verdict {
-            Verdict::Held => {}
-            Verdict::Retry(failure) | Verdict::Unknown(failure) => assert_eq!(failure.scope, Scope::Sink),
-            other => panic!("{other:?} in an outage"),
-        }
-    }
-    assert!(started.elapsed() < within, "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -267,25 +182,23 @@ async fn f40_an_exchange_that_is_deleted_under_load_is_never_delivered_to() {
     let (queue, exchange) = (bed.queue().await, unique("ex"));
     let place = format!("{exchange}/k");
     let sink = bed.sink().await;
-    let many = |destination: &str| (0..200).map(|_| loose(destination)).collect::<Vec<_>>();
     let make = async || {
         bed.exchange(&exchange).await;
         bed.bind(&queue, &exchange, "k").await;
     };
     make().await;
-    let verdicts = sink.publish(&many(&place)).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered));
+    assert_delivered(&sink.publish(&many(&place, 200)).await);
     bed.delete_exchange(&exchange).await;
-    for verdict in sink.publish(&many(&place)).await {
+    for verdict in sink.publish(&many(&place, 200)).await {
         // Those that were on their way when the channel was closed may have been first.
         let (kind, code, scope, _) = seen(&verdict);
         assert_eq!((code, scope), ("rabbitmq.no_exchange", Scope::Destination), "{kind}");
     }
-    for verdict in sink.publish(&many(&place)).await {
+    for verdict in sink.publish(&many(&place, 200)).await {
         assert_seen(&verdict, "retry", "rabbitmq.no_exchange", Scope::Destination);
     }
-    let verdicts = sink.publish(&many(&queue)).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered), "the others go on (F30)");
+    // The others go on (F30).
+    assert_delivered(&sink.publish(&many(&queue, 200)).await);
     make().await;
     until_delivered(&sink, &place, BACK_WITHIN).await;
     bed.delete_queue(&queue).await;
@@ -297,7 +210,6 @@ async fn f40_an_exchange_that_is_deleted_under_load_is_never_delivered_to() {
 #[tokio::test]
 async fn reconnects_and_closing_leave_nothing_behind() {
     let bed = require_service!(Bed::open().await);
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let (proxy, sink, queue) = behind_proxy(&bed).await;
     let connected = tasks();
@@ -305,17 +217,9 @@ async fn reconnects_and_closing_leave_nothing_behind() {
         proxy.cut().await;
         until_delivered(&sink, &queue, BACK_WITHIN).await;
     }
-    until(|| tasks() <= connected).await;
+    until(async || tasks() <= connected).await;
     sink.close().await;
     let verdict = publish_one(&sink, loose(&queue)).await;
     assert_seen(&verdict, "retry", "rabbitmq.closed", Scope::Sink);
-    until(|| tasks() <= before).await;
-}
-
-async fn until(done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < DEADLINE, "not within {DEADLINE:?}");
-        tokio::task::yield_now().await;
-    }
+    until(async || tasks() <= before).await;
 }

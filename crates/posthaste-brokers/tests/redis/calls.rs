@@ -4,9 +4,7 @@ use super::*;
 use futures_util::future::{join_all, maybe_done};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
-use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Waker};
 
 #[tokio::test]
 async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
@@ -17,9 +15,7 @@ async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
     let second = [keyed("s", "a"), keyed("s", "b")];
     let (first, second) = tokio::join!(sink.publish(&first), sink.publish(&second));
     assert_seen(&first[1], "retry", "redis.wrong_type", Scope::Destination);
-    let delivered = [&first[0], &first[3], &first[4], &second[1]];
-    assert!(delivered.iter().all(|verdict| **verdict == Verdict::Delivered), "{first:?} {second:?}");
-    assert_eq!([&first[2], &second[0]], [&Verdict::Held, &Verdict::Held]);
+    assert_key_a_is_held(&first, &second);
     assert_eq!(bed.stored("s").await.len(), 4);
     assert_eq!(publish_one(&sink, keyed("s", "a")).await, Verdict::Delivered, "the next call starts anew");
 }
@@ -121,7 +117,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let sink = build(config).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| (0..10).map(|_| loose("s")).collect()).collect();
+    let calls: Vec<Vec<Message>> = (0..3).map(|_| many("s", 10)).collect();
     let verdicts = join_all(calls.iter().map(|call| sink.publish(call))).await;
     let unknown = verdicts.iter().flatten().filter(|verdict| matches!(verdict, Verdict::Unknown(_)));
     assert_eq!(unknown.count(), 5, "{verdicts:?}");
@@ -130,8 +126,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     // And what was never answered does not fill the window for ever.
     proxy.pass().await;
     until_delivered(&sink, "s", Duration::from_secs(5)).await;
-    let verdicts = sink.publish(&(0..20).map(|_| loose("s")).collect::<Vec<_>>()).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered));
+    assert_delivered(&sink.publish(&many("s", 20)).await);
 }
 
 /// A dropped call gives its places in the window and in the chain back, and the transaction that it left half way is
@@ -143,16 +138,9 @@ async fn dropped_calls_leave_no_trace() {
     let sink = build(RedisConfig { max_in_flight: 4, ..RedisConfig::new(&url) }).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.delay(Duration::from_millis(50)).await;
-    for _ in 0..20 {
-        let messages: Vec<_> = (0..6).map(|_| keyed("s", "k")).collect();
-        let mut call = Box::pin(sink.publish(&messages));
-        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        tokio::task::yield_now().await;
-        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    }
+    drop_calls(&sink, "s").await;
     let messages: Vec<_> = (0..8).map(|n| keyed("s", &(n % 2).to_string())).collect();
-    let verdicts = sink.publish(&messages).await;
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Delivered), "{verdicts:?}");
+    assert_delivered(&sink.publish(&messages).await);
     assert_eq!(publish_one(&sink, keyed("s", "k")).await, Verdict::Delivered);
     let ids = bed.stored_ids("s").await;
     assert!(messages.iter().all(|message| ids.contains(&message.id())), "delivered is there");

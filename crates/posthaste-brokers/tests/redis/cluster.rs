@@ -1,7 +1,5 @@
 //! A cluster of three servers.
 
-use super::examine::assert_found;
-use super::outage::publish_until_delivered;
 use super::*;
 use posthaste::sink::Level;
 use posthaste_testkit::require_service;
@@ -119,7 +117,6 @@ async fn a_cluster_that_is_down_is_an_outage_and_closing_ends_everything() {
     for node in &mut cluster.nodes {
         node.stop().await.expect("stopped");
     }
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let sink = build(config(&cluster)).await;
     let verdict = publish_one(&sink, loose("s")).await;

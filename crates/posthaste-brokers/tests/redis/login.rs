@@ -1,49 +1,11 @@
 //! Who we are: users and passwords, right and wrong, and no secret in any words.
 
 use super::*;
-use posthaste_brokers::{BuildError, Secret};
+use posthaste_brokers::Secret;
 use posthaste_testkit::require_service;
-use std::path::PathBuf;
 
-const SECRET: &str = "hunter2-s3cr3t";
-
-/// A file that goes with the value.
-struct TestFile(PathBuf);
-
-impl TestFile {
-    fn write(content: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("posthaste-redis-{}", uuid::Uuid::now_v7()));
-        std::fs::write(&path, content).expect("written");
-        Self(path)
-    }
-
-    fn path(&self) -> Option<PathBuf> {
-        Some(self.0.clone())
-    }
-}
-
-impl Drop for TestFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-async fn assert_gets_in(config: RedisConfig) {
-    assert_eq!(publish_one(&build(config).await, loose("s")).await, Verdict::Delivered);
-}
-
-/// Refused by name, and the words say as whom but not with what.
 async fn assert_refused(config: RedisConfig, as_whom: &str) {
-    let sink = build(config).await;
-    let verdict = publish_one(&sink, loose("s")).await;
-    assert_seen(&verdict, "retry", "redis.auth", Scope::Sink);
-    let words = seen(&verdict).3;
-    assert!(words.contains(as_whom) && !words.contains(SECRET), "{words}");
-    let findings = sink.examine(&[]).await;
-    let level =
-        |check: &str| findings.iter().find(|finding| finding.check == check).map(|finding| finding.level);
-    assert_eq!(level("reachable"), Some(posthaste::sink::Level::Ok), "{findings:?}");
-    assert_eq!(level("authenticated"), Some(posthaste::sink::Level::Fail), "{findings:?}");
+    assert_not_let_in(&build(config).await, "s", "redis.auth", &[as_whom]).await;
 }
 
 #[tokio::test]
@@ -58,7 +20,7 @@ async fn users_and_passwords() {
     let wrong = format!("{SECRET}-not");
     assert_refused(RedisConfig { password: Some(Secret::new(&wrong)), ..base() }, "user \"shop\"").await;
     let file = TestFile::write(&wrong);
-    let named = file.0.display().to_string();
+    let named = file.named();
     assert_refused(RedisConfig { password_file: file.path(), ..base() }, &named).await;
     assert_refused(RedisConfig::new(&server.url()), "without a password").await;
     // A password without a user is the default user's.
@@ -78,8 +40,8 @@ async fn a_rotated_password_is_read_again() {
     let file = TestFile::write("yesterday's");
     let sink = build(RedisConfig { password_file: file.path(), ..RedisConfig::new(&server.url()) }).await;
     assert_seen(&publish_one(&sink, loose("s")).await, "retry", "redis.auth", Scope::Sink);
-    std::fs::write(&file.0, SECRET).expect("rotated");
-    until_delivered(&sink, "s", Duration::from_secs(5)).await;
+    file.replace(SECRET);
+    until_delivered(&sink, "s", BACK_WITHIN).await;
 }
 
 #[tokio::test]
@@ -87,21 +49,14 @@ async fn a_file_that_is_gone_is_an_outage_that_names_it() {
     let bed = require_service!(Bed::open().await);
     let user = TestFile::write(SECRET);
     let config = RedisConfig { password_file: user.path(), ..bed.config() };
-    let named = user.0.display().to_string();
+    let named = user.named();
     bed.run(&["CONFIG", "SET", "requirepass", SECRET]).await;
     let sink = build(config).await;
     until_delivered(&sink, "s", DEADLINE).await;
     drop(user);
     bed.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
-    let started = std::time::Instant::now();
-    loop {
-        let verdict = publish_one(&sink, loose("s")).await;
-        if matches!(&verdict, Verdict::Retry(failure) if failure.code == "redis.config") {
-            assert!(seen(&verdict).3.contains(&named), "{verdict:?}");
-            break;
-        }
-        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
-    }
+    let words = until_failed(&sink, "s", "redis.config").await;
+    assert!(words.contains(&named), "{words}");
 }
 
 #[tokio::test]
@@ -117,16 +72,10 @@ async fn a_database_has_a_number() {
     assert!(seen(&verdict).3.contains("database 99"), "{verdict:?}");
 }
 
-async fn refusal(config: RedisConfig) -> BuildError {
-    let built = SinkConfig::Redis(Box::new(config)).build("test").await;
-    built.err().expect("refused")
-}
-
 #[tokio::test]
 async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() {
     let base = || RedisConfig::new("redis://127.0.0.1:6379");
     let tls = || RedisConfig::new("rediss://127.0.0.1:6379");
-    let missing = || Some(PathBuf::from("/nonexistent/secret"));
     let file = TestFile::write("nothing of use");
     let secret = || Some(Secret::new(SECRET));
     let name = || Some("main".to_owned());
@@ -157,10 +106,7 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
         (RedisConfig::new(""), "url: "),
         (RedisConfig::new(&format!("redis://u:{SECRET}@h:6379")), "url: must not hold credentials"),
     ];
-    for (config, expected) in table {
-        let error = refusal(config).await.to_string();
-        assert!(error.contains(expected) && !error.contains(SECRET), "{error} instead of {expected}");
-    }
+    assert_all_refused(table.map(|(config, expected)| (SinkConfig::Redis(Box::new(config)), expected))).await;
 }
 
 #[test]
@@ -174,19 +120,12 @@ fn no_secret_is_ever_printed() {
         sentinel_password = "{SECRET}"
         "#
     );
-    let config: SinkConfig = toml::from_str(&text).expect("valid");
-    let shown = format!("{config:?} {config:#?} {}", serde_json::to_string(&config).expect("serializes"));
-    assert!(!shown.contains(SECRET), "{shown}");
-    assert!(shown.contains("redis://***@a:6379") && shown.contains("***"), "{shown}");
+    assert_printed_without_secret(&text, "redis://***@a:6379");
 }
 
 #[test]
 fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
-    let config: SinkConfig = toml::from_str("type = \"redis\"\nurl = \"redis://h\"").expect("valid");
-    assert_eq!(config, SinkConfig::Redis(Box::new(RedisConfig::new("redis://h"))));
-    let SinkConfig::Redis(redis) = config else { panic!("redis") };
+    let redis = RedisConfig::new("redis://h");
     assert_eq!((redis.delivery_timeout_ms, redis.max_in_flight, redis.maxlen), (8_000, 8_192, None));
-    let error =
-        toml::from_str::<SinkConfig>("type = \"redis\"\nurl = \"h\"\nmax_len = 1").expect_err("misspelt");
-    assert!(error.to_string().contains("max_len"), "{error}");
+    assert_defaults("redis", "redis://h", SinkConfig::Redis(Box::new(redis)), "max_len");
 }

@@ -11,8 +11,11 @@ mod tls;
 mod verdicts;
 mod yard;
 
+use crate::ground::load::{Copy, Load};
+use crate::ground::login::*;
+use crate::ground::*;
 use ::redis::aio::MultiplexedConnection;
-use posthaste::event::{Event, StoredEvent, Timestamp};
+use posthaste::event::Event;
 use posthaste::sink::{Message, Scope, Sink, Verdict};
 use posthaste_brokers::SinkConfig;
 use posthaste_brokers::redis::RedisConfig;
@@ -20,9 +23,6 @@ use posthaste_testkit::services::{Redis, RedisOptions, ServiceError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Ends a hang; nothing is timed by it.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A server, and a client that looks at it from outside.
 struct Bed {
@@ -110,76 +110,19 @@ async fn stored(client: &MultiplexedConnection, stream: &str) -> Vec<Entry> {
     rows.into_iter().map(|(_, fields)| Entry(fields.into_iter().collect())).collect()
 }
 
+fn copies(entries: &[Entry]) -> Vec<Copy> {
+    let copy = |entry: &Entry| Copy {
+        id: entry.text("id").expect("an id"),
+        key: entry.text("key"),
+        payload: entry.0.get("payload").cloned().unwrap_or_default(),
+    };
+    entries.iter().map(copy).collect()
+}
+
 async fn build(config: RedisConfig) -> Arc<dyn Sink> {
     SinkConfig::Redis(Box::new(config)).build("test").await.expect("a valid configuration")
 }
 
-fn message(stream: &str, event: Event) -> Message {
-    let payload = event.payload.clone();
-    let stored =
-        StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(1_700_000_000_000_000), event, defect: None };
-    Message {
-        stored,
-        destination: stream.to_owned(),
-        payload,
-        ordered: true,
-        source: "shop".into(),
-        envelope: Default::default(),
-        partition_key: None,
-    }
-}
-
-/// Without a key.
-fn loose(stream: &str) -> Message {
-    message(stream, Event::new("orders.placed", "{}"))
-}
-
-fn keyed(stream: &str, key: &str) -> Message {
-    message(stream, Event::new("orders.placed", "{}").with_key(key))
-}
-
-/// The verdict of one message.
-async fn publish_one(sink: &Arc<dyn Sink>, message: Message) -> Verdict {
-    let mut verdicts = sink.publish(&[message]).await;
-    assert_eq!(verdicts.len(), 1);
-    verdicts.remove(0)
-}
-
-/// Kind, code, scope and words of a verdict that is not `Delivered`.
-fn seen(verdict: &Verdict) -> (&'static str, &str, Scope, &str) {
-    let (kind, failure) = match verdict {
-        Verdict::Retry(failure) => ("retry", failure),
-        Verdict::Rejected(failure) => ("rejected", failure),
-        Verdict::Unknown(failure) => ("unknown", failure),
-        other => panic!("{other:?} has no failure"),
-    };
-    (kind, &failure.code, failure.scope, &failure.message)
-}
-
-#[track_caller]
-fn assert_seen(verdict: &Verdict, kind: &str, code: &str, scope: Scope) {
-    let found = seen(verdict);
-    assert_eq!((found.0, found.1, found.2), (kind, code, scope), "{verdict:?}");
-}
-
-/// Publishes a new message again and again until one is delivered, as the relay would after an outage.
-async fn until_delivered(sink: &Arc<dyn Sink>, stream: &str, within: Duration) {
-    let started = std::time::Instant::now();
-    loop {
-        let verdict = publish_one(sink, loose(stream)).await;
-        if verdict == Verdict::Delivered {
-            break;
-        }
-        assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
-    }
-    assert!(started.elapsed() < within, "delivered only after {:?}", started.elapsed());
-}
-
-/// Waits for something that gives no signal.
-async fn until(mut done: impl AsyncFnMut() -> bool) {
-    let started = std::time::Instant::now();
-    while !done().await {
-        assert!(started.elapsed() < DEADLINE, "not within {DEADLINE:?}");
-        tokio::time::sleep(Duration::from_millis(2)).await; // pace
-    }
+async fn assert_gets_in(config: RedisConfig) {
+    assert_eq!(publish_one(&build(config).await, loose("s")).await, Verdict::Delivered);
 }

@@ -1,8 +1,7 @@
 //! A master, a replica, and a sentinel that watches them.
 
-use super::examine::assert_found;
-use super::outage::{assert_complete_and_in_order, load};
 use super::*;
+use crate::ground::load::assert_in_order;
 use posthaste::sink::Level;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::RedisSentinel;
@@ -27,16 +26,17 @@ async fn a_failover_is_followed() {
     assert_found(&findings, "durability", Level::Warn, "failover");
     until(async || replica.cli(&["INFO", "replication"]).expect("info").contains("master_link_status:up"))
         .await;
-    let load = load(&sink, 30);
-    until(async || bed.length("s").await >= 1_000).await;
+    let load = Load::start(&sink, "s");
+    load.more(1_000).await;
     bed.server.kill9().await.expect("killed");
-    let delivered = load.await.expect("the load ends");
+    load.more(10_000).await;
+    let account = load.end().await;
     let client = client(&replica.url()).await;
     let entries = stored(&client, "s").await;
-    let there: Vec<_> = entries.iter().filter_map(|entry| entry.text("id")).collect();
-    let after: Vec<String> = delivered.into_iter().filter(|id| there.contains(id)).collect();
-    assert!(after.len() > 10_000, "{} of 15,000 are at the new master", after.len());
-    assert_complete_and_in_order(&entries, &after);
+    let after = entries.iter().filter(|entry| account.delivered.contains(&entry.text("id").expect("an id")));
+    let (all, after) = (account.delivered.len(), after.count());
+    assert!(after > 9_000, "{after} of {all} are at the new master");
+    assert_in_order(&copies(&entries));
 }
 
 #[tokio::test]

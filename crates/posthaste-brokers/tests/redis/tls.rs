@@ -1,6 +1,5 @@
 //! TLS: the right server gets the events, and every wrong one is refused by name (F29).
 
-use super::outage::{BACK_WITHIN, assert_complete_and_in_order, load};
 use super::*;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, Pair, Proxy};
@@ -14,14 +13,8 @@ fn trusting(server: &Redis, ca: &Path) -> RedisConfig {
     RedisConfig { ca_file: Some(ca.to_owned()), ..RedisConfig::new(&server.url()) }
 }
 
-async fn assert_gets_in(config: RedisConfig) {
-    assert_eq!(publish_one(&build(config).await, loose("s")).await, Verdict::Delivered);
-}
-
 async fn assert_refused(config: RedisConfig, because: &str) {
-    let verdict = publish_one(&build(config).await, loose("s")).await;
-    assert_seen(&verdict, "retry", "redis.tls", Scope::Sink);
-    assert!(seen(&verdict).3.contains(because), "{verdict:?}");
+    assert_no_trust(&build(config).await, "s", "redis.tls", &[because]).await;
 }
 
 #[tokio::test]
@@ -80,41 +73,31 @@ async fn a_certificate_that_is_rotated_under_load_is_used_at_the_next_connection
     let certs = Certs::make().expect("certificates");
     let options = RedisOptions::default().mutual_tls(certs.server(), certs.ca());
     let server = require_service!(Redis::start(&options).await);
-    let pair = certs.client("shop").expect("a certificate");
+    let pair = TestPair::copy(&certs.client("shop").expect("a certificate"));
     let (proxy, url) = Proxy::start_before(&server.url()).await.expect("a proxy");
     let config = RedisConfig {
         ca_file: Some(certs.ca().to_owned()),
-        cert_file: Some(pair.certificate.clone()),
-        key_file: Some(pair.key.clone()),
+        cert_file: Some(pair.pair.certificate.clone()),
+        key_file: Some(pair.pair.key.clone()),
         ..RedisConfig::new(&url)
     };
     let sink = build(config).await;
-    let load = load(&sink, 30);
+    let load = Load::start(&sink, "s");
     until_delivered(&sink, "s", DEADLINE).await;
     // One that the server refuses shows that the files are read again, one that it takes that all goes on.
-    let rotate = |from: &Pair| {
-        std::fs::copy(&from.key, &pair.key).expect("copied");
-        std::fs::copy(&from.certificate, &pair.certificate).expect("copied");
-    };
-    rotate(&certs.stranger("shop").expect("a certificate"));
+    pair.replace(&certs.stranger("shop").expect("a certificate"));
     proxy.cut().await;
-    until(async || match publish_one(&sink, loose("s")).await {
-        Verdict::Retry(failure) => failure.code == "redis.tls",
-        _ => false,
-    })
-    .await;
-    rotate(&certs.client("shop2").expect("a certificate"));
+    until_failed(&sink, "s", "redis.tls").await;
+    pair.replace(&certs.client("shop2").expect("a certificate"));
     until_delivered(&sink, "s", BACK_WITHIN).await;
-    let delivered = load.await.expect("the load ends");
-    assert_eq!(delivered.len(), 15_000);
-    let reader = reader(&certs, &server, &pair).await;
-    assert_complete_and_in_order(&stored(&reader, "s").await, &delivered);
+    load.more(3_000).await;
+    let (account, reader) = (load.end().await, reader(&certs, &server, &pair.pair).await);
+    account.assert_all_there_in_order(&copies(&stored(&reader, "s").await));
 }
 
 /// Another client, with TLS.
 async fn reader(certs: &Certs, server: &Redis, pair: &Pair) -> MultiplexedConnection {
-    // The client takes its provider from the process.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    choose_crypto();
     let read = |path: &Path| std::fs::read(path).expect("a file");
     let certificates = ::redis::TlsCertificates {
         client_tls: Some(::redis::ClientTlsConfig {

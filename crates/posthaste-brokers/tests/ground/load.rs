@@ -5,7 +5,6 @@
 //! between, and the first deliveries of each key are in order.
 
 use super::*;
-use posthaste_testkit::services::{Kafka, KafkaRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::task::JoinSet;
@@ -19,9 +18,9 @@ const KEYS: usize = 10;
 /// Between two tries of what failed, as a relay would wait.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Events on their way to one topic.
-pub(super) struct Load {
-    topic: String,
+/// Events on their way to one destination.
+pub(crate) struct Load {
+    destination: String,
     ending: Arc<AtomicBool>,
     delivered: Arc<AtomicUsize>,
     calls: JoinSet<Account>,
@@ -29,37 +28,50 @@ pub(super) struct Load {
 
 /// What became of them.
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(crate) struct Account {
     /// Ids of what the sink called delivered.
-    pub(super) delivered: BTreeSet<String>,
+    pub(crate) delivered: BTreeSet<String>,
     /// Verdict, code and scope of what failed on the way, with the words of the last of them.
-    pub(super) failures: BTreeMap<(&'static str, String, String), String>,
+    pub(crate) failures: BTreeMap<(&'static str, String, String), String>,
+}
+
+/// One record at the broker, as another client has read it.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    pub(crate) id: String,
+    /// Without a key it is none of a load's.
+    pub(crate) key: Option<String>,
+    pub(crate) payload: Vec<u8>,
 }
 
 impl Load {
     /// Begins to publish.
-    pub(super) fn start(sink: &Arc<dyn Sink>, topic: &str) -> Self {
+    pub(crate) fn start(sink: &Arc<dyn Sink>, destination: &str) -> Self {
         let (ending, delivered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let mut calls = JoinSet::new();
         for call in 0..CALLS {
-            let (sink, topic) = (Arc::clone(sink), topic.to_owned());
-            calls.spawn(publish(sink, topic, call, Arc::clone(&ending), Arc::clone(&delivered)));
+            let (sink, destination) = (Arc::clone(sink), destination.to_owned());
+            calls.spawn(publish(sink, destination, call, Arc::clone(&ending), Arc::clone(&delivered)));
         }
-        Self { topic: topic.to_owned(), ending, delivered, calls }
+        Self { destination: destination.to_owned(), ending, delivered, calls }
+    }
+
+    pub(crate) fn destination(&self) -> String {
+        self.destination.clone()
     }
 
     /// Waits until that many more events are delivered.
-    pub(super) async fn more(&self, events: usize) {
+    pub(crate) async fn more(&self, events: usize) {
         let (started, goal) = (Instant::now(), self.delivered.load(Ordering::Relaxed) + events);
         while self.delivered.load(Ordering::Relaxed) < goal {
             let delivered = self.delivered.load(Ordering::Relaxed);
-            assert!(started.elapsed() < 2 * DEADLINE, "{}: {delivered} delivered, not {goal}", self.topic);
+            assert!(started.elapsed() < 2 * DEADLINE, "{}: {delivered}, not {goal}", self.destination);
             tokio::time::sleep(Duration::from_millis(5)).await; // pace
         }
     }
 
-    /// Waits until everything that was begun is delivered, and compares it with what is at the broker.
-    pub(super) async fn finish(mut self, kafka: &Kafka) -> Account {
+    /// Waits until everything that was begun is delivered.
+    pub(crate) async fn end(mut self) -> Account {
         self.ending.store(true, Ordering::Relaxed);
         let mut all = Account::default();
         while let Some(account) = self.calls.join_next().await {
@@ -67,21 +79,13 @@ impl Load {
             all.delivered.extend(account.delivered);
             all.failures.extend(account.failures);
         }
-        check(&kafka.dump(&self.topic).await.expect("read"), &all.delivered);
         all
-    }
-}
-
-impl Account {
-    /// Codes and scopes of what failed.
-    pub(super) fn codes(&self) -> BTreeSet<(&str, &str, &str)> {
-        self.failures.keys().map(|(kind, code, scope)| (*kind, code.as_str(), scope.as_str())).collect()
     }
 }
 
 async fn publish(
     sink: Arc<dyn Sink>,
-    topic: String,
+    destination: String,
     call: usize,
     ending: Arc<AtomicBool>,
     delivered: Arc<AtomicUsize>,
@@ -90,9 +94,8 @@ async fn publish(
     let mut last_progress = Instant::now();
     while !left.is_empty() || !ending.load(Ordering::Relaxed) {
         while left.len() < BATCH && !ending.load(Ordering::Relaxed) {
-            // Of its own topic: a key is held back wherever its next event goes.
-            let key = format!("{topic}-{call}-{}", number % KEYS);
-            left.push(message(&topic, Event::new("orders.placed", number.to_string()).with_key(key)));
+            // Of its own destination: a key is held back wherever its next event goes.
+            left.push(numbered(&destination, &format!("{destination}-{call}-{}", number % KEYS), number));
             number += 1;
         }
         let verdicts = sink.publish(&left).await;
@@ -103,7 +106,8 @@ async fn publish(
             last_progress = Instant::now();
         }
         if !left.is_empty() {
-            assert!(last_progress.elapsed() < 2 * DEADLINE, "{topic} stands still: {:?}", account.failures);
+            let still = last_progress.elapsed() >= 2 * DEADLINE;
+            assert!(!still, "{destination} stands still: {:?}", account.failures);
             tokio::time::sleep(PAUSE).await; // pace
         }
     }
@@ -111,6 +115,11 @@ async fn publish(
 }
 
 impl Account {
+    /// Codes and scopes of what failed.
+    pub(crate) fn codes(&self) -> BTreeSet<(&str, &str, &str)> {
+        self.failures.keys().map(|(kind, code, scope)| (*kind, code.as_str(), scope.as_str())).collect()
+    }
+
     /// Gives back what is to be published again.
     fn settle(&mut self, messages: Vec<Message>, verdicts: Vec<Verdict>) -> Vec<Message> {
         assert_eq!(messages.len(), verdicts.len());
@@ -132,37 +141,39 @@ impl Account {
         }
         left
     }
-}
 
-/// What the sink says of a topic that does not work. A message that had to wait for others of the load says nothing.
-pub(super) async fn complaint(sink: &Arc<dyn Sink>, topic: &str) -> Verdict {
-    let started = Instant::now();
-    loop {
-        let verdict = publish_one(sink, loose(topic)).await;
-        if !matches!(verdict, Verdict::Held | Verdict::Delivered) {
-            return verdict;
-        }
-        assert!(started.elapsed() < DEADLINE, "no complaint about {topic}, but {verdict:?}");
+    /// Everything delivered is at the broker, and the first deliveries of each key are in order (G2, G3).
+    #[track_caller]
+    pub(crate) fn assert_all_there_in_order(&self, copies: &[Copy]) {
+        let there: BTreeSet<&str> = copies.iter().map(|copy| copy.id.as_str()).collect();
+        let lost = self.delivered.iter().filter(|id| !there.contains(id.as_str())).count();
+        assert_eq!(lost, 0, "{lost} of {} delivered events are not at the broker", self.delivered.len());
+        assert_in_order(copies);
     }
 }
 
-/// Everything delivered is there, and the first deliveries of each key are in order (G2, G3).
+/// The first deliveries of each key are in order (G3). A second copy may come anywhere.
 #[track_caller]
-fn check(records: &[KafkaRecord], delivered: &BTreeSet<String>) {
-    let id = |record: &KafkaRecord| record.header("Message-ID").expect("an event id");
-    let there: BTreeSet<String> = records.iter().map(id).collect();
-    let lost = delivered.difference(&there).count();
-    assert_eq!(lost, 0, "{lost} of {} delivered events are not at the broker", delivered.len());
-    let (mut last, mut first_seen): (BTreeMap<_, usize>, _) = (BTreeMap::new(), BTreeSet::new());
-    for record in records {
-        // Without a key it is none of ours. A second copy may come anywhere.
-        if let Some(key) = record.key.clone()
-            && first_seen.insert(id(record))
-        {
-            let text = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned();
-            let number = text.parse().expect("a number");
+pub(crate) fn assert_in_order(copies: &[Copy]) {
+    let (mut last, mut first_seen) = (BTreeMap::new(), BTreeSet::new());
+    for copy in copies {
+        let Some(key) = copy.key.as_deref() else { continue };
+        if first_seen.insert(&copy.id) {
+            let number: usize = String::from_utf8_lossy(&copy.payload).parse().expect("a number");
             let before = last.insert(key, number);
-            assert!(before.is_none_or(|before| before < number), "{number} after {before:?}");
+            assert!(before.is_none_or(|before| before < number), "{key}: {number} after {before:?}");
         }
+    }
+}
+
+/// What the sink says of a destination that does not work. What had to wait for others of the load says nothing.
+pub(crate) async fn complaint(sink: &Arc<dyn Sink>, destination: &str) -> Verdict {
+    let started = Instant::now();
+    loop {
+        let verdict = publish_one(sink, loose(destination)).await;
+        if !matches!(verdict, Verdict::Held | Verdict::Delivered) {
+            return verdict;
+        }
+        assert!(started.elapsed() < DEADLINE, "no complaint about {destination}, but {verdict:?}");
     }
 }
