@@ -31,7 +31,7 @@ impl Files<'_> {
 
     /// Reads them.
     pub(crate) fn client_config(&self) -> Result<ClientConfig, BuildError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| BuildError::option("ca_file", error.to_string()))?

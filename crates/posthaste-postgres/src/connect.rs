@@ -160,7 +160,7 @@ fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
     for certificate in certificates(ca_file)? {
         roots.add(certificate).map_err(|error| bad_file(ca_file, &error))?;
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| StoreError::Fatal(format!("TLS: {error}")))?

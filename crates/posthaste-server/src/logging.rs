@@ -6,7 +6,10 @@
 
 use crate::config::{ConfigError, LogFormat};
 use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// What decides the level, strongest first: the flag, `RUST_LOG`, the configuration.
 pub(crate) fn start(format: LogFormat, flag: Option<&str>, configured: &str) -> Result<(), ConfigError> {
@@ -14,18 +17,19 @@ pub(crate) fn start(format: LogFormat, flag: Option<&str>, configured: &str) -> 
     let level = flag.map(str::to_owned).or(from_env).unwrap_or_else(|| configured.to_owned());
     let filter = filter(&level)?;
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let started = match format {
-        LogFormat::Human => lines.with_ansi(ansi).with_target(false).try_init(),
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Human => lines.with_ansi(ansi).with_target(false).boxed(),
         LogFormat::Json => {
-            lines.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init()
+            lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
         }
     };
+    let started = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     started.map_err(|error| ConfigError::new(format!("cannot start logging: {error}")))
 }
 
 /// A bare level is meant for Posthaste; other crates speak from warnings up.
-fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
+fn filter(level: &str) -> Result<Targets, ConfigError> {
     let level = level.trim();
     let is_level =
         ["off", "error", "warn", "info", "debug", "trace"].contains(&level.to_ascii_lowercase().as_str());
@@ -39,7 +43,7 @@ fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
     if !is_level && !directives.contains('=') && !directives.contains(',') {
         return Err(wrong(level, "it is no level"));
     }
-    EnvFilter::try_new(&directives).map_err(|error| wrong(level, &error.to_string()))
+    directives.parse::<Targets>().map_err(|error| wrong(level, &error.to_string()))
 }
 
 fn wrong(level: &str, why: &str) -> ConfigError {

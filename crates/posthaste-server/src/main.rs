@@ -21,7 +21,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // Two crypto providers may be linked; without a choice the first handshake panics. A second call
     // cannot happen here, so its error has nothing to say.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = cli::Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

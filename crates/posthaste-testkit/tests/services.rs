@@ -151,7 +151,7 @@ async fn a_scram_user_needs_the_password() {
 fn trusting(ca: &Path, client: Option<&Pair>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).expect("a CA")).expect("a usable CA");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions");

@@ -147,7 +147,7 @@ impl ReceiverOptions {
 
     fn acceptor(&self) -> io::Result<Option<TlsAcceptor>> {
         let Some((server, client_ca)) = &self.tls else { return Ok(None) };
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?;
