@@ -111,8 +111,7 @@ impl Daemon {
                 return body;
             }
             assert!(Instant::now() < end, "{path} says {status} {body}\n{}", self.said());
-            // pace: a page cannot call when it changes.
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50)); // pace: a page cannot call when it changes
         }
     }
 

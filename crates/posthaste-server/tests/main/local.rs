@@ -37,8 +37,7 @@ fn relay_look_and_seek() {
     };
     while !broker.exists() || arrived(&topics(&broker)) < 3 {
         assert!(Instant::now() < end, "{}", relay.said());
-        // pace: nobody can signal us.
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20)); // pace: nobody can signal us
     }
     let read = command(&["local", "read", "orders.placed", "--limit", "10"]).ok().out;
     let lines: Vec<serde_json::Value> =
