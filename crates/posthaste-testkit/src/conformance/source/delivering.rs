@@ -172,8 +172,8 @@ pub async fn a_waiting_call_is_woken_by_a_message(fixture: &impl SourceFixture) 
     member.assigned(1).await;
     let waiting = async { member.next(MANY, Duration::from_secs(15)).await };
     let publishing = async {
-        // pace: the call should be waiting by now; if it is not, the case says less, and is not wrong.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // The call should be waiting by now; if it is not, the case says less, and is not wrong.
+        tokio::time::sleep(Duration::from_millis(50)).await; // pace
         publish(fixture, &topic, [1]).await;
         Instant::now()
     };

@@ -16,8 +16,7 @@ pub async fn g8_a_drain_waits_for_what_is_in_hand_and_gives_the_rest_back(fixtur
     let taken = leaving.take(6).await;
     let drain = leaving.source.drain(DEADLINE);
     let finish = async {
-        // pace: so that the drain has something to wait for.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await; // pace: the drain is to have something to wait for
         leaving.ack(&taken).await;
     };
     let (drained, ()) = tokio::join!(drain, finish);

@@ -201,8 +201,7 @@ pub async fn seeking_replays(fixture: &impl SourceFixture) {
     let first = member.take(5).await;
     member.ack(&first).await;
     let partition = first[0].partition().clone();
-    // pace: the later messages have a later time.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(20)).await; // pace: the later messages have a later time
     publish(fixture, &topic, 5..8).await;
     let later = member.take(3).await;
     member.ack(&later).await;
