@@ -220,6 +220,9 @@ impl HttpConfig {
         let secrets = self.read_secrets()?;
         let mut headers = self.fixed_headers()?;
         let mut hidden: Vec<String> = secrets.iter().map(|secret| secret.expose().to_owned()).collect();
+        // It may be quoted without what every one of them begins with.
+        let bare = secrets.iter().filter_map(|secret| secret.expose().strip_prefix("whsec_"));
+        hidden.extend(bare.map(str::to_owned));
         hidden.extend(self.headers.values().map(|value| value.expose().to_owned()));
         if let Some((option, text, secret)) = self.authorization()? {
             let value = secret_value(&text)

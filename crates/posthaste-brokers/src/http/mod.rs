@@ -39,7 +39,8 @@
 //! Here are the options; `address` makes URLs of destinations; `guard` looks at addresses; `kit` holds
 //! client and secrets and reads their files again when they change; `headers` and `sign` dress a request;
 //! `hosts` has the slots of each host; `sink` is a call, one in flight for each key, and `deliver` one
-//! request of it; `verdict` is the table below in code; `examine` looks at receivers for `posthaste doctor`.
+//! request of it; `snippet` keeps a receiver's words, without our secrets and the payload; `verdict` is the
+//! table below in code; `examine` looks at receivers for `posthaste doctor`.
 //!
 //! # What an answer is worth
 //!
@@ -86,6 +87,7 @@ mod hosts;
 mod kit;
 mod sign;
 mod sink;
+mod snippet;
 mod verdict;
 
 pub use config::HttpConfig;

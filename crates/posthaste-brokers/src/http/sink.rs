@@ -110,6 +110,7 @@ struct Landed {
 /// The messages of one host that wait for a slot.
 struct Queue {
     host: Arc<Host>,
+    origin: Arc<str>,
     waiting: VecDeque<(usize, Url)>,
     /// Whether a slot is being asked for.
     asking: bool,
@@ -127,7 +128,10 @@ struct Flight<'a> {
     kit: Arc<Kit>,
     started: Instant,
     deadline: Instant,
-    numbers: FxHashMap<String, usize>,
+    /// Destinations whose URL was found good, and the queues of their hosts: most messages of a call go to few, and a URL
+    /// is slow to read.
+    places: FxHashMap<&'a str, (Url, usize)>,
+    numbers: FxHashMap<Arc<str>, usize>,
     queues: Vec<Queue>,
     rooms: FuturesUnordered<BoxFuture<'a, (usize, Option<Room>)>>,
     requests: FuturesUnordered<BoxFuture<'a, Landed>>,
@@ -147,6 +151,7 @@ impl<'a> Flight<'a> {
             kit,
             started,
             deadline: started + patience - LAST_PART.min(patience / 4),
+            places: FxHashMap::default(),
             numbers: FxHashMap::default(),
             queues: Vec::new(),
             rooms: FuturesUnordered::new(),
@@ -190,15 +195,25 @@ impl<'a> Flight<'a> {
         if Instant::now() >= self.deadline {
             return self.decide(index, Verdict::Held);
         }
-        let url = match self.sink.addresses.find(&self.messages[index].destination) {
-            Ok(url) => url,
-            Err(why) => return self.decide(index, verdict::bad_url(why)),
-        };
-        if let Err(forbidden) = self.sink.guard.check_literal(&url) {
-            return self.decide(index, Silence::forbidden(&forbidden).verdict());
+        let messages = self.messages;
+        let destination = messages[index].destination.as_str();
+        if !self.places.contains_key(destination) {
+            match self.find(destination) {
+                Ok(place) => drop(self.places.insert(destination, place)),
+                Err(verdict) => return self.decide(index, verdict),
+            }
         }
+        if let Some((url, queue)) = self.places.get(destination) {
+            self.queues[*queue].waiting.push_back((index, url.clone()));
+        }
+    }
+
+    fn find(&mut self, destination: &str) -> Result<(Url, usize), Verdict> {
+        let url = self.sink.addresses.find(destination).map_err(verdict::bad_url)?;
+        let literal = self.sink.guard.check_literal(&url);
+        literal.map_err(|forbidden| Silence::forbidden(&forbidden).verdict())?;
         let queue = self.queue(&address::origin(&url));
-        self.queues[queue].waiting.push_back((index, url));
+        Ok((url, queue))
     }
 
     fn queue(&mut self, origin: &str) -> usize {
@@ -206,9 +221,9 @@ impl<'a> Flight<'a> {
             return *number;
         }
         let number = self.queues.len();
-        let host = self.sink.hosts.host(origin);
-        self.queues.push(Queue { host, waiting: VecDeque::new(), asking: false });
-        self.numbers.insert(origin.to_owned(), number);
+        let (host, origin) = (self.sink.hosts.host(origin), Arc::from(origin));
+        self.numbers.insert(Arc::clone(&origin), number);
+        self.queues.push(Queue { host, origin, waiting: VecDeque::new(), asking: false });
         number
     }
 
@@ -242,7 +257,7 @@ impl<'a> Flight<'a> {
             let failure = self.queues[number].host.failed_since(self.started, &message.destination);
             let made = match failure {
                 Some(failure) => Err(verdict::not_tried(&failure)),
-                None => deliver::request(&self.kit, message, &url),
+                None => deliver::request(&self.kit, message, url),
             };
             match made {
                 Ok(request) => {
@@ -256,9 +271,11 @@ impl<'a> Flight<'a> {
 
     fn request(&self, index: usize, queue: usize, request: Request, room: Room) -> BoxFuture<'a, Landed> {
         let (kit, statuses, deadline) = (Arc::clone(&self.kit), &self.sink.statuses, self.deadline);
-        let (host, destination) = (Arc::clone(&self.queues[queue].host), &self.messages[index].destination);
+        let (host, message) = (Arc::clone(&self.queues[queue].host), &self.messages[index]);
+        let origin = Arc::clone(&self.queues[queue].origin);
         Box::pin(async move {
-            let Outcome { verdict, failed } = deliver::deliver(&kit, request, statuses, deadline).await;
+            let sent = deliver::deliver(&kit, message, request, &origin, statuses, deadline);
+            let (Outcome { verdict, failed }, destination) = (sent.await, &message.destination);
             // Before the slot is free: who gets it next must know.
             match failed {
                 Some((reach, failure)) => host.failed(reach, destination, &failure),

@@ -133,11 +133,14 @@ async fn large_payloads_and_long_keys() {
     let (body, key) = (vec![b'x'; 5 << 20], "k".repeat(10_000));
     let messages = [
         message("x", Event::new("orders.placed", body.clone()).with_key("a")),
-        message("x", Event::new("orders.placed", "").with_key("b")),
+        message("x", Event::new("orders.placed", "").with_key("b").with_header("x-odd", "a\r\nb: \u{1f600}")),
         message("x", Event::new("orders.placed", "{}").with_key(&key)),
     ];
     assert_delivered(&sink.publish(&messages).await);
     let requests = receiver.requests();
     assert!(requests.iter().any(|request| request.body == body));
+    let empty = requests.iter().find(|request| request.body.is_empty()).expect("the empty one");
+    assert_eq!(empty.header("x-odd"), Some("a%0D%0Ab: %F0%9F%98%80"));
+    assert_eq!(empty.header("posthaste-tombstone"), None, "nothing is not a tombstone");
     assert!(requests.iter().any(|request| request.header("key") == Some(&*key)));
 }
