@@ -9,8 +9,10 @@ use super::KafkaConfig;
 use super::admin::{self, Found, Partitions, Settings};
 use super::cause::{self, Causes};
 use super::fleet::Fleet;
-use super::verdict::check_topic;
+use super::verdict::{check_topic, too_old};
+use super::version::{self, Answer};
 use posthaste::sink::{Finding, Level, Verdict};
+use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::Producer as _;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,7 +26,7 @@ const PAYLOAD_BYTES: usize = 1 << 20;
 
 /// Names of all checks. Each finding bears one of them.
 pub const CHECKS: &[&str] =
-    &["reachable", "authenticated", "transport", "payload", "destination", "durability"];
+    &["reachable", "authenticated", "transport", "version", "payload", "destination", "durability"];
 
 pub(super) async fn examine(
     config: &KafkaConfig,
@@ -42,6 +44,7 @@ pub(super) async fn examine(
         finding("authenticated", Level::Ok, format!("connected as {}", config.identity())),
         transport(config, &brokers),
     ];
+    findings.push(version(config, version::ask(config, left() / 3).await));
     let (good, bad): (Vec<_>, Vec<_>) =
         destinations.iter().cloned().partition(|topic| check_topic(topic).is_ok());
     findings.extend(bad.iter().filter_map(|topic| Some(bad_name(check_topic(topic).err()?))));
@@ -107,6 +110,30 @@ fn transport(config: &KafkaConfig, brokers: &Brokers) -> Finding {
             let text =
                 "not encrypted, and a password travels over it as it is: use require_tls, or scram-sha-512";
             finding("transport", Level::Warn, text)
+        }
+    }
+}
+
+fn version(config: &KafkaConfig, answer: Answer) -> Finding {
+    match answer {
+        Answer::Fits => {
+            let text = "the brokers take an idempotent producer, so they are Kafka 0.11 or later; they do not tell more";
+            finding("version", Level::Ok, text)
+        }
+        Answer::Refused(Code::ClusterAuthorizationFailed, _) => {
+            let text = format!(
+                "{} may write to no topic at all: allow WRITE on those of the routes. Events for this sink wait in the log",
+                config.identity()
+            );
+            finding("destination", Level::Fail, text)
+        }
+        Answer::Refused(Code::UnsupportedFeature | Code::UnsupportedVersion, why) => {
+            finding("version", Level::Fail, too_old(&why))
+        }
+        Answer::Refused(_, why) => finding("version", Level::Fail, format!("there is no producer id: {why}")),
+        Answer::Silent => {
+            let text = "no broker has given a producer id in time: whether they are new enough is not known";
+            finding("version", Level::Warn, text)
         }
     }
 }

@@ -10,7 +10,7 @@
 //! producer, and when; `topics` knows which of them work; `line` is one producer with the thread that reads its
 //! reports; `fleet` keeps the lines and replaces them; `sink` is a call; `verdict` is the table below in code; `cause`
 //! finds out why nobody answered; `watch` reads changed certificates and passwords; `examine` looks at the brokers for
-//! `posthaste doctor`, with the questions of `admin`.
+//! `posthaste doctor`, with the questions of `admin` and `version`.
 //!
 //! The client is librdkafka, by its plain producer with a number in the delivery report's opaque. The future that the
 //! crate offers for each message costs twice the CPU.
@@ -100,6 +100,7 @@
 //! | partitions without a leader for the delivery timeout | `Unknown` | destination | `kafka.no_leader` |
 //! | a quota is used up | `Retry` | destination | `kafka.quota` |
 //! | the broker cannot store it, or does not take our compression | `Retry` | destination | `kafka.unavailable` |
+//! | brokers too old for an idempotent producer | `Retry` | sink | `kafka.unsupported` |
 //! | any other error for one record | `Unknown` | event | `kafka.error` |
 //! | no answer in time, the brokers answer otherwise | `Unknown` | destination | `kafka.timeout` |
 //! | nobody answers: sent / not sent | `Unknown` / `Retry` | sink | `kafka.unreachable` |
@@ -123,6 +124,7 @@ mod order;
 mod sink;
 mod topics;
 mod verdict;
+mod version;
 mod watch;
 
 pub use config::{Compression, KafkaConfig, SaslMechanism};

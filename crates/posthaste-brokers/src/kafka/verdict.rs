@@ -55,6 +55,8 @@ impl Fault {
             | Code::KafkaStorageError
             | Code::PolicyViolation
             | Code::ThrottlingQuotaExceeded
+            | Code::UnsupportedFeature
+            | Code::UnsupportedVersion
             | Code::UnsupportedCompressionType => Blame::Destination,
             Code::PurgeQueue
             | Code::PurgeInflight
@@ -153,6 +155,10 @@ pub(super) fn of_fault(fault: Fault, at: Circumstances<'_>) -> Verdict {
         (_, Code::ThrottlingQuotaExceeded) => {
             retry_destination("kafka.quota", format!("topic {topic:?}: {code}"))
         }
+        // No event is to blame, and no topic: none of them can be written to.
+        (_, Code::UnsupportedFeature | Code::UnsupportedVersion) => {
+            Verdict::Retry(Failure::of_sink("kafka.unsupported", too_old(&code.to_string())))
+        }
         (Blame::Destination, _) => retry_destination("kafka.unavailable", format!("topic {topic:?}: {code}")),
         _ => {
             let failure = Failure::of_event("kafka.error", format!("topic {topic:?}: {code}"));
@@ -163,6 +169,11 @@ pub(super) fn of_fault(fault: Fault, at: Circumstances<'_>) -> Verdict {
 
 fn retry_destination(code: &'static str, text: String) -> Verdict {
     Verdict::Retry(Failure::of_destination(code, text))
+}
+
+/// The brokers lack what delivery needs.
+pub(super) fn too_old(why: &str) -> String {
+    format!("the brokers are too old: they must be Kafka 0.11 or later, for the idempotent producer ({why})")
 }
 
 fn denied(topic: &str, identity: &str) -> String {
