@@ -16,7 +16,12 @@ use tokio::{
 use uuid::Uuid;
 
 use super::{
-    Pair, Port, ServiceError, dir::PrivateDir, guard::LastSignal, locate, process::Process, services_dir,
+    Pair, Port, ServiceError,
+    dir::PrivateDir,
+    guard::LastSignal,
+    locate,
+    process::{Process, READY_TIMEOUT, logged, until},
+    services_dir,
 };
 
 const SERVICE: &str = "nats-server";
@@ -147,6 +152,24 @@ impl Nats {
     /// `Failed` if it is still there after a minute.
     pub async fn stop(&mut self) -> Result<(), ServiceError> {
         self.process.end(Signal::TERM).await
+    }
+
+    /// Gives it other options while it runs, such as the rights of its users.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` if it does not take them.
+    pub async fn reload(&self, options: &NatsOptions) -> Result<(), ServiceError> {
+        let text = options.configuration(&self.name, self.port.addr(), self.process.dir());
+        let written = self.process.dir().write("nats.conf", text);
+        written.map_err(|error| ServiceError::failed(SERVICE, error))?;
+        let log = self.process.dir().join("log");
+        let before = std::fs::metadata(&log).map_or(0, |metadata| metadata.len());
+        self.process.signal(Signal::HUP);
+        if until(READY_TIMEOUT, || logged(&(log.clone(), before), "Reloaded server configuration")).await {
+            return Ok(());
+        }
+        Err(self.process.failed("it does not take another configuration"))
     }
 
     /// Stops the process without ending it: connections stay open and nobody answers, from the moment this returns.

@@ -24,10 +24,13 @@ use super::{
     tree::is_stopped,
 };
 
-/// A loaded machine starts servers three to five times slower than the second or so they need.
-pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Ends a hang; nothing is timed by it. A server needs a second or so, RabbitMQ six of two processors; beside builds and
+/// other tests that was more than a minute once.
+pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(180);
 /// For a server that was told to end. A shutdown checkpoint on a busy disk takes seconds, not a minute.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// For one look at a server that is starting.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a condition is looked at that the kernel gives no signal for.
 const PACE: Duration = Duration::from_millis(5);
 /// For a process that was told to stand still. It takes a moment for each thread that is on a processor just now.
@@ -104,7 +107,8 @@ impl Process {
                 self.reaped();
                 return Err(self.failed(format!("exited at start ({status})")));
             }
-            if ready().await {
+            // A look that hangs is a no: a server may take a connection long before it says a word.
+            if tokio::time::timeout(LOOK_TIMEOUT, ready()).await == Ok(true) {
                 return Ok(());
             }
             if Instant::now() >= deadline {

@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{Pair, Port, ServiceError};
 
 /// Ends a hang; nothing is timed by it.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What becomes of a request after its head was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,7 @@ const AGREE_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct RedisOptions {
     settings: Vec<String>,
     tls: Option<(Pair, Option<PathBuf>)>,
+    peers: Option<(Pair, PathBuf)>,
     cluster: bool,
 }
 
@@ -59,6 +60,28 @@ impl RedisOptions {
         self
     }
 
+    /// The servers of a cluster speak TLS with each other too; without it they do not tell anybody where their ports
+    /// with TLS are. A server shows `pair` to its peers, and `ca` has signed theirs.
+    #[must_use]
+    pub fn tls_between_peers(mut self, pair: &Pair, ca: &Path) -> Self {
+        self.peers = Some((pair.clone(), ca.to_owned()));
+        self
+    }
+
+    /// What `redis-cli` needs to be let in.
+    fn cli_arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if self.tls.is_some() {
+            // Whatever certificate the server shows: it is the test's to judge.
+            arguments.extend(["--tls", "--insecure"].map(str::to_owned));
+        }
+        if let Some((pair, _)) = &self.peers {
+            let (certificate, key) = (pair.certificate.display().to_string(), pair.key.display().to_string());
+            arguments.extend(["--cert".to_owned(), certificate, "--key".to_owned(), key]);
+        }
+        arguments
+    }
+
     fn configuration(&self, port: &Port, bus: Option<&Port>, dir: &PrivateDir) -> String {
         let mut lines = vec![
             "bind 127.0.0.1".to_owned(),
@@ -78,6 +101,10 @@ impl RedisOptions {
                 });
             }
         }
+        lines.extend(self.peers.as_ref().map(|(pair, ca)| {
+            let Pair { certificate, key } = pair;
+            format!("tls-cluster yes\ntls-ca-cert-file {ca:?}\ntls-client-cert-file {certificate:?}\ntls-client-key-file {key:?}")
+        }));
         lines.extend(bus.map(|bus| {
             format!("cluster-enabled yes\ncluster-port {}\ncluster-node-timeout 2000", bus.number())
         }));
@@ -94,6 +121,7 @@ pub struct Redis {
     port: Port,
     bus: Option<Port>,
     tls: bool,
+    cli_arguments: Vec<String>,
     process: Process,
 }
 
@@ -115,6 +143,7 @@ impl Redis {
             port,
             bus,
             tls: options.tls.is_some(),
+            cli_arguments: options.cli_arguments(),
             process: Process::new(SERVICE.to_owned(), dir, LastSignal::Kill)?,
         };
         server.start_again().await?;
@@ -171,15 +200,16 @@ impl Redis {
         self.port.addr()
     }
 
-    /// Runs one command with `redis-cli`, as an operator would, on a server without TLS and with an open user.
+    /// Runs one command with `redis-cli`, as an operator would, on a server with an open user.
     ///
     /// # Errors
     ///
     /// `Failed` if the program cannot be run. An error of the server is part of the text.
     pub fn cli(&self, arguments: &[&str]) -> Result<String, ServiceError> {
         let port = self.port.number().to_string();
-        let output = Command::new(&self.cli).args(["-h", "127.0.0.1", "-p", &port]).args(arguments).output();
-        let output = output.map_err(|error| ServiceError::failed("redis-cli", error))?;
+        let mut command = Command::new(&self.cli);
+        command.args(["-h", "127.0.0.1", "-p", &port]).args(&self.cli_arguments).args(arguments);
+        let output = command.output().map_err(|error| ServiceError::failed("redis-cli", error))?;
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 }
@@ -198,10 +228,18 @@ impl RedisCluster {
     ///
     /// `Missing` if Redis is not installed, `Failed` if the servers do not find together.
     pub async fn start(count: usize, options: &RedisOptions) -> Result<Self, ServiceError> {
-        let options = RedisOptions { cluster: true, ..options.clone() };
+        Self::start_each(&vec![options.clone(); count]).await
+    }
+
+    /// The same, each server with its own options.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_each(options: &[RedisOptions]) -> Result<Self, ServiceError> {
         let mut nodes = Vec::new();
-        for _ in 0..count {
-            nodes.push(Redis::start(&options).await?);
+        for options in options {
+            nodes.push(Redis::start(&RedisOptions { cluster: true, ..options.clone() }).await?);
         }
         let cluster = Self { nodes };
         cluster.join().await?;
