@@ -108,7 +108,8 @@ pub(super) fn concerns_exchange(close: &Close) -> bool {
 
 /// The largest body that the broker takes, if that is what it says.
 pub(super) fn bytes_max(close: &Close) -> Option<usize> {
-    let (_, tail) = close.text.split_once("larger than configured max size ")?;
+    // "is larger than configured max size 1000", or without "configured" where the limit is the broker's own.
+    let (_, tail) = close.text.split_once("larger than ")?.1.split_once("max size ")?;
     let digits: String = tail.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
@@ -271,6 +272,7 @@ mod tests {
             assert_eq!(seen(&answer.verdict("x", "k", "user")), (verdict, name.to_owned(), scope), "{text}");
         }
         assert_eq!(bytes_max(&close(406, too_large)), Some(1_000));
+        assert_eq!(bytes_max(&close(406, &too_large.replace("configured ", ""))), Some(1_000));
     }
 
     #[test]
