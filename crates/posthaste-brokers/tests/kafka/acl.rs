@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ground::load::complaint;
+use posthaste::sink::Level;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, Kafka, KafkaOptions, KafkaRight, KafkaSecurity, ServiceError};
 
@@ -82,6 +83,8 @@ async fn f36_a_principal_without_any_right_is_told_so() {
     for _ in 0..3 {
         assert_denied(&publish_one(&sink, loose("seen")).await, "seen");
     }
+    let findings = sink.examine(&["seen".to_owned()]).await;
+    assert_found(&findings, "destination", Level::Fail, "may write to no topic at all");
     bed.kafka.allow(&KafkaRight::topic("shop", "WRITE", "seen")).await.expect("allowed");
     until_delivered(&sink, "seen", Duration::from_secs(5)).await;
 }

@@ -1,6 +1,7 @@
 //! The window, the queue, calls that are dropped, and what a message may hold.
 
 use super::*;
+use crate::ground::outage;
 use posthaste_testkit::require_service;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
@@ -25,21 +26,9 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
     let sink = build(KafkaConfig { max_in_flight: 5, delivery_timeout_ms: 2_000, ..proxied }).await;
-    until_delivered(&sink, &here, DEADLINE).await;
     let proxy = kafka.node(1).proxy("PROXIED");
-    proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| many(&here, 10)).collect();
-    let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
-    let verdicts: Vec<_> = verdicts.into_iter().flatten().collect();
-    let (unknown, rest): (Vec<_>, Vec<_>) =
-        verdicts.iter().partition(|verdict| matches!(verdict, Verdict::Unknown(_)));
-    assert_eq!((unknown.len(), rest.len()), (5, 25), "{verdicts:?}");
-    // Not sent: because of the outage, or because others filled the window.
-    assert!(rest.iter().all(|verdict| matches!(verdict, Verdict::Retry(_) | Verdict::Held)), "{verdicts:?}");
-    // And what was never answered does not fill the window for ever.
-    proxy.pass().await;
-    until_delivered(&sink, &here, Duration::from_secs(10)).await;
-    assert_delivered(&sink.publish(&many(&here, 20)).await);
+    outage::window_of_five(proxy, &sink, &here).await;
+    outage::window_is_free_again(proxy, &sink, &here).await;
 }
 
 /// The producer's queue holds 32 MB; 48 are published at once.

@@ -5,6 +5,7 @@
 
 mod acl;
 mod calls;
+mod client;
 mod cluster;
 mod conformance;
 mod examine;

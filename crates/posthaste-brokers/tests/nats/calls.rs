@@ -1,6 +1,7 @@
 //! Order by key over overlapping calls, the window, and calls that are dropped.
 
 use super::*;
+use crate::ground::outage;
 use async_nats::jetstream::stream::DiscardPolicy;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
@@ -47,18 +48,9 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
     let config = NatsConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..NatsConfig::new(&url) };
     let sink = build(config).await;
-    until_delivered(&sink, "s", DEADLINE).await;
-    proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| many("s", 10)).collect();
-    let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
-    let verdicts: Vec<_> = verdicts.iter().flatten().map(|verdict| seen(verdict).0).collect();
-    assert_eq!(verdicts.iter().filter(|kind| **kind == "unknown").count(), 5, "{verdicts:?}");
-    assert_eq!(verdicts.iter().filter(|kind| **kind == "retry").count(), 25, "{verdicts:?}");
+    outage::window_of_five(&proxy, &sink, "s").await;
     assert_eq!(bed.stored("S").await.len(), 6);
-    // And what was never answered does not fill the window for ever.
-    proxy.pass().await;
-    until_delivered(&sink, "s", Duration::from_secs(5)).await;
-    assert_delivered(&sink.publish(&many("s", 20)).await);
+    outage::window_is_free_again(&proxy, &sink, "s").await;
 }
 
 /// A destination that never answers fills the window; what could not leave because of it is not blamed.
@@ -91,6 +83,28 @@ async fn dropped_calls_leave_no_trace() {
     let messages: Vec<_> = (0..8).map(|n| keyed("s", &(n % 2).to_string())).collect();
     assert_delivered(&sink.publish(&messages).await);
     assert_eq!(publish_one(&sink, keyed("s", "k")).await, Verdict::Delivered);
+}
+
+#[tokio::test]
+async fn f86_nothing_five_megabytes_and_a_long_key_arrive_as_they_were() {
+    let bed = require_service!(Bed::start(&NatsOptions::default().setting("max_payload: 8MB")).await);
+    bed.stream("S", &["s"]).await;
+    let large: Vec<u8> = (0..5_000_000_usize).map(|n| (n * 31 % 251) as u8).collect();
+    let key = "k".repeat(10_000);
+    let events = [
+        Event::new("orders.placed", "").with_header("x-odd", "a\tb; \"c\" \u{1f600}"),
+        Event::new("orders.placed", large.clone()),
+        Event::new("orders.placed", "{}").with_key(&key),
+    ];
+    let sink = bed.sink().await;
+    for event in events {
+        assert_eq!(publish_one(&sink, message("s", event)).await, Verdict::Delivered);
+    }
+    let stored = bed.stored("S").await;
+    assert!(stored[0].payload.is_empty() && stored[1].payload == large);
+    assert_eq!(header(&stored[0], "x-odd").as_deref(), Some("a\tb; \"c\" \u{1f600}"));
+    assert_eq!(header(&stored[0], "Posthaste-Tombstone"), None, "nothing is not a tombstone");
+    assert_eq!(header(&stored[2], "key"), Some(key));
 }
 
 #[tokio::test]

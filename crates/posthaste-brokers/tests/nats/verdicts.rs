@@ -1,6 +1,7 @@
 //! Every row of the verdict table, provoked on a real server.
 
 use super::*;
+use crate::ground::load::complaint;
 use async_nats::jetstream::stream::DiscardPolicy;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
@@ -193,6 +194,26 @@ async fn f30_a_denied_subject_is_an_outage_of_its_own() {
         }
     }
     assert!(started.elapsed() < Duration::from_secs(4), "told by the server, not by the clock");
+}
+
+/// A right that is taken away under load: its subject waits, and the other one goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f30_a_right_that_is_lost_under_load_stops_its_subject_only() {
+    let (server, jetstream) = require_service!(limited().await);
+    let bed = Bed { server, jetstream };
+    let sink = build(login(&bed.server, "shop")).await;
+    let (losing, keeping) = (Load::start(&sink, "open.losing"), Load::start(&sink, "open.keeping"));
+    losing.more(500).await;
+    keeping.more(500).await;
+    let without = LIMITED.replace("[\"open.>\"]", "[\"open.keeping\"]");
+    bed.server.reload(&NatsOptions::default().setting(&without)).await.expect("revoked");
+    assert_seen(&complaint(&sink, "open.losing").await, "retry", "nats.denied", Scope::Destination);
+    keeping.more(2_000).await;
+    bed.server.reload(&NatsOptions::default().setting(LIMITED)).await.expect("allowed");
+    until_delivered(&sink, "open.losing", BACK_WITHIN).await;
+    let (mut all, other) = (losing.end().await, keeping.end().await);
+    all.delivered.extend(other.delivered);
+    all.assert_all_there_in_order(&bed.copies("S").await);
 }
 
 #[tokio::test]

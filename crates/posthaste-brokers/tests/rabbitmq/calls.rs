@@ -1,6 +1,7 @@
 //! Order by key over overlapping calls, the window, calls that are dropped, and what a message looks like.
 
 use super::*;
+use crate::ground::outage;
 use lapin::types::ShortString;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
@@ -41,18 +42,9 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
     let config = RabbitmqConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..RabbitmqConfig::new(&url) };
     let sink = build(config).await;
-    until_delivered(&sink, &queue, DEADLINE).await;
-    proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| many(&queue, 10)).collect();
-    let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
-    let verdicts: Vec<_> = verdicts.iter().flatten().map(|verdict| seen(verdict).0).collect();
-    assert_eq!(verdicts.iter().filter(|kind| **kind == "unknown").count(), 5, "{verdicts:?}");
-    assert_eq!(verdicts.iter().filter(|kind| **kind == "retry").count(), 25, "{verdicts:?}");
+    outage::window_of_five(&proxy, &sink, &queue).await;
     assert_eq!(bed.take(&queue).await.len(), 6);
-    // And what was never answered does not fill the window for ever.
-    proxy.pass().await;
-    until_delivered(&sink, &queue, Duration::from_secs(5)).await;
-    assert_delivered(&sink.publish(&many(&queue, 20)).await);
+    outage::window_is_free_again(&proxy, &sink, &queue).await;
 }
 
 /// A dropped call gives its places in the window and in the chain back, what it had not sent is never sent,
@@ -95,6 +87,7 @@ async fn f86_headers_payloads_and_properties_arrive_as_they_were() {
         (sent, Verdict::Delivered),
         (message(&queue, Event::tombstone("t")), Verdict::Delivered),
         (large, Verdict::Delivered),
+        (sized(&queue, 0), Verdict::Delivered),
     ] {
         assert_eq!(publish_one(&sink, message).await, verdict);
     }
@@ -113,6 +106,8 @@ async fn f86_headers_payloads_and_properties_arrive_as_they_were() {
     assert_eq!(header(&stored[0], "Posthaste-Tombstone"), None);
     assert!(stored[1].delivery.data.is_empty());
     assert_eq!(header(&stored[1], "Posthaste-Tombstone").as_deref(), Some("true"));
+    assert!(stored[3].delivery.data.is_empty());
+    assert_eq!(header(&stored[3], "Posthaste-Tombstone"), None, "nothing is not a tombstone");
     assert!(stored[2].delivery.data.len() == 5 << 20 && stored[2].delivery.data.iter().all(|b| *b == b'x'));
 }
 

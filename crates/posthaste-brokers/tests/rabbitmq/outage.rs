@@ -1,6 +1,7 @@
 //! Brokers that die, networks that lie: nothing is lost, and delivery goes on by itself (F31).
 
 use super::*;
+use crate::ground::outage;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
 use std::time::Instant;
@@ -92,13 +93,7 @@ async fn a_broker_that_is_down_at_the_start_is_an_outage_and_no_error() {
     let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
     proxy.refuse().await;
     let sink = build(RabbitmqConfig::new(&url)).await;
-    let lost = loose(&queue);
-    let id = lost.id();
-    let started = Instant::now();
-    let verdict = publish_one(&sink, lost).await;
-    assert_seen(&verdict, "retry", "rabbitmq.unreachable", Scope::Sink);
-    assert!(seen(&verdict).3.contains(&proxy.addr().to_string()), "{verdict:?}");
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    let id = outage::down_at_the_start(&sink, &queue, "rabbitmq.unreachable").await;
     proxy.pass().await;
     until_delivered(&sink, &queue, BACK_WITHIN).await;
     // What was given back is the relay's: it is not sent behind its back after the reconnect.
@@ -120,41 +115,6 @@ async fn behind_proxy(bed: &Bed) -> (Proxy, Arc<dyn Sink>, String) {
     let sink = build(RabbitmqConfig::new(&url)).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     (proxy, sink, queue)
-}
-
-#[tokio::test]
-async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
-    proxy.black_hole().await;
-    assert_outage(&sink, &queue, Duration::from_millis(8_500)).await;
-    // From now on it is known: the next calls do not wait for the delivery timeout.
-    assert_outage(&sink, &queue, Duration::from_secs(3)).await;
-    proxy.pass().await;
-    until_delivered(&sink, &queue, BACK_WITHIN).await;
-}
-
-#[tokio::test]
-async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
-    proxy.half_open().await;
-    assert_outage(&sink, &queue, Duration::from_millis(8_500)).await;
-    proxy.pass().await;
-    until_delivered(&sink, &queue, BACK_WITHIN).await;
-}
-
-#[tokio::test]
-async fn a_refused_connection_is_noticed_at_once() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
-    proxy.refuse().await;
-    proxy.cut().await;
-    for _ in 0..3 {
-        assert_outage(&sink, &queue, Duration::from_secs(2)).await;
-    }
-    proxy.pass().await;
-    until_delivered(&sink, &queue, BACK_WITHIN).await;
 }
 
 /// What has not left when the connection breaks is not in doubt.
@@ -206,20 +166,31 @@ async fn f40_an_exchange_that_is_deleted_under_load_is_never_delivered_to() {
     assert_seen(&verdict, "retry", "rabbitmq.unroutable", Scope::Destination);
 }
 
-/// Each lost connection leaves no task behind, and neither does the sink itself.
+#[tokio::test]
+async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
+    let bed = require_service!(Bed::open().await);
+    let (proxy, sink, queue) = behind_proxy(&bed).await;
+    outage::black_hole(&proxy, &sink, &queue).await;
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
+    let bed = require_service!(Bed::open().await);
+    let (proxy, sink, queue) = behind_proxy(&bed).await;
+    outage::half_open(&proxy, &sink, &queue).await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_noticed_at_once() {
+    let bed = require_service!(Bed::open().await);
+    let (proxy, sink, queue) = behind_proxy(&bed).await;
+    outage::refused(&proxy, &sink, &queue, "rabbitmq.unreachable").await;
+}
+
 #[tokio::test]
 async fn reconnects_and_closing_leave_nothing_behind() {
     let bed = require_service!(Bed::open().await);
     let before = tasks();
     let (proxy, sink, queue) = behind_proxy(&bed).await;
-    let connected = tasks();
-    for _ in 0..5 {
-        proxy.cut().await;
-        until_delivered(&sink, &queue, BACK_WITHIN).await;
-    }
-    until(async || tasks() <= connected).await;
-    sink.close().await;
-    let verdict = publish_one(&sink, loose(&queue)).await;
-    assert_seen(&verdict, "retry", "rabbitmq.closed", Scope::Sink);
-    until(async || tasks() <= before).await;
+    outage::leaves_nothing(&proxy, &sink, &queue, before).await;
 }

@@ -1,6 +1,7 @@
 //! Order by key over overlapping calls, the window, calls that are dropped, and what arrives.
 
 use super::*;
+use crate::ground::outage;
 use futures_util::future::{join_all, maybe_done};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
@@ -115,18 +116,9 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
     let config = RedisConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..RedisConfig::new(&url) };
     let sink = build(config).await;
-    until_delivered(&sink, "s", DEADLINE).await;
-    proxy.half_open().await;
-    let calls: Vec<Vec<Message>> = (0..3).map(|_| many("s", 10)).collect();
-    let verdicts = join_all(calls.iter().map(|call| sink.publish(call))).await;
-    let unknown = verdicts.iter().flatten().filter(|verdict| matches!(verdict, Verdict::Unknown(_)));
-    assert_eq!(unknown.count(), 5, "{verdicts:?}");
-    assert!(verdicts.iter().flatten().all(|verdict| *verdict != Verdict::Delivered));
+    outage::window_of_five(&proxy, &sink, "s").await;
     assert_eq!(bed.stored("s").await.len(), 6);
-    // And what was never answered does not fill the window for ever.
-    proxy.pass().await;
-    until_delivered(&sink, "s", Duration::from_secs(5)).await;
-    assert_delivered(&sink.publish(&many("s", 20)).await);
+    outage::window_is_free_again(&proxy, &sink, "s").await;
 }
 
 /// A dropped call gives its places in the window and in the chain back, and the transaction that it left half way is

@@ -1,6 +1,7 @@
 //! Who we are: users and passwords, right and wrong, and no secret in any words.
 
 use super::*;
+use crate::ground::load::complaint;
 use posthaste_brokers::Secret;
 use posthaste_testkit::require_service;
 
@@ -30,6 +31,30 @@ async fn users_and_passwords() {
     };
     assert_gets_in(default("default-pw")).await;
     assert_refused(default(SECRET), "user \"default\"").await;
+}
+
+/// F30: a right that is taken away under load stops its own stream, and the other one goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f30_a_right_that_is_lost_under_load_stops_its_stream_only() {
+    let user = format!("user shop on >{SECRET} ~losing ~keeping +@all");
+    let bed = require_service!(Bed::start(&RedisOptions::default().setting(&user)).await);
+    let (user, password) = (Some("shop".to_owned()), Some(Secret::new(SECRET)));
+    let sink = build(RedisConfig { user, password, ..bed.config() }).await;
+    let (losing, keeping) = (Load::start(&sink, "losing"), Load::start(&sink, "keeping"));
+    losing.more(500).await;
+    keeping.more(500).await;
+    bed.run(&["ACL", "SETUSER", "shop", "resetkeys", "~keeping"]).await;
+    let verdict = complaint(&sink, "losing").await;
+    assert_seen(&verdict, "retry", "redis.denied", Scope::Destination);
+    keeping.more(2_000).await;
+    bed.run(&["ACL", "SETUSER", "shop", "~losing"]).await;
+    until_delivered(&sink, "losing", BACK_WITHIN).await;
+    for load in [losing, keeping] {
+        let (stream, account) = (load.destination(), load.end().await);
+        account.assert_all_there_in_order(&copies(&bed.stored(&stream).await));
+        let denied = account.codes().iter().any(|(_, code, _)| *code == "redis.denied");
+        assert_eq!(denied, stream == "losing", "{:?}", account.failures);
+    }
 }
 
 /// A password that is changed in its file is used at the next connection.

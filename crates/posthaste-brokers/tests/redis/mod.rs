@@ -2,6 +2,7 @@
 
 mod calls;
 mod cluster;
+mod cluster_tls;
 mod conformance;
 mod examine;
 mod login;

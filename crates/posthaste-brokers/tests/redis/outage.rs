@@ -1,9 +1,9 @@
 //! Servers that die, networks that lie: nothing is lost, and delivery goes on by itself (F31).
 
 use super::*;
+use crate::ground::outage;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
-use std::time::Instant;
 
 /// A load, a server that goes and comes meanwhile, and what is in the stream afterwards.
 async fn under_load(hurt: impl AsyncFnOnce(&mut Redis)) -> Result<(), ServiceError> {
@@ -36,12 +36,7 @@ async fn a_server_that_is_down_at_the_start_is_an_outage_and_no_error() {
     bed.server.stop().await.expect("stopped");
     let sink = bed.sink().await;
     assert_eq!(sink.capabilities().payload_bytes_max, None);
-    let lost = loose("s");
-    let id = lost.id();
-    let started = Instant::now();
-    let verdict = publish_one(&sink, lost).await;
-    assert_seen(&verdict, "retry", "redis.unreachable", Scope::Sink);
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    let id = outage::down_at_the_start(&sink, "s", "redis.unreachable").await;
     bed.server.start_again().await.expect("started");
     until_delivered(&sink, "s", BACK_WITHIN).await;
     // What was given back is the relay's: it is not sent behind its back after the reconnect.
@@ -58,47 +53,6 @@ async fn behind_proxy(bed: &Bed) -> (Proxy, Arc<dyn Sink>) {
 }
 
 #[tokio::test]
-async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    proxy.black_hole().await;
-    assert_outage(&sink, "s", Duration::from_millis(8_500)).await;
-    // From now on it is known: the next calls do not wait for the delivery timeout.
-    assert_outage(&sink, "s", Duration::from_secs(8)).await;
-    assert_outage(&sink, "s", Duration::from_secs(3)).await;
-    proxy.pass().await;
-    until_delivered(&sink, "s", BACK_WITHIN).await;
-}
-
-#[tokio::test]
-async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(RedisConfig { delivery_timeout_ms: 2_000, ..RedisConfig::new(&url) }).await;
-    until_delivered(&sink, "s", DEADLINE).await;
-    proxy.half_open().await;
-    assert_outage(&sink, "s", Duration::from_millis(2_500)).await;
-    proxy.pass().await;
-    until_delivered(&sink, "s", BACK_WITHIN).await;
-}
-
-#[tokio::test]
-async fn a_refused_connection_is_noticed_at_once() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    proxy.refuse().await;
-    proxy.cut().await;
-    for _ in 0..3 {
-        assert_outage(&sink, "s", Duration::from_secs(2)).await;
-    }
-    let verdict = publish_one(&sink, loose("s")).await;
-    assert_seen(&verdict, "retry", "redis.unreachable", Scope::Sink);
-    assert!(seen(&verdict).3.contains(&proxy.addr().to_string()), "{verdict:?}");
-    proxy.pass().await;
-    until_delivered(&sink, "s", BACK_WITHIN).await;
-}
-
-#[tokio::test]
 async fn a_server_that_stops_and_goes_on_is_used_again() {
     let bed = require_service!(Bed::open().await);
     let sink = build(RedisConfig { delivery_timeout_ms: 2_000, ..bed.config() }).await;
@@ -109,23 +63,31 @@ async fn a_server_that_stops_and_goes_on_is_used_again() {
     until_delivered(&sink, "s", BACK_WITHIN).await;
 }
 
-/// Each lost connection leaves no task behind, and neither does the sink itself.
+#[tokio::test]
+async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
+    let bed = require_service!(Bed::open().await);
+    let (proxy, sink) = behind_proxy(&bed).await;
+    outage::black_hole(&proxy, &sink, "s").await;
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
+    let bed = require_service!(Bed::open().await);
+    let (proxy, sink) = behind_proxy(&bed).await;
+    outage::half_open(&proxy, &sink, "s").await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_noticed_at_once() {
+    let bed = require_service!(Bed::open().await);
+    let (proxy, sink) = behind_proxy(&bed).await;
+    outage::refused(&proxy, &sink, "s", "redis.unreachable").await;
+}
+
 #[tokio::test]
 async fn reconnects_and_closing_leave_nothing_behind() {
     let bed = require_service!(Bed::open().await);
     let before = tasks();
     let (proxy, sink) = behind_proxy(&bed).await;
-    let connected = tasks();
-    for _ in 0..5 {
-        proxy.cut().await;
-        until_delivered(&sink, "s", BACK_WITHIN).await;
-    }
-    until(async || tasks() <= connected).await;
-    proxy.refuse().await;
-    proxy.cut().await;
-    assert_outage(&sink, "s", Duration::from_secs(2)).await;
-    sink.close().await;
-    let verdict = publish_one(&sink, loose("s")).await;
-    assert_seen(&verdict, "retry", "redis.closed", Scope::Sink);
-    until(async || tasks() <= before).await;
+    outage::leaves_nothing(&proxy, &sink, "s", before).await;
 }
