@@ -1,6 +1,6 @@
 //! What a lease has in hand, and what it keeps in mind for tables that cannot hold it.
 
-use super::row::Claimed;
+use super::row::{Claimed, Moment};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,8 +41,12 @@ impl Hand {
         self.rows.get(&seq)
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = &Claimed> {
-        self.rows.values()
+    pub(super) fn rows(&self) -> impl Iterator<Item = (i64, &Claimed)> {
+        self.rows.iter().map(|(seq, row)| (*seq, row))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -58,12 +62,13 @@ impl Hand {
         self.rows.clear();
     }
 
-    /// Marks after a renewal, by key. Answers how many rows were not renewed: somebody else has them.
-    pub(super) fn renewed(&mut self, marks: &FxHashMap<String, String>, asked: &[String]) -> usize {
+    /// Marks after a renewal, by key, of these rows. Answers how many were not renewed: somebody else has them.
+    pub(super) fn renewed(&mut self, marks: &FxHashMap<String, Moment>, asked: &[i64]) -> usize {
         let mut lost = 0;
-        for row in self.rows.values_mut().filter(|row| asked.contains(&row.id)) {
+        for seq in asked {
+            let Some(row) = self.rows.get_mut(seq) else { continue };
             match marks.get(&row.id) {
-                Some(mark) => row.mark = Some(mark.clone()),
+                Some(mark) => row.mark = Some(*mark),
                 None => lost += 1,
             }
         }

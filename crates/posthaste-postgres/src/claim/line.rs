@@ -9,8 +9,12 @@ use super::layout::Layout;
 use crate::config::PostgresConfig;
 use crate::connect::{Connection, open};
 use crate::error::store_error;
+use crate::session::Param;
+use futures_util::TryStreamExt;
+use futures_util::future::join;
 use posthaste::store::StoreError;
 use rustc_hash::FxHashMap;
+use std::pin::pin;
 use std::time::Duration;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
@@ -77,25 +81,89 @@ impl Line {
     pub(super) async fn query(
         &mut self,
         sql: &str,
-        params: &[(&(dyn ToSql + Sync), Type)],
+        params: &[Param<'_>],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let limit = Some(self.answer_max);
-        let statement = match self.statements.get(sql) {
-            Some(statement) => statement.clone(),
-            None => {
-                let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
-                let prepared = self.connection.client.prepare_typed(sql, &types);
-                let statement = self.connection.within(limit, prepared).await?;
-                self.statements.insert(sql.to_owned(), statement.clone());
-                statement
+        let mut rows = Vec::new();
+        self.each(None, sql, params, |row| {
+            rows.push(row);
+            Ok(())
+        })
+        .await?;
+        Ok(rows)
+    }
+
+    /// Hands every row to `take` as it arrives, so that nobody has to hold all of them. `first` goes before the statement
+    /// in the same round trip.
+    pub(super) async fn each(
+        &mut self,
+        first: Option<&str>,
+        sql: &str,
+        params: &[Param<'_>],
+        mut take: impl FnMut(Row) -> Result<(), tokio_postgres::Error>,
+    ) -> Result<(), tokio_postgres::Error> {
+        let statement = self.prepared(sql, params).await?;
+        let client = &self.connection.client;
+        let rows = async {
+            let values = params.iter().map(|(value, _)| *value);
+            let (before, rows) = join(self.before(first), client.query_raw(&statement, values)).await;
+            before?;
+            let mut rows = pin!(rows?);
+            while let Some(row) = rows.try_next().await? {
+                take(row)?;
             }
+            Ok(())
         };
-        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
-        self.connection.within(limit, self.connection.client.query(&statement, &values)).await
+        self.connection.within(Some(self.answer_max), rows).await
+    }
+
+    /// How many rows a statement touched. `first` goes before it in the same round trip.
+    pub(super) async fn execute(
+        &mut self,
+        first: Option<&str>,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<u64, tokio_postgres::Error> {
+        let statement = self.prepared(sql, params).await?;
+        let client = &self.connection.client;
+        let touched = async {
+            let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+            let (before, touched) = join(self.before(first), client.execute(&statement, &values)).await;
+            before?;
+            touched
+        };
+        self.connection.within(Some(self.answer_max), touched).await
+    }
+
+    async fn before(&self, sql: Option<&str>) -> Result<(), tokio_postgres::Error> {
+        match sql {
+            Some(sql) => self.connection.client.batch_execute(sql).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn prepared(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Statement, tokio_postgres::Error> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+        let prepared = self.connection.client.prepare_typed(sql, &types);
+        let statement = self.connection.within(Some(self.answer_max), prepared).await?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
     }
 
     pub(super) async fn batch(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.connection.within(Some(self.answer_max), self.connection.client.batch_execute(sql)).await
+    }
+
+    /// What has to go before the first statement of a transaction; `None`: one is open. It counts as open from here on.
+    pub(super) fn to_begin(&mut self) -> Option<&'static str> {
+        let closed = !std::mem::replace(&mut self.in_transaction, true);
+        closed.then_some("begin")
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), tokio_postgres::Error> {

@@ -37,6 +37,8 @@ mod row;
 mod settle;
 mod statements;
 mod store;
+mod take;
+mod write;
 
 pub use admin::ClaimAdmin;
 pub use advice::{claim_index, dead_letter_table, style_in_words};

@@ -28,12 +28,15 @@ pub async fn preview(
     };
     let payload_max = i32::try_from(config.limits.payload_bytes_max).unwrap_or(i32::MAX);
     let (none, only, relay): (Vec<String>, Option<String>, &str) = (Vec::new(), None, "preview");
-    let params: [Param<'_>; 5] = [
+    // As much as a relay takes at once.
+    let bytes = 4_i64 << 20;
+    let params: [Param<'_>; 6] = [
         (&payload_max, Type::INT4),
         (&none, Type::TEXT_ARRAY),
         (&none, Type::TEXT_ARRAY),
         (&only, Type::TEXT),
         (&relay, Type::TEXT),
+        (&bytes, Type::INT8),
     ];
     line.begin().await.map_err(store_error)?;
     let rows = line.query(&statements.claim(layout.batch, filter), &params).await.map_err(store_error)?;

@@ -4,6 +4,7 @@
 //! as it was. An empty table rehearses too, on no row: what only a row can provoke is found at the first claim then.
 
 use super::line::Line;
+use super::row::Moment;
 use super::statements::Statements;
 use crate::error::{describe, store_error};
 use crate::session::Param;
@@ -15,9 +16,9 @@ use tokio_postgres::types::Type;
 #[derive(Default)]
 struct Extra {
     ids: Vec<String>,
-    marks: Vec<Option<String>>,
+    marks: Vec<Option<Moment>>,
     was: Vec<Option<String>>,
-    was_at: Vec<Option<String>>,
+    was_at: Vec<Option<Moment>>,
     attempts: Vec<i32>,
     delays: Vec<f64>,
     errors: Vec<&'static str>,
@@ -26,7 +27,7 @@ struct Extra {
 
 impl Extra {
     fn key(&self) -> Vec<Param<'_>> {
-        vec![(&self.ids, Type::TEXT_ARRAY), (&self.marks, Type::TEXT_ARRAY)]
+        vec![(&self.ids, Type::TEXT_ARRAY), (&self.marks, Type::TIMESTAMPTZ_ARRAY)]
     }
 
     /// Parameters of a settlement, with what comes behind the key.
@@ -67,12 +68,13 @@ fn refused(statements: &Statements, what: &str, error: tokio_postgres::Error) ->
 
 async fn claim_one(line: &mut Line, statements: &Statements) -> Result<Extra, StoreError> {
     let (none, only, relay): (Vec<String>, Option<String>, &str) = (Vec::new(), None, "rehearsal");
-    let params: [Param<'_>; 5] = [
+    let params: [Param<'_>; 6] = [
         (&0_i32, Type::INT4),
         (&none, Type::TEXT_ARRAY),
         (&none, Type::TEXT_ARRAY),
         (&only, Type::TEXT),
         (&relay, Type::TEXT),
+        (&1_i64, Type::INT8),
     ];
     let claim = statements.claim(1, &Filter::Everything);
     let rows = line.query(&claim, &params).await.map_err(|error| refused(statements, "the claim", error))?;
@@ -98,10 +100,17 @@ fn parts<'a>(statements: &Statements, extra: &'a Extra) -> Vec<Part<'a>> {
             [attempts.clone(), (&extra.delays as _, Type::FLOAT8_ARRAY)].into_iter().chain(extra.error());
         parts.push(("that a failed attempt is written down", sql, extra.with(more)));
     }
-    let more = [attempts].into_iter().chain(extra.error());
+    if let Some(sql) = statements.cleared() {
+        parts.push(("that a row is marked as published", sql, extra.with([attempts.clone()])));
+    }
+    let more = [attempts.clone()].into_iter().chain(extra.error());
     parts.push(("that a row is given up", statements.dead(), extra.with(more)));
     if let Some(sql) = statements.given_back() {
-        let more = [(&extra.was as _, Type::TEXT_ARRAY), (&extra.was_at as _, Type::TEXT_ARRAY)];
+        let more = [
+            (&extra.was as _, Type::TEXT_ARRAY),
+            (&extra.was_at as _, Type::TIMESTAMPTZ_ARRAY),
+            attempts.clone(),
+        ];
         parts.push(("that a row is given back", sql, extra.with(more)));
     }
     if let Some(sql) = statements.renewed() {

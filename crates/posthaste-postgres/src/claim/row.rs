@@ -1,10 +1,50 @@
 //! From a claimed row to an event.
 
 use crate::row::Micros;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use posthaste::event::{Defect, EventError, StoredEvent};
 use posthaste::{Event, Headers, Limits, Timestamp};
 use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+
+/// A moment as the server counts it. It goes back as it came: nothing is rounded, and infinity stays what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment(i64);
+
+impl<'a> FromSql<'a> for Moment {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(i64::from_be_bytes(raw.try_into()?)))
+    }
+
+    accepts!(TIMESTAMPTZ);
+}
+
+impl ToSql for Moment {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.extend_from_slice(&self.0.to_be_bytes());
+        Ok(IsNull::No)
+    }
+
+    accepts!(TIMESTAMPTZ);
+    to_sql_checked!();
+}
+
+/// The bytes of a payload's column.
+struct Raw<'a>(&'a [u8]);
+
+impl<'a> FromSql<'a> for Raw<'a> {
+    fn from_sql(kind: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        // jsonb has one byte of version, then text.
+        let text = if *kind == Type::JSONB { raw.get(1..).unwrap_or_default() } else { raw };
+        Ok(Self(text))
+    }
+
+    accepts!(BYTEA, TEXT, VARCHAR, BPCHAR, JSON, JSONB);
+}
 
 /// What is remembered of a row in hand.
 #[derive(Debug, Clone)]
@@ -12,15 +52,24 @@ pub(super) struct Claimed {
     /// Its key, as text.
     pub(super) id: String,
     /// The mark it was claimed with.
-    pub(super) mark: Option<String>,
+    pub(super) mark: Option<Moment>,
     /// Its status before.
     pub(super) was: Option<String>,
     /// The mark before.
-    pub(super) was_at: Option<String>,
+    pub(super) was_at: Option<Moment>,
     /// Attempts spent; `None`: the table does not count them.
     pub(super) attempts: Option<u32>,
+    /// An attempt was charged when it was taken, and is given back when it returns.
+    pub(super) charged: bool,
     /// Its place in the claim.
     pub(super) n: i64,
+}
+
+impl Claimed {
+    /// What its attempts are set back to.
+    pub(super) fn to_restore(&self) -> Option<i32> {
+        self.attempts.filter(|_| self.charged).map(|spent| i32::try_from(spent).unwrap_or(i32::MAX))
+    }
 }
 
 /// What rows of a layout have in common.
@@ -31,58 +80,65 @@ pub(super) struct Shape {
     pub(super) limits: Limits,
 }
 
-/// Reads a row. Whatever is wrong with its contents is a defect of that event, not an error.
+/// Reads a row, by the places of its columns. Whatever is wrong with its contents is a defect of that event, not an error.
 pub(super) fn read(
     row: &Row,
     shape: &Shape,
     seq: i64,
 ) -> Result<(StoredEvent, Claimed), tokio_postgres::Error> {
+    let (headers, mut defect) = headers(row, shape)?;
+    let payload = row.try_get::<_, Option<Raw<'_>>>(4)?.map(|raw| raw.0);
+    let left_behind = row.try_get::<_, Option<i32>>(5)?.map(|bytes| bytes.unsigned_abs() as usize);
+    let max = shape.limits.payload_bytes_max;
+    if let Some(bytes) = left_behind.or(payload.map(<[u8]>::len)).filter(|bytes| *bytes > max) {
+        defect = Some(Defect::Limit(EventError::PayloadTooLarge { bytes, max }));
+    }
+    // An empty key is no key: a column that is NOT NULL DEFAULT '' means the same.
+    let key: Option<String> = row.try_get::<_, Option<String>>(3)?.filter(|key| !key.is_empty());
+    let event = Event {
+        id: row.try_get(1)?,
+        // Without a topic there is nowhere to go: an empty one is refused by name.
+        topic: row.try_get::<_, Option<String>>(2)?.unwrap_or_default(),
+        key,
+        headers,
+        content_type: shape.content_type.clone(),
+        payload: payload.filter(|payload| payload.len() <= max).map(Bytes::copy_from_slice),
+        deliver_at: None,
+        idempotency_key: None,
+    };
+    let appended_at = Timestamp(row.try_get::<_, Micros>(8)?.0);
+    let claimed = Claimed {
+        id: row.try_get(0)?,
+        mark: row.try_get(11)?,
+        was: row.try_get(12)?,
+        was_at: row.try_get(13)?,
+        attempts: row.try_get::<_, Option<i32>>(9)?.map(i32::unsigned_abs),
+        charged: false,
+        n: row.try_get(14)?,
+    };
+    Ok((StoredEvent { seq, slot: 0, appended_at, event, defect }, claimed))
+}
+
+/// Headers of the row's own, of its columns, and of its idempotency key.
+fn headers(row: &Row, shape: &Shape) -> Result<(Headers, Option<Defect>), tokio_postgres::Error> {
     let mut defect = None;
-    let mut headers = match row.try_get::<_, Option<&str>>("headers")? {
+    let mut headers = match row.try_get::<_, Option<&str>>(6)? {
         None => Headers::new(),
         Some(text) => Headers::from_json(text.as_bytes()).unwrap_or_else(|why| {
             defect = Some(Defect::Row(why));
             Headers::new()
         }),
     };
-    let extra: Vec<Option<String>> = row.try_get("extra")?;
-    for (name, value) in shape.header_names.iter().zip(extra) {
-        if let Some(value) = value {
-            headers.set(name.as_str(), value);
+    if !shape.header_names.is_empty() {
+        let extra: Vec<Option<String>> = row.try_get(7)?;
+        for (name, value) in shape.header_names.iter().zip(extra) {
+            if let Some(value) = value {
+                headers.set(name.as_str(), value);
+            }
         }
     }
-    let idempotency_key: Option<String> = row.try_get("idempotency_key")?;
-    if let Some(key) = &idempotency_key {
-        headers.set("idempotency-key", key.as_str());
+    if let Some(key) = row.try_get::<_, Option<&str>>(10)? {
+        headers.set("idempotency-key", key);
     }
-    let (payload, bytes): (Option<&[u8]>, Option<i32>) = (row.try_get("payload")?, row.try_get("bytes")?);
-    if let (None, Some(bytes)) = (payload, bytes) {
-        let max = shape.limits.payload_bytes_max;
-        defect =
-            Some(Defect::Limit(EventError::PayloadTooLarge { bytes: bytes.unsigned_abs() as usize, max }));
-    }
-    // An empty key is no key: a column that is NOT NULL DEFAULT '' means the same.
-    let key: Option<String> = row.try_get::<_, Option<String>>("key")?.filter(|key| !key.is_empty());
-    let attempts: Option<i32> = row.try_get("attempts")?;
-    let event = Event {
-        id: row.try_get("event_id")?,
-        // Without a topic there is nowhere to go: an empty one is refused by name.
-        topic: row.try_get::<_, Option<String>>("topic")?.unwrap_or_default(),
-        key,
-        headers,
-        content_type: shape.content_type.clone(),
-        payload: payload.map(Bytes::copy_from_slice),
-        deliver_at: None,
-        idempotency_key: None,
-    };
-    let appended_at = Timestamp(row.try_get::<_, Micros>("created")?.0);
-    let claimed = Claimed {
-        id: row.try_get("id")?,
-        mark: row.try_get("mark")?,
-        was: row.try_get("was")?,
-        was_at: row.try_get("was_at")?,
-        attempts: attempts.map(i32::unsigned_abs),
-        n: row.try_get("n")?,
-    };
-    Ok((StoredEvent { seq, slot: 0, appended_at, event, defect }, claimed))
+    Ok((headers, defect))
 }

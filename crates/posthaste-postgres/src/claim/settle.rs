@@ -5,8 +5,9 @@
 
 use super::hand::Hand;
 use super::line::Line;
-use super::row::Claimed;
+use super::row::{Claimed, Moment};
 use super::statements::Statements;
+use crate::session::Param;
 use posthaste::store::{Deferral, Due, ErrorClass, Reason, Settlement};
 use std::time::Duration;
 use tokio_postgres::types::Type;
@@ -35,19 +36,40 @@ pub(super) struct Outcome {
 #[derive(Debug, Clone, Default)]
 struct Rows {
     ids: Vec<String>,
-    marks: Vec<Option<String>>,
+    marks: Vec<Option<Moment>>,
     attempts: Vec<i32>,
     delays: Vec<f64>,
     errors: Vec<Option<String>>,
     classes: Vec<Option<&'static str>>,
     was: Vec<Option<String>>,
-    was_at: Vec<Option<String>>,
+    was_at: Vec<Option<Moment>>,
+    /// Attempts to give back, where one was charged.
+    restored: Vec<Option<i32>>,
 }
 
 impl Rows {
     fn put(&mut self, row: &Claimed) {
         self.ids.push(row.id.clone());
-        self.marks.push(row.mark.clone());
+        self.marks.push(row.mark);
+        self.restored.push(row.to_restore());
+    }
+
+    fn put_back(&mut self, row: &Claimed) {
+        self.put(row);
+        self.was.push(row.was.clone());
+        self.was_at.push(row.was_at);
+    }
+
+    fn is_restoring(&self) -> bool {
+        self.restored.iter().any(Option::is_some)
+    }
+
+    /// The parameters of a statement: keys, marks, and these.
+    fn with<'a, const N: usize>(&'a self, more: [Param<'a>; N]) -> Vec<Param<'a>> {
+        let mut params: Vec<Param<'a>> = Vec::with_capacity(N + 2);
+        params.extend([(&self.ids as _, Type::TEXT_ARRAY), (&self.marks as _, Type::TIMESTAMPTZ_ARRAY)]);
+        params.extend(more);
+        params
     }
 
     /// One of them.
@@ -64,6 +86,7 @@ impl Rows {
             classes: pick(&self.classes, at),
             was: pick(&self.was, at),
             was_at: pick(&self.was_at, at),
+            restored: pick(&self.restored, at),
         }
     }
 
@@ -111,9 +134,7 @@ impl Outcome {
         let delay = if let Due::In(delay) = deferral.due { delay } else { Duration::ZERO };
         let is_attempt = matches!(deferral.reason, Reason::Retry | Reason::Unknown);
         if !is_attempt {
-            self.back.put(row);
-            self.back.was.push(row.was.clone());
-            self.back.was_at.push(row.was_at.clone());
+            self.back.put_back(row);
             return self.keep.push((row.id.clone(), delay.max(pause.min(UNTRIED_PAUSE)), None));
         }
         self.failed.put_failure(row, deferral.attempts, deferral.error.as_deref(), deferral.class);
@@ -124,60 +145,76 @@ impl Outcome {
         }
     }
 
-    /// Writes it. Answers how many rows were not hit although they were in hand: somebody else has them.
+    /// Writes it; `first` goes before it in the same round trip. Answers how many rows were not hit although they were in
+    /// hand: somebody else has them.
     pub(super) async fn write(
         &self,
         line: &mut Line,
         sql: &Statements,
+        first: Option<&str>,
     ) -> Result<usize, tokio_postgres::Error> {
-        let mut hit = 0;
-        let mut asked = 0;
-        let texts = Type::TEXT_ARRAY;
+        let (mut first, mut missed) = (first, 0);
+        for (statement, rows, params) in self.parts(sql) {
+            let hit = line.execute(first.take(), &statement, &params).await?;
+            missed += rows.saturating_sub(usize::try_from(hit).unwrap_or(usize::MAX));
+        }
+        Ok(missed)
+    }
+
+    /// One statement for each kind of fate: its text, its rows, its parameters.
+    fn parts<'a>(&'a self, sql: &Statements) -> Vec<(String, usize, Vec<Param<'a>>)> {
+        let mut parts = Vec::with_capacity(1);
+        let mut put = |statement: Option<String>, rows: &Rows, more: Vec<Param<'a>>| {
+            if let Some(statement) = statement.filter(|_| !rows.ids.is_empty()) {
+                parts.push((statement, rows.ids.len(), more));
+            }
+        };
         let rows = &self.delivered;
-        if !rows.ids.is_empty() {
-            asked += rows.ids.len();
-            hit += line
-                .query(&sql.delivered(), &[(&rows.ids, texts.clone()), (&rows.marks, texts.clone())])
-                .await?
-                .len();
+        match sql.cleared().filter(|_| rows.is_restoring()) {
+            Some(cleared) => put(Some(cleared), rows, rows.with([(&rows.restored, Type::INT4_ARRAY)])),
+            None => put(Some(sql.delivered()), rows, rows.with([])),
         }
         let rows = &self.failed;
-        if let Some(statement) = sql.failed().filter(|_| !rows.ids.is_empty()) {
-            asked += rows.ids.len();
-            let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 6] = [
-                (&rows.ids, texts.clone()),
-                (&rows.marks, texts.clone()),
-                (&rows.attempts, Type::INT4_ARRAY),
-                (&rows.delays, Type::FLOAT8_ARRAY),
-                (&rows.errors, texts.clone()),
-                (&rows.classes, texts.clone()),
-            ];
-            hit += line.query(&statement, &params).await?.len();
-        }
+        let more: [Param<'_>; 4] = [
+            (&rows.attempts, Type::INT4_ARRAY),
+            (&rows.delays, Type::FLOAT8_ARRAY),
+            (&rows.errors, Type::TEXT_ARRAY),
+            (&rows.classes, Type::TEXT_ARRAY),
+        ];
+        put(sql.failed(), rows, rows.with(more));
         let rows = &self.dead;
-        if !rows.ids.is_empty() {
-            asked += rows.ids.len();
-            let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 5] = [
-                (&rows.ids, texts.clone()),
-                (&rows.marks, texts.clone()),
-                (&rows.attempts, Type::INT4_ARRAY),
-                (&rows.errors, texts.clone()),
-                (&rows.classes, texts.clone()),
-            ];
-            hit += line.query(&sql.dead(), &params).await?.len();
-        }
+        let more: [Param<'_>; 3] = [
+            (&rows.attempts, Type::INT4_ARRAY),
+            (&rows.errors, Type::TEXT_ARRAY),
+            (&rows.classes, Type::TEXT_ARRAY),
+        ];
+        put(Some(sql.dead()), rows, rows.with(more));
         let rows = &self.back;
-        if let Some(statement) = sql.given_back().filter(|_| !rows.ids.is_empty()) {
-            asked += rows.ids.len();
-            let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] = [
-                (&rows.ids, texts.clone()),
-                (&rows.marks, texts.clone()),
-                (&rows.was, texts.clone()),
-                (&rows.was_at, texts),
-            ];
-            hit += line.query(&statement, &params).await?.len();
-        }
-        Ok(asked.saturating_sub(hit))
+        let more: [Param<'_>; 3] = [
+            (&rows.was, Type::TEXT_ARRAY),
+            (&rows.was_at, Type::TIMESTAMPTZ_ARRAY),
+            (&rows.restored, Type::INT4_ARRAY),
+        ];
+        put(sql.given_back(), rows, rows.with(more));
+        parts
+    }
+
+    /// How many kinds of fate there are in it.
+    pub(super) fn kinds(&self) -> usize {
+        [&self.delivered, &self.failed, &self.dead, &self.back]
+            .iter()
+            .filter(|rows| !rows.ids.is_empty())
+            .count()
+    }
+
+    /// Whether everything in it was delivered.
+    pub(super) fn is_all_delivered(&self) -> bool {
+        self.kinds() == 1 && !self.delivered.ids.is_empty()
+    }
+
+    /// Whether something in it was not tried: the sink is out of reach, or the relay is about to go.
+    pub(super) fn has_untried(&self) -> bool {
+        !self.back.ids.is_empty()
     }
 
     /// The same, one row each.
@@ -203,18 +240,35 @@ impl Outcome {
         all.into_iter().find_map(|rows| rows.ids.first()).map(String::as_str)
     }
 
-    /// Everything in hand goes back as it was.
-    pub(super) fn all_back(hand: &Hand) -> Self {
+    /// Rows that go back as they were.
+    pub(super) fn back<'a>(rows: impl Iterator<Item = (i64, &'a Claimed)>) -> Self {
         let mut outcome = Self::default();
-        for row in hand.rows() {
-            outcome.back.put(row);
-            outcome.back.was.push(row.was.clone());
-            outcome.back.was_at.push(row.was_at.clone());
+        outcome.add_back(rows);
+        outcome
+    }
+
+    /// These go back as they were, too.
+    pub(super) fn add_back<'a>(&mut self, rows: impl Iterator<Item = (i64, &'a Claimed)>) {
+        for (seq, row) in rows {
+            self.back.put_back(row);
+            self.seqs.push(seq);
         }
+    }
+
+    /// A row that is given up before anybody tries it again.
+    pub(super) fn crashed(seq: i64, row: &Claimed) -> Self {
+        let spent = row.attempts.unwrap_or(0);
+        let error = format!(
+            "relay.crashed: {spent} attempts are spent, and the last one ended without a word: its relay died with this event alone in \
+             hand, or the table refused what became of it"
+        );
+        let mut outcome = Self::default();
+        outcome.dead.put_failure(row, spent, Some(&error), Some(ErrorClass::Permanent));
+        outcome.seqs.push(seq);
         outcome
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        [&self.delivered, &self.failed, &self.dead, &self.back].iter().all(|rows| rows.ids.is_empty())
+        self.kinds() == 0
     }
 }

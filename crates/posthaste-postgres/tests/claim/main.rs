@@ -8,4 +8,5 @@ mod others;
 mod outbox_events;
 mod prisma;
 mod refused;
+mod speed;
 mod talkie;

@@ -83,9 +83,12 @@ fn adopting(
     review: &mut Review<'_>,
     path: &str,
     database: Database,
-    adopted: Adopted,
+    mut adopted: Adopted,
     routes: &[Route],
 ) -> Database {
+    // What a crash may have spent of a row is compared with the most that any route allows.
+    let attempts = routes.iter().map(|route| route.retry.max_attempts).max();
+    adopted.layout.retry.max_attempts = attempts.unwrap_or(adopted.layout.retry.max_attempts);
     let sink = routes.iter().flat_map(|route| &route.sinks).next();
     if database.server().is_some_and(|config| config.pooled) {
         review.problem(

@@ -7,6 +7,7 @@
 //! The list below is complete by force: [`every_crash_note_has_a_point_and_a_test`] reads the sources.
 
 mod adopt;
+mod adopt_poison;
 #[cfg(feature = "sqlite")]
 mod local;
 mod points;

@@ -237,7 +237,7 @@ impl Statements {
     /// The claim as EXPLAIN takes it: with values in place of parameters.
     pub(crate) fn explained(&self) -> String {
         let claim = self.claim(self.layout().batch, &posthaste::route::Filter::Everything);
-        let values = [("$1", "0"), ("$2", "'{}'"), ("$3", "'{}'"), ("$4", "null"), ("$5", "''")];
+        let values = [("$1", "0"), ("$2", "'{}'"), ("$3", "'{}'"), ("$4", "null"), ("$5", "''"), ("$6", "1")];
         let claim = values.iter().fold(claim, |sql, (parameter, value)| sql.replace(parameter, value));
         format!("explain (costs off) {claim}")
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::claim::{PRESETS, preset};
+use posthaste::route::Pattern;
 
 fn statements(name: &str, types: &[(&str, &str)], dead: &[&str]) -> Statements {
     let types = types.iter().map(|(column, kind)| ((*column).to_owned(), (*kind).to_owned())).collect();

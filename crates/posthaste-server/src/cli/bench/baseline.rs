@@ -35,7 +35,7 @@ pub(super) const QUEUE_ROWS: u64 = 200_000;
 
 /// The settings that the relay's own sessions have: the next rows are found along an index, whatever the
 /// statistics say. Without them a loop may well run at a tenth of its rate.
-const PLANS: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set enable_sort = off; \
+pub(super) const PLANS: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set enable_sort = off; \
                        set max_parallel_workers_per_gather = 0; set jit = off; \
                        set plan_cache_mode = force_generic_plan";
 

@@ -36,6 +36,16 @@ impl Scratch {
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(Self(dir))
     }
+
+    /// Writes a relay's configuration. It may hold a password: nobody else may look.
+    pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let path = self.0.join(format!("{name}.toml"));
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        file.write_all(text.as_bytes())?;
+        Ok(path)
+    }
 }
 
 impl Drop for Scratch {
@@ -107,13 +117,9 @@ impl Setup<'_> {
         Ok(toml::to_string(&root)?)
     }
 
-    /// Writes the file and reads it again, as the relay will. It may hold a password: nobody else may look.
+    /// Writes the file and reads it again, as the relay will.
     pub(super) fn write(self, common: &Common, scratch: &Scratch) -> anyhow::Result<(PathBuf, Config)> {
-        let path = scratch.0.join(format!("{}.toml", self.sink));
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        file.write_all(self.text(common)?.as_bytes())?;
+        let path = scratch.write(self.sink, &self.text(common)?)?;
         let flags = Flags { config: Some(path.clone()), ..Flags::default() };
         let config = Config::load_with(&flags, std::iter::empty())?;
         Ok((path, config))
@@ -121,7 +127,7 @@ impl Setup<'_> {
 }
 
 /// Sets `a.b.c` in nested tables.
-fn put(table: &mut Table, path: &str, value: Value) -> anyhow::Result<()> {
+pub(super) fn put(table: &mut Table, path: &str, value: Value) -> anyhow::Result<()> {
     match path.split_once('.') {
         None => drop(table.insert(path.to_owned(), value)),
         Some((name, rest)) => {

@@ -49,7 +49,7 @@ impl DrainArgs {
     }
 }
 
-fn two_numbers(text: &str) -> Result<(u64, u64), String> {
+pub(super) fn two_numbers(text: &str) -> Result<(u64, u64), String> {
     let (small, large) = text.split_once(',').ok_or("must be two numbers: 100000,3000000")?;
     let number = |text: &str| text.trim().parse::<u64>().map_err(|_| format!("{text:?} is no number"));
     match (number(small)?, number(large)?) {

@@ -1,7 +1,7 @@
 //! `posthaste bench`: measure on your own database and broker.
 //!
-//! Three questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
-//! the acknowledgement (`latency`), and what does an append cost (`append`). Every figure that depends on the
+//! Four questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
+//! the acknowledgement (`latency`), what does an append cost (`append`), and how fast is an adopted table drained (`adopt`). Every figure that depends on the
 //! machine comes with a baseline from the same run, so that what is reported is a ratio.
 //!
 //! ```text
@@ -12,6 +12,7 @@
 //! database, lines in a pipe, messages in a stream ([`sample`], [`pipe`], [`nats`]). A rate without a proof
 //! that every event arrived is a rate of nothing, so each drain ends with one.
 
+mod adopt;
 mod append;
 mod baseline;
 mod book;
@@ -52,6 +53,7 @@ Examples:
   posthaste bench drain --store … --sink stdout --kill     kill -9 in the middle
   posthaste bench latency --store … --rate 500 --seconds 20
   posthaste bench append --store … --json
+  posthaste bench adopt --store … --rounds 3               an outbox table of somebody else
   posthaste bench drain --store sqlite:scratch.db --sink local
 
 It works in a schema of its own, which it makes and drops, and with a stream of
@@ -59,7 +61,7 @@ its own on NATS; on SQLite, in files that it makes and removes. It loads the
 server as much as it can: do not run it beside anything that matters. The relay runs as a child process with the configuration
 that is printed; --config-set changes it.";
 
-/// Measure drain rate, latency or append cost
+/// Measure drain rate, latency, append cost or an adopted table
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
@@ -75,6 +77,8 @@ enum What {
     Latency(Box<latency::LatencyArgs>),
     /// What an append costs
     Append(Box<append::AppendArgs>),
+    /// How fast an adopted table is drained
+    Adopt(Box<adopt::AdoptArgs>),
 }
 
 impl What {
@@ -83,11 +87,12 @@ impl What {
             Self::Drain(args) => &args.common,
             Self::Latency(args) => &args.common,
             Self::Append(args) => &args.common,
+            Self::Adopt(args) => &args.common,
         }
     }
 }
 
-/// What all three need.
+/// What all of them need.
 #[derive(Debug, Args)]
 struct Common {
     /// Database to measure in
@@ -194,6 +199,7 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Drain(args) => Box::pin(drain::run(bench, args, &mut report)).await?,
         What::Latency(args) => Box::pin(latency::run(bench, args, &mut report)).await?,
         What::Append(args) => Box::pin(append::run(bench, args, &mut report)).await?,
+        What::Adopt(args) => Box::pin(adopt::run(bench, args, &mut report)).await?,
     }
     report.detail("server", bench.ground.facts().await?);
     conditions(&mut report, bench.common);

@@ -55,6 +55,9 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
     match what {
         What::Drain(args) => Box::pin(drain::run(bench, args, &mut report)).await?,
         What::Append(args) => append::run(bench, args, &mut report).await?,
+        What::Adopt(_) => {
+            return Err(Usage("only a table in PostgreSQL can be adopted".to_owned()).into());
+        }
         What::Latency(_) => {
             let why = "bench latency measures PostgreSQL only; on SQLite there are drain and append";
             return Err(Usage(why.to_owned()).into());

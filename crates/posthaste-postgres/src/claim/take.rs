@@ -1,0 +1,347 @@
+//! Taking rows: the next batch, the one after it, and what dead relays left behind.
+//!
+//! **Ahead.** While a batch is settled, the next one is claimed over a second connection: the server works on both at once.
+//! Only where rows are marked: one more batch of locks would make the application wait for a batch that nobody publishes
+//! yet. Only while everything goes well: a full batch was delivered, and no breaker is open. What was claimed ahead goes back
+//! as soon as something else is asked for.
+//!
+//! **Bounds.** A claim is bounded in rows and bytes (G7). The statement counts bytes as the server keeps them; what unpacks
+//! to more than that is seen as it arrives, and goes back. The next claim is for as many rows as would have fitted.
+//!
+//! **Behind the dead.** An event may kill its relay (F21). Rows that a dead relay left marked are taken over in small
+//! parts, in the end alone; see [`Statements::taken_over`](super::statements::Statements::taken_over). One that was alone in hand at a
+//! death has an attempt more than before, and is given up when they are spent. Every other look is for them: the
+//! rest flows.
+
+use super::layout::Style;
+use super::lease::{ClaimLease, locked};
+use super::line::Line;
+use super::row::{self, Claimed};
+use super::settle::Outcome;
+use crate::error::{describe, store_error};
+use crate::session::Param;
+use posthaste::event::StoredEvent;
+use posthaste::store::{DueEvent, DueQuery, Reason, StoreError};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use tokio::time::Instant;
+use tokio_postgres::types::Type;
+
+/// Rows of the first claim, when nobody knows how large they are.
+const FIRST_ROWS: usize = 64;
+
+/// Rows that were claimed before anybody asked for them.
+#[derive(Default)]
+pub(super) struct Ahead {
+    events: VecDeque<DueEvent>,
+    /// The question that they answer, if the last answer to it was a full one.
+    query: Option<DueQuery>,
+}
+
+impl Ahead {
+    pub(super) fn clear(&mut self) {
+        self.events.clear();
+        self.query = None;
+    }
+}
+
+/// Looking after the dead.
+#[derive(Default)]
+pub(super) struct TakingOver {
+    /// When nothing was found the last time.
+    nothing_at: Option<Instant>,
+    /// Something was found by the last look.
+    found: bool,
+    /// They came before others at the last look.
+    came_first: bool,
+}
+
+/// What a claim brought.
+#[derive(Default)]
+struct Found {
+    rows: Vec<(Claimed, StoredEvent)>,
+    /// Rows that did not fit.
+    excess: Vec<(i64, Claimed)>,
+    bytes: usize,
+}
+
+impl Found {
+    fn all(&self) -> usize {
+        self.rows.len() + self.excess.len()
+    }
+}
+
+/// Whether nothing is out of reach, as far as the relay knows.
+fn is_ordinary(query: &DueQuery) -> bool {
+    query.events > 1 && query.only_destination.is_none() && query.closed_destinations.is_empty()
+}
+
+impl ClaimLease {
+    /// The next events.
+    pub(super) async fn next(&self, query: &DueQuery) -> Result<Vec<DueEvent>, StoreError> {
+        let mut slot = self.line.lock().await;
+        if !locked(&self.ahead).events.is_empty() {
+            if is_ordinary(query) {
+                return Ok(self.take_ahead(query.events));
+            }
+            let mut outcome = Outcome::default();
+            self.add_ahead_to(&mut outcome);
+            self.write(&mut slot, &outcome).await?;
+            self.drop_rows(&outcome);
+        }
+        let Some(left_out) = self.left_out(query) else { return Ok(Vec::new()) };
+        let line = self.ready(&mut slot).await?;
+        match self.take_on(line, query, &left_out).await {
+            Ok(events) => Ok(events),
+            Err(error) => Err(self.failed(&mut slot, store_error(error))),
+        }
+    }
+
+    fn take_ahead(&self, most: usize) -> Vec<DueEvent> {
+        let mut ahead = locked(&self.ahead);
+        let most = most.min(ahead.events.len());
+        ahead.events.drain(..most).collect()
+    }
+
+    /// Keys to leave out; `None`: there are too many of them.
+    fn left_out(&self, query: &DueQuery) -> Option<Vec<String>> {
+        match query.only_destination {
+            Some(_) => Some(Vec::new()),
+            None => locked(&self.hand).left_out().ok(),
+        }
+    }
+
+    async fn take_on(
+        &self,
+        line: &mut Line,
+        query: &DueQuery,
+        left_out: &[String],
+    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+        let after_the_dead = self.looks_after_the_dead(query);
+        if after_the_dead == Some(true) {
+            let events = self.take_over(line, query, left_out).await?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+        }
+        let events = self.claim_on(line, query, left_out).await?;
+        if events.is_empty() && after_the_dead == Some(false) {
+            return self.take_over(line, query, left_out).await;
+        }
+        Ok(events)
+    }
+
+    /// Whether it is time to look for rows of dead relays, and whether before others.
+    fn looks_after_the_dead(&self, query: &DueQuery) -> Option<bool> {
+        if self.inner.style() != Style::Marked || query.only_destination.is_some() || query.events < 2 {
+            return None;
+        }
+        let mut state = locked(&self.taking_over);
+        let pause = self.inner.row_lease() / 4;
+        let is_time = state.found || state.nothing_at.is_none_or(|at| at.elapsed() >= pause);
+        state.came_first ^= is_time;
+        is_time.then_some(state.came_first)
+    }
+
+    async fn claim_on(
+        &self,
+        line: &mut Line,
+        query: &DueQuery,
+        left_out: &[String],
+    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+        let limit = self.limit(query);
+        let sql = self.inner.statements.claim(limit, &self.filter);
+        let first = if self.inner.style() == Style::Locked { line.to_begin() } else { None };
+        let bytes = i64::try_from(query.bytes.max(1)).unwrap_or(i64::MAX);
+        let found = self.found(line, first, &sql, query, left_out, &[(&bytes, Type::INT8)]).await?;
+        // CRASH(claim.after): rows are marked, or locked, and nobody publishes them. Locks are gone with the connection;
+        // marks are taken over after the lease (G2).
+        posthaste::crash_point!("claim.after");
+        if found.all() == 0 && self.inner.style() == Style::Locked && locked(&self.hand).is_empty() {
+            line.commit().await?;
+        }
+        let full = found.all() >= limit || found.bytes >= query.bytes;
+        locked(&self.ahead).query = (full && is_ordinary(query)).then(|| query.clone());
+        if found.all() > 0 {
+            self.event_bytes.store((found.bytes / found.all()).max(1), Ordering::Relaxed);
+        }
+        if self.inner.style() == Style::Marked && !found.excess.is_empty() {
+            let back = Outcome::back(found.excess.iter().map(|(seq, row)| (*seq, row)));
+            back.write(line, &self.inner.statements, None).await?;
+        }
+        Ok(self.take_in_hand(found.rows))
+    }
+
+    /// Rows of the next claim: as many as fit, by what the last one found. Few different numbers, for each is a statement of
+    /// its own.
+    fn limit(&self, query: &DueQuery) -> usize {
+        let batch = query.events.clamp(1, self.inner.statements.layout().batch);
+        let fits = match self.event_bytes.load(Ordering::Relaxed) {
+            0 => FIRST_ROWS,
+            bytes => (query.bytes / bytes).max(1),
+        };
+        if fits >= batch { batch } else { 1 << fits.ilog2() }
+    }
+
+    /// Runs a claim. What the question's bytes do not cover twice is not kept.
+    async fn found(
+        &self,
+        line: &mut Line,
+        first: Option<&str>,
+        sql: &str,
+        query: &DueQuery,
+        left_out: &[String],
+        more: &[Param<'_>],
+    ) -> Result<Found, tokio_postgres::Error> {
+        let payload_max = i32::try_from(self.shape.limits.payload_bytes_max).unwrap_or(i32::MAX);
+        let relay: &str = &self.relay;
+        let mut params: Vec<Param<'_>> = vec![
+            (&payload_max, Type::INT4),
+            (&left_out, Type::TEXT_ARRAY),
+            (&query.closed_destinations, Type::TEXT_ARRAY),
+            (&query.only_destination, Type::TEXT),
+            (&relay, Type::TEXT),
+        ];
+        params.extend(more.iter().cloned());
+        let mut found = Found::default();
+        line.each(first, sql, &params, |row| {
+            let (stored, claimed) = row::read(&row, &self.shape, 0)?;
+            found.bytes += stored.bytes();
+            if found.rows.is_empty() || found.bytes <= query.bytes.saturating_mul(2) {
+                found.rows.push((claimed, stored));
+            } else {
+                found.excess.push((0, claimed));
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(found)
+    }
+
+    fn take_in_hand(&self, mut rows: Vec<(Claimed, StoredEvent)>) -> Vec<DueEvent> {
+        // An UPDATE returns rows in any order.
+        rows.sort_by_key(|(claimed, _)| claimed.n);
+        let mut hand = locked(&self.hand);
+        let mut events = Vec::with_capacity(rows.len());
+        for (claimed, mut stored) in rows {
+            stored.seq = hand.next();
+            let attempts = claimed.attempts.unwrap_or_else(|| hand.attempts(&claimed.id));
+            hand.take(stored.seq, claimed);
+            events.push(DueEvent { stored, attempts, reason: Reason::Retry });
+        }
+        if !events.is_empty() {
+            *locked(&self.renewed_at) = Instant::now();
+        }
+        events
+    }
+
+    /// Takes over what dead relays left marked. A scan that is too long for the server is no reason not to claim.
+    async fn take_over(
+        &self,
+        line: &mut Line,
+        query: &DueQuery,
+        left_out: &[String],
+    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+        let statements = &self.inner.statements;
+        let Some(sql) = statements.taken_over(&self.filter) else { return Ok(Vec::new()) };
+        let age = self.inner.row_lease().as_secs_f64();
+        let most = i64::try_from(query.events).unwrap_or(i64::MAX);
+        let more: [Param<'_>; 2] = [(&age, Type::FLOAT8), (&most, Type::INT8)];
+        let mut found = match self.found(line, None, &sql, query, left_out, &more).await {
+            Err(error) if error.as_db_error().is_some() && !line.is_closed() => {
+                tracing::warn!(table = %statements.layout().table, error = %describe(&error),
+                    "cannot look for rows that dead relays left claimed; it is tried again");
+                Found::default()
+            }
+            found => found?,
+        };
+        self.note_dead_relays(found.all());
+        if let [(row, _)] = found.rows.as_mut_slice() {
+            row.charged = row.attempts.is_some();
+            if row.attempts.is_some_and(|spent| statements.layout().retry.is_exhausted(spent)) {
+                let row = row.clone();
+                return self.give_up(line, &row).await.map(|()| Vec::new());
+            }
+        }
+        Ok(self.take_in_hand(found.rows))
+    }
+
+    fn note_dead_relays(&self, rows: usize) {
+        let mut state = locked(&self.taking_over);
+        if rows > 0 && !state.found {
+            tracing::warn!(table = %self.inner.statements.layout().table,
+                "rows were left claimed by a relay that is gone; they are published again, a few at a time");
+        }
+        state.found = rows > 0;
+        if rows == 0 {
+            state.nothing_at = Some(Instant::now());
+        }
+    }
+
+    /// Its attempts are spent, and the last of them ended with its relay (F21).
+    async fn give_up(&self, line: &mut Line, row: &Claimed) -> Result<(), tokio_postgres::Error> {
+        let outcome = Outcome::crashed(0, row);
+        let missed = outcome.write(line, &self.inner.statements, None).await?;
+        if missed == 0 {
+            tracing::warn!(lane = %self.id, row = %row.id, code = "relay.crashed", "event is dead");
+            self.count_given_up();
+        }
+        Ok(())
+    }
+
+    /// What to claim while this is settled, if anything.
+    pub(super) fn next_to_claim_ahead(&self, outcome: &Outcome) -> Option<DueQuery> {
+        if self.inner.style() != Style::Marked || !outcome.is_all_delivered() {
+            return None;
+        }
+        let ahead = locked(&self.ahead);
+        if !ahead.events.is_empty() || locked(&self.taking_over).found {
+            return None;
+        }
+        ahead.query.clone()
+    }
+
+    /// Claims the batch after this one. A failure is nobody's loss: the next look claims for itself.
+    pub(super) async fn claim_ahead(&self, query: DueQuery) {
+        let Some(left_out) = self.left_out(&query) else { return };
+        let mut second = self.second.lock().await;
+        let events = match self.ready(&mut second).await {
+            Ok(line) => self.claim_on(line, &query, &left_out).await.map_err(store_error),
+            Err(error) => Err(error),
+        };
+        match events {
+            Ok(events) if !self.is_lost() => locked(&self.ahead).events.extend(events),
+            Ok(_) => {}
+            Err(error) => {
+                // CRASH: rows that it marked and nobody knows of are taken over after the lease.
+                tracing::debug!(lane = %self.id, %error, "claiming ahead failed");
+                *second = None;
+            }
+        }
+    }
+
+    /// What was claimed ahead goes back with this outcome.
+    pub(super) fn add_ahead_to(&self, outcome: &mut Outcome) {
+        let seqs: Vec<i64> = locked(&self.ahead).events.drain(..).map(|event| event.stored.seq).collect();
+        let hand = locked(&self.hand);
+        outcome.add_back(seqs.iter().filter_map(|seq| Some((*seq, hand.row(*seq)?))));
+    }
+
+    /// What was claimed ahead and never asked for goes back, or it would be renewed for ever.
+    pub(super) async fn give_back_forgotten(&self, line: &mut Line) -> Result<(), tokio_postgres::Error> {
+        let mut outcome = Outcome::default();
+        self.add_ahead_to(&mut outcome);
+        if !outcome.is_empty() {
+            outcome.write(line, &self.inner.statements, None).await?;
+            self.drop_rows(&outcome);
+        }
+        Ok(())
+    }
+
+    fn drop_rows(&self, outcome: &Outcome) {
+        let mut hand = locked(&self.hand);
+        for seq in &outcome.seqs {
+            hand.drop_row(*seq);
+        }
+    }
+}
