@@ -1,0 +1,83 @@
+//! Patterns: which topics a route takes.
+
+/// A topic pattern: `*` stands for any run of characters, everything else for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pattern(String);
+
+impl Pattern {
+    /// A pattern from its text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it matches every topic.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        !self.0.is_empty() && self.0.bytes().all(|b| b == b'*')
+    }
+
+    /// Whether it matches this topic.
+    #[must_use]
+    pub fn matches(&self, topic: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let Some(first) = parts.next() else { return false };
+        let Some(mut rest) = topic.strip_prefix(first) else { return false };
+        let mut last = None;
+        for part in parts {
+            if let Some(middle) = last.replace(part) {
+                match rest.find(middle) {
+                    Some(at) => rest = &rest[at + middle.len()..],
+                    None => return false,
+                }
+            }
+        }
+        last.map_or(rest.is_empty(), |tail| rest.ends_with(tail))
+    }
+
+    /// The same pattern for SQL's `LIKE`.
+    #[must_use]
+    pub fn to_like(&self) -> String {
+        let mut like = String::with_capacity(self.0.len() + 4);
+        for c in self.0.chars() {
+            match c {
+                '*' => like.push('%'),
+                '%' | '_' | '\\' => like.extend(['\\', c]),
+                _ => like.push(c),
+            }
+        }
+        like
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_documented() {
+        let table = [
+            ("*", "a.b", true),
+            ("orders.*", "orders.placed", true),
+            ("orders.*", "orders", false),
+            ("orders*", "orders", true),
+            ("*.v1", "core.events.v1", true),
+            ("*.v1", "core.events.v2", false),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("plain", "plain", true),
+            ("plain", "plainer", false),
+            ("", "x", false),
+        ];
+        for (pattern, topic, expected) in table {
+            assert_eq!(Pattern::new(pattern).matches(topic), expected, "{pattern} ~ {topic}");
+        }
+        assert_eq!(Pattern::new("a_b%*").to_like(), "a\\_b\\%%");
+    }
+}
