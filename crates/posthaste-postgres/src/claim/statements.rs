@@ -12,6 +12,7 @@
 //! - No statement waits for a lock longer than the session's `lock_timeout`.
 
 mod admin;
+pub(super) mod handover;
 mod claim;
 mod settle;
 mod sweep;

@@ -4,6 +4,7 @@ mod admin;
 mod adr;
 mod faults;
 mod ground;
+mod migrate;
 mod others;
 mod outbox_events;
 mod prisma;

@@ -10,6 +10,7 @@ mod adopt;
 mod adopt_poison;
 #[cfg(feature = "sqlite")]
 mod local;
+mod migrate;
 mod points;
 mod rig;
 #[cfg(feature = "sqlite")]

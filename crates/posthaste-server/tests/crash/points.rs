@@ -36,7 +36,7 @@ fn every_crash_note_has_a_point_and_a_test() {
         points.extend(names(&text, "crash_point!(\"", '"'));
     }
     let mut tested: BTreeSet<String> = POINTS.iter().map(|(name, ..)| (*name).to_owned()).collect();
-    tested.extend(super::adopt::points().map(str::to_owned));
+    tested.extend(super::adopt::points().chain(super::migrate::points()).map(str::to_owned));
     #[cfg(feature = "sqlite")]
     tested.extend(super::sqlite::points().chain(super::local::points()).map(str::to_owned));
     assert!(notes.len() > 5, "the notes are found");

@@ -1,6 +1,7 @@
 //! The binary from outside: a process, its output, its exit code.
 
 mod adopt;
+mod adopt_migrate;
 mod binary;
 mod daemon;
 mod dead;

@@ -3,11 +3,13 @@
 //! ```text
 //! inspect.rs   find tables, propose layouts      file.rs   a layout as configuration (pure)
 //! sql.rs       every statement a table will see   dry_run.rs   what `run` would do now
+//! migrate/     from the table to the log
 //! ```
 
 mod dry_run;
 mod file;
 mod inspect;
+mod migrate;
 mod sql;
 
 pub(super) use dry_run::dry_run;
@@ -24,6 +26,7 @@ Examples:
   posthaste adopt sql                 every statement that the table will see
   posthaste run --dry-run             what would be claimed and published now
   posthaste run
+  posthaste adopt migrate             move to the log, when you like
 
 The table and the application stay as they are. docs/adopt.md walks through
 each preset.";
@@ -62,6 +65,9 @@ enum AdoptAct {
     /// Print every statement that the adopted table will see
     #[command(after_help = SQL_EXAMPLES)]
     Sql,
+    /// Move to the log, without a gap
+    #[command(after_help = migrate::EXAMPLES)]
+    Migrate(migrate::MigrateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -78,5 +84,6 @@ pub(crate) async fn run(context: &Context, args: AdoptArgs) -> anyhow::Result<Ex
     match args.act {
         AdoptAct::Inspect(args) => inspect::run(context, args).await,
         AdoptAct::Sql => sql::run(context).await,
+        AdoptAct::Migrate(args) => migrate::run(context, args).await,
     }
 }

@@ -1,0 +1,176 @@
+//! Where it stands, by the catalog and the table itself.
+
+use super::{Handover, HandoverError};
+use crate::claim::statements::handover::{OFF, TRIGGER};
+use crate::claim::statements::quoted;
+use crate::error::store_error;
+use crate::session::quote;
+use posthaste::admin::Count;
+use serde::Serialize;
+use tokio_postgres::types::Type;
+
+/// Bound of a count; the statement of the gauges has the same.
+const COUNT_MAX: u64 = 100_000;
+
+/// The trigger on the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trigger {
+    /// There is none.
+    Absent,
+    /// It hands rows over, as this layout says.
+    On,
+    /// It hands rows over, as another layout or version said.
+    Other,
+    /// It is there and does nothing.
+    Off,
+    /// Somebody has disabled it.
+    Disabled,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Standing {
+    /// The table, with its schema.
+    pub table: String,
+    /// The schema of the log.
+    pub log: String,
+    /// The trigger.
+    pub trigger: Trigger,
+    /// Rows that the claim has to publish now.
+    pub waiting: Count,
+    /// Rows that wait for their time or the next attempt.
+    pub later: Count,
+    /// Rows that were given up.
+    pub dead: Count,
+    /// Sinks of the log that `start` holds back until the table is drained.
+    pub held: Vec<String>,
+}
+
+impl Standing {
+    /// Whether the claim has nothing left to do.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.waiting.count == 0 && self.later.count == 0
+    }
+}
+
+impl Handover {
+    /// Looks. Changes nothing.
+    pub async fn standing(&mut self) -> Result<Standing, HandoverError> {
+        self.check_log().await?;
+        let trigger = self.trigger().await?;
+        let held = self.held().await?;
+        let rows = self.line.query(&self.statements.gauges(), &[]).await.map_err(store_error)?;
+        let count = |at: usize| {
+            let count = rows.first().map_or(0, |row| row.get::<_, i64>(at).unsigned_abs());
+            Count { count, exact: count < COUNT_MAX }
+        };
+        Ok(Standing {
+            table: self.place.table.to_string(),
+            log: self.place.log.clone(),
+            trigger,
+            waiting: count(0),
+            later: count(1),
+            dead: count(2),
+            held,
+        })
+    }
+
+    /// Topics that rows of the table have, some of them.
+    pub async fn topics(&mut self) -> Result<Vec<String>, HandoverError> {
+        let sql = self.statements.some_topics(&self.place);
+        let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Refuses where there is no log beside the table.
+    pub(super) async fn check_log(&mut self) -> Result<(), HandoverError> {
+        let outbox = format!("{}.outbox", self.log());
+        let sql = "select to_regclass($1) is not null";
+        let rows = self.line.query(sql, &[(&outbox, Type::TEXT)]).await.map_err(store_error)?;
+        if rows.first().is_some_and(|row| row.get(0)) {
+            return Ok(());
+        }
+        Err(HandoverError::Refused(format!(
+            "there is no log in schema {} of this database: a row and its event must be written by one transaction, so the log \
+             lives beside the table. Run `posthaste migrate up` for it first. Nothing was changed",
+            self.place.log
+        )))
+    }
+
+    pub(super) async fn trigger(&mut self) -> Result<Trigger, HandoverError> {
+        let sql = "select t.tgenabled::text, p.prosrc, n.nspname::text
+                     from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace
+                    where t.tgrelid = to_regclass($1) and t.tgname = $2 and not t.tgisinternal";
+        let params: [crate::session::Param<'_>; 2] =
+            [(&quoted(&self.place.table), Type::TEXT), (&TRIGGER, Type::TEXT)];
+        let rows = self.line.query(sql, &params).await.map_err(store_error)?;
+        let Some(row) = rows.first() else { return Ok(Trigger::Absent) };
+        let (enabled, body, log): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
+        if log != self.place.log {
+            return Err(HandoverError::Refused(format!(
+                "{} hands its rows over to another log already, in schema {log}. Nothing was changed",
+                self.place.table
+            )));
+        }
+        Ok(match (enabled, body) {
+            ("D", _) => Trigger::Disabled,
+            (_, OFF) => Trigger::Off,
+            (_, body) if body == self.statements.hand_over_body(&self.place) => Trigger::On,
+            _ => Trigger::Other,
+        })
+    }
+
+    /// What the connected role must be able to do, and cannot.
+    pub(super) async fn check_rights(&mut self) -> Result<(), HandoverError> {
+        let layout = self.statements.layout();
+        let change = if layout.delete_published { "DELETE" } else { "UPDATE" };
+        let table = quoted(&self.place.table);
+        let outbox = format!("{}.outbox", self.log());
+        let sql = "select w.what from (values
+              (has_table_privilege($1, 'SELECT'), 'SELECT on ' || $1), (has_table_privilege($1, $3), $3 || ' on ' || $1),
+              (has_table_privilege($1, 'TRIGGER'), 'TRIGGER on ' || $1), (has_schema_privilege($4, 'CREATE'), 'CREATE on schema ' || $4),
+              (has_column_privilege($2, 'payload', 'INSERT'), 'INSERT on ' || $2),
+              (has_sequence_privilege($2 || '_seq', 'USAGE'), 'USAGE on sequence ' || $2 || '_seq'),
+              (has_sequence_privilege($2 || '_segment', 'SELECT'), 'SELECT on sequence ' || $2 || '_segment')
+            ) as w (has, what) where not w.has";
+        let params: [crate::session::Param<'_>; 4] = [
+            (&table, Type::TEXT),
+            (&outbox, Type::TEXT),
+            (&change, Type::TEXT),
+            (&self.place.log, Type::TEXT),
+        ];
+        let rows = self.line.query(sql, &params).await.map_err(store_error)?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let missing: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        Err(HandoverError::Refused(format!(
+            "the trigger would act as the connected role, which lacks: {}. Run this as the owner of table and log (--owner-url), or \
+             have `posthaste adopt migrate sql` applied by somebody who may. Nothing was changed",
+            missing.join(", ")
+        )))
+    }
+
+    /// Hands one row over that waits now, with its owners' own triggers, and takes it back.
+    pub(super) async fn rehearse(&mut self) -> Result<(), HandoverError> {
+        let id = quote(&self.statements.layout().id);
+        let some = format!("select {id}::text from {} limit 1", quoted(&self.place.table));
+        self.line.begin().await.map_err(store_error)?;
+        let rows = self.line.query(&some, &[]).await.map_err(store_error)?;
+        let key: Option<String> = rows.first().map(|row| row.get(0));
+        let sql = self.statements.hand_over_try(&self.place);
+        let tried = self.line.query(&sql, &[(&key, Type::TEXT)]).await;
+        self.line.rollback().await.map_err(store_error)?;
+        match tried {
+            Ok(_) => Ok(()),
+            Err(error) if error.as_db_error().is_none() => Err(store_error(error).into()),
+            Err(error) => Err(HandoverError::Refused(format!(
+                "{} refuses that a row is handed over: {}. It was tried on one row in a transaction that was rolled back: nothing was changed",
+                self.place.table,
+                crate::error::describe(&error)
+            ))),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What people read. Pure.
+
+use super::pair::Pair;
+use crate::output::{count, thousands};
+use posthaste_postgres::claim::{Done, Standing, Trigger};
+
+/// The next command, and what it does.
+pub(super) fn next(standing: &Standing) -> Vec<String> {
+    let lines: &[&str] = match standing.trigger {
+        Trigger::Absent if standing.held.is_empty() => &[
+            "posthaste adopt migrate start --reason …",
+            "makes a trigger: rows go to the log in the transaction that writes them",
+        ],
+        Trigger::Absent => &[
+            "posthaste adopt migrate start --hold --reason …",
+            "goes on from where a start ended; `stop` lets the held sinks go instead",
+        ],
+        Trigger::Other => &[
+            "posthaste adopt migrate start --reason …",
+            "brings the trigger up to date with the layout, in one transaction",
+        ],
+        Trigger::Off | Trigger::Disabled => &[
+            "posthaste adopt migrate start --reason …",
+            "switches the trigger on again; `stop` removes it instead",
+        ],
+        Trigger::On if standing.is_drained() => &[
+            "posthaste adopt migrate finish",
+            "lets held sinks go on, and says which lines of the configuration can go",
+        ],
+        Trigger::On => &["posthaste run", "goes on with the rows that wait in the table, until none is left"],
+    };
+    lines.iter().map(|line| (*line).to_owned()).collect()
+}
+
+pub(super) fn standing(pair: &Pair<'_>, standing: &Standing, next: &[String]) -> String {
+    let trigger = match standing.trigger {
+        Trigger::Absent => "none: rows wait in the table and are claimed",
+        Trigger::On => "on: rows go to the log as they are committed",
+        Trigger::Other => "on, as another layout or version of posthaste says",
+        Trigger::Off => "off: it does nothing any more",
+        Trigger::Disabled => "disabled by somebody: rows wait in the table and are claimed",
+    };
+    let mut lines = vec![
+        format!("outbox {}, table {}", pair.adopted.name, standing.table),
+        format!("  to       outbox {}, schema {}", pair.log.name, standing.log),
+        format!("  trigger  {trigger}"),
+        format!(
+            "  waiting  {} now, {} for their time or next attempt",
+            count(standing.waiting),
+            count(standing.later)
+        ),
+        format!("  dead     {}", count(standing.dead)),
+    ];
+    if !standing.held.is_empty() {
+        lines.push(format!("  held     {} of the log, until finish or stop", standing.held.join(", ")));
+    }
+    lines.push(String::new());
+    lines.extend(next.iter().enumerate().map(|(at, line)| match at {
+        0 => format!("next: {line}"),
+        _ => format!("  {line}"),
+    }));
+    lines.join("\n")
+}
+
+pub(super) fn started(pair: &Pair<'_>, held: &[String]) -> String {
+    let held = match held {
+        [] => String::new(),
+        sinks => format!("\nheld until finish: {} of outbox {}", sinks.join(", "), pair.log.name),
+    };
+    format!(
+        "rows of {} go to the log of outbox {} from now on, as they are committed{held}\n\n\
+         next: let `posthaste run` go on with both outboxes; the rows that were there\n  before drain. Then: posthaste adopt migrate finish",
+        pair.table(),
+        pair.log.name
+    )
+}
+
+pub(super) fn finished(pair: &Pair<'_>, standing: &Standing, resumed: &[String]) -> String {
+    let (name, table) = (&pair.adopted.name, pair.table());
+    let mut lines =
+        vec![format!("{table} is drained: nothing waits in it, and what is written goes to the log")];
+    if !resumed.is_empty() {
+        lines.push(format!("sinks of outbox {} go on: {}", pair.log.name, resumed.join(", ")));
+    }
+    if standing.dead.count > 0 {
+        lines.push(format!(
+            "{} dead rows are left: replay or discard them before you go on\n  (posthaste dead list --outbox {name})",
+            thousands(standing.dead.count)
+        ));
+    }
+    lines.push(format!(
+        "\nNow one of these:\n\
+         - keep the trigger, and the application as it is. Rows that somebody sets back\n  to waiting by hand need the adopted outbox: keep it in the configuration\n  as long as anybody does that\n\
+         - change the application to append to the log by itself (docs/append.md); when\n  it is deployed: posthaste adopt migrate stop --reason …"
+    ));
+    lines.push(format!(
+        "\nNot needed in the configuration any more:\n  [[outbox]]\n  name = \"{name}\"\n  … with its [outbox.adopt]"
+    ));
+    if pair.layout.keep_published.is_some() {
+        lines.push(format!("Without it nobody deletes old rows of {table}: it has a retention now."));
+    }
+    lines.join("\n")
+}
+
+pub(super) fn stopped(pair: &Pair<'_>, done: Done) -> String {
+    let table = pair.table();
+    match done {
+        Done::Before => format!("{table} has no trigger of ours; nothing was changed"),
+        Done::Now => format!(
+            "rows of {table} stay in the table again; the trigger is removed\n\n\
+             What is in the log stays there and is delivered. If the application still\nwrites to the table, outbox {} must be relayed.",
+            pair.adopted.name
+        ),
+        Done::Off => format!(
+            "rows of {table} stay in the table again; the trigger does nothing any more\n\n\
+             It could not be removed yet, because the table was busy. Run this again."
+        ),
+    }
+}
