@@ -196,10 +196,10 @@ impl Inside {
     async fn ask(&self, node: &Address) -> Result<Map, Failure> {
         let login = self.config.login(0);
         let login = login.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
-        let mut wire = dial::open(&self.config, node, login, &self.name, Wanted::Anybody).await?;
+        let wire = dial::open(&self.config, node, login, &self.name, Wanted::Anybody).await?;
         let mut question = cmd("CLUSTER");
         question.arg("SLOTS");
-        let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_packed_command(&question)).await;
+        let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_one(&question)).await;
         let answer = answer.map_err(|_| dial::unreachable(node, "no answer in time"))?;
         match answer.map_err(|error| dial::lost(node, &error))? {
             Value::Array(ranges) => Ok(Map::read(&ranges, node)),

@@ -6,9 +6,9 @@
 
 use super::address::Address;
 use super::verdict::Refusal;
+use super::wire::Connection;
 use super::{Login, RedisConfig};
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, Value};
+use ::redis::{Pipeline, RedisError, Value};
 use posthaste::sink::Failure;
 use posthaste::task::{Task, spawn};
 use std::error::Error;
@@ -25,14 +25,10 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// being back after an outage.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Requests that wait to be written; calls wait for room after that.
-const QUEUED_REQUESTS: usize = 64;
-/// What is collected before it is written.
-const WRITE_BYTES: usize = 64 << 10;
 
 /// A connection and the task that carries it; without the task it is over.
 pub(super) struct Wire {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Connection,
     pub(super) driver: Task<()>,
 }
 
@@ -53,8 +49,8 @@ pub(super) async fn open(
     wanted: Wanted,
 ) -> Result<Wire, Failure> {
     let dialled = async {
-        let mut wire = connect(config, address).await?;
-        log_in(&mut wire.connection, address, &login, name, wanted).await?;
+        let wire = connect(config, address).await?;
+        log_in(&wire.connection, address, &login, name, wanted).await?;
         Ok(wire)
     };
     timeout(DIAL_TIMEOUT, dialled).await.unwrap_or_else(|_| Err(unreachable(address, "no answer in time")))
@@ -69,7 +65,7 @@ async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failur
     let tcp = tcp.await.map_err(|error| unreachable(address, error))?;
     tcp.set_nodelay(true).map_err(|error| unreachable(address, error))?;
     if !address.tls {
-        return wire(tcp, address).await;
+        return Ok(wire(tcp));
     }
     let client = config.tls().client_config();
     let client = client.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
@@ -85,7 +81,7 @@ async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failur
     let stream =
         stream.map_err(|_| refused("no answer; does the server speak TLS on this port?".to_owned()))?;
     let stream = stream.map_err(|error| refused(tls_words(&error).unwrap_or_else(|| error.to_string())))?;
-    wire(stream, address).await
+    Ok(wire(stream))
 }
 
 /// The first question and its answer. With TLS 1.3 a server judges our certificate when we believe that all is done,
@@ -99,23 +95,16 @@ async fn greet(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-async fn wire<S>(stream: S, address: &Address) -> Result<Wire, Failure>
+fn wire<S>(stream: S) -> Wire
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // Login and time limits are ours; the client's own would hide which step failed.
-    let info = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let options = AsyncConnectionConfig::new()
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(QUEUED_REQUESTS)
-        .set_write_backpressure_boundary(WRITE_BYTES);
-    let made = MultiplexedConnection::new_with_config(&info, stream, options).await;
-    let (connection, driver) = made.map_err(|error| unreachable(address, error))?;
-    Ok(Wire { connection, driver: spawn("redis.connection", driver) })
+    let (connection, carrier) = Connection::over(stream);
+    Wire { connection, driver: spawn("redis.connection", carrier) }
 }
 
 async fn log_in(
-    connection: &mut MultiplexedConnection,
+    connection: &Connection,
     address: &Address,
     login: &Login,
     name: &str,
@@ -133,7 +122,7 @@ async fn log_in(
     }
     commands.cmd("CLIENT").arg("SETNAME").arg(shown_name(name)).cmd("PING").cmd("ROLE");
     steps.extend([Step::Name, Step::Ping, Step::Role]);
-    let sent = connection.send_packed_commands(&commands, 0, commands.len()).await;
+    let sent = connection.send_all(&commands).await;
     let replies = sent.map_err(|error| lost(address, &error))?;
     for (step, reply) in steps.iter().zip(&replies) {
         step.check(reply, address, login, wanted)?;

@@ -17,9 +17,9 @@
 //! forgets the case fails at once, instead of taking it for an empty payload.
 
 use super::Trim;
-use ::redis::Cmd;
 use posthaste::envelope::KAFKA_BINDING;
 use posthaste::sink::Message;
+use uuid::Uuid;
 
 /// Headers that we write ourselves, with the prefix.
 const OURS: [(&str, &str); 4] =
@@ -27,25 +27,72 @@ const OURS: [(&str, &str); 4] =
 /// Names, lengths and headers around a payload; a guess that spares most entries a second allocation.
 const AROUND: usize = 320;
 
-/// The `XADD` of a message.
-pub(super) fn command(message: &Message, trim: Option<Trim>) -> Cmd {
+/// `*17`: how many words a command has. It is known at the end and stands at the front, so there is room for it; every
+/// `XADD` has more than ten words, and one with more than ninety-nine is moved for the third digit.
+const ROOM: &[u8] = b"*00\r\n";
+
+/// Appends the `XADD` of a message, in the server's protocol.
+pub(super) fn write(message: &Message, trim: Option<Trim>, bytes: &mut Vec<u8>) {
     let event = &message.stored.event;
-    let mut cmd = Cmd::with_capacity(24, size(message));
-    cmd.arg("XADD").arg(message.destination.as_str());
+    bytes.reserve(size(message));
+    let begin = bytes.len();
+    bytes.extend_from_slice(ROOM);
+    let mut words = Words { bytes, count: 0 };
+    words.add("XADD").add(&message.destination);
     if let Some(Trim { entries, exact }) = trim {
-        cmd.arg("MAXLEN").arg(if exact { "=" } else { "~" }).arg(entries);
+        words.add("MAXLEN").add(if exact { "=" } else { "~" }).add(entries.to_string());
     }
-    cmd.arg("*").arg("id").arg(message.id());
+    let mut id = Uuid::encode_buffer();
+    words.add("*").add("id").add(event.id.hyphenated().encode_lower(&mut id));
     if let Some(key) = &event.key {
-        cmd.arg("key").arg(key.as_str());
+        words.add("key").add(key);
     }
     if let Some(payload) = &message.payload {
-        cmd.arg("payload").arg(&payload[..]);
+        words.add("payload").add(payload);
     }
     headers(message, |name, value| {
-        cmd.arg(name).arg(value);
+        words.add(name).add(value);
     });
-    cmd
+    let count = words.count;
+    if let 10..=99 = count {
+        bytes[begin + 1] += (count / 10) as u8;
+        bytes[begin + 2] += (count % 10) as u8;
+    } else {
+        bytes.splice(begin + 1..begin + 3, count.to_string().bytes());
+    }
+}
+
+/// A command in the making.
+struct Words<'a> {
+    bytes: &'a mut Vec<u8>,
+    count: usize,
+}
+
+impl Words<'_> {
+    fn add(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
+        let word = word.as_ref();
+        self.count += 1;
+        self.bytes.push(b'$');
+        decimal(word.len(), self.bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.bytes.extend_from_slice(word);
+        self.bytes.extend_from_slice(b"\r\n");
+        self
+    }
+}
+
+/// Formatting of numbers is a quarter of the work otherwise.
+fn decimal(mut number: usize, bytes: &mut Vec<u8>) {
+    let (mut digits, mut at) = ([0; 20], 20);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    bytes.extend_from_slice(&digits[at..]);
 }
 
 /// About how many bytes it has.
@@ -83,7 +130,7 @@ fn headers(message: &Message, mut field: impl FnMut(&str, &str)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::redis::Arg;
+    use ::redis::{Value, parse_redis_value};
     use posthaste::event::{Event, StoredEvent, Timestamp};
 
     fn message(event: Event) -> Message {
@@ -101,12 +148,15 @@ mod tests {
     }
 
     fn words(message: &Message, trim: Option<Trim>) -> Vec<String> {
-        let cmd = command(message, trim);
-        let text = |arg| match arg {
-            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            _ => panic!("an argument without a value"),
+        let mut bytes = b"what was there".to_vec();
+        write(message, trim, &mut bytes);
+        // A command is a list of texts like any other.
+        let Ok(Value::Array(words)) = parse_redis_value(&bytes[14..]) else { panic!("{bytes:?}") };
+        let text = |word| match word {
+            Value::BulkString(bytes) => String::from_utf8(bytes).expect("text"),
+            other => panic!("{other:?} is no word"),
         };
-        cmd.args_iter().map(text).collect()
+        words.into_iter().map(text).collect()
     }
 
     #[test]
@@ -139,6 +189,19 @@ mod tests {
         let trim = |exact| Some(Trim { entries: 9, exact });
         assert_eq!(words(&empty, trim(false))[2..6], ["MAXLEN", "~", "9", "*"]);
         assert_eq!(words(&empty, trim(true))[2..6], ["MAXLEN", "=", "9", "*"]);
+    }
+
+    #[test]
+    fn a_command_may_have_any_number_of_words() {
+        for headers in [0, 39, 40, 41, 500] {
+            let mut event = Event::new("t", "x".repeat(1_000)).with_key("k");
+            for header in 0..headers {
+                event = event.with_header(format!("n{header}"), "v");
+            }
+            let words = words(&message(event), None);
+            assert_eq!(words.iter().filter(|word| word.starts_with("h:n")).count(), headers);
+            assert_eq!(words[8].len(), 1_000);
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::RedisConfig;
 use super::link::Session;
 use super::sink::Servers;
 use super::verdict::{Meeting, Refusal};
-use ::redis::aio::MultiplexedConnection;
+use super::wire::Connection;
 use ::redis::{Pipeline, Value};
 use posthaste::sink::{Failure, Finding, Level, Verdict};
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ fn no_session(failure: &Failure) -> Vec<Finding> {
 }
 
 async fn server(config: &RedisConfig, session: &Session) -> Vec<Finding> {
-    let (settings, info) = facts(&mut session.connection()).await;
+    let (settings, info) = facts(&session.connection()).await;
     let mut findings = vec![
         finding("reachable", Level::Ok, format!("{} answers", session.server)),
         finding("authenticated", Level::Ok, format!("connected as {}", session.identity)),
@@ -103,14 +103,13 @@ async fn server(config: &RedisConfig, session: &Session) -> Vec<Finding> {
 }
 
 /// What the server says of itself, as far as we may ask.
-async fn facts(connection: &mut MultiplexedConnection) -> (Option<BTreeMap<String, String>>, Option<String>) {
+async fn facts(connection: &Connection) -> (Option<BTreeMap<String, String>>, Option<String>) {
     let mut questions = Pipeline::new();
     questions.cmd("INFO").arg("server");
     for setting in SETTINGS {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
-    let answer =
-        timeout(ANSWER_TIMEOUT, connection.send_packed_commands(&questions, 0, questions.len())).await;
+    let answer = timeout(ANSWER_TIMEOUT, connection.send_all(&questions)).await;
     let Ok(Ok(replies)) = answer else { return (None, None) };
     let info = replies.first().and_then(text);
     let pair = |reply: &Value| match reply {
@@ -231,9 +230,7 @@ async fn destination(servers: &Servers, stream: &str) -> Finding {
     };
     let mut questions = Pipeline::new();
     questions.cmd("TYPE").arg(stream).cmd("XADD").arg(stream).arg("0-0").arg("id").arg("");
-    let asked = timeout(ANSWER_TIMEOUT, async {
-        session.connection().send_packed_commands(&questions, 0, questions.len()).await
-    });
+    let asked = timeout(ANSWER_TIMEOUT, async { session.connection().send_all(&questions).await });
     let Ok(Ok(replies)) = asked.await else { return fail(format!("{} does not answer", session.server)) };
     let [kind, added] = replies.as_slice() else {
         return fail(format!("{} answers strangely", session.server));

@@ -16,7 +16,7 @@ use super::entry;
 use super::link::{Broken, Session};
 use super::sink::{CONNECT_WAIT, RedisSink, Servers};
 use super::verdict::{self, Silence};
-use ::redis::{Pipeline, Value};
+use ::redis::Value;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use posthaste::sink::chain::{Call, Turn};
@@ -87,7 +87,7 @@ pub(super) enum Fate {
 #[derive(Default)]
 struct Request {
     messages: Vec<usize>,
-    commands: Pipeline,
+    commands: Vec<u8>,
     bytes: usize,
 }
 
@@ -235,7 +235,7 @@ impl<'a> Flight<'a> {
 
     fn send_ready(&mut self) {
         let mut open: FxHashMap<(usize, bool), Request> = FxHashMap::default();
-        let wants_to_send = self.wants_to_send();
+        let (trim, wants_to_send) = (self.sink.config.trim(), self.wants_to_send());
         while wants_to_send && !self.ready.is_empty() && self.has_permit() {
             let Some(index) = self.ready.pop_front() else { break };
             if self.fates[index] != Fate::Waiting {
@@ -254,9 +254,14 @@ impl<'a> Flight<'a> {
                 self.send(place, full);
             }
             let request = open.entry(place).or_default();
+            if request.messages.is_empty() {
+                // Most messages are of one size: so the rest will fit without moving.
+                let rest = (self.ready.len() + run.len()).min(REQUEST_MESSAGES);
+                request.commands.reserve((bytes * rest / run.len()).clamp(bytes, REQUEST_BYTES.max(bytes)));
+            }
             request.bytes += bytes;
             for index in run {
-                request.commands.add_command(entry::command(&self.messages[index], self.sink.config.trim()));
+                entry::write(&self.messages[index], trim, &mut request.commands);
                 request.messages.push(index);
             }
         }
@@ -289,14 +294,15 @@ impl<'a> Flight<'a> {
 
     fn send(&mut self, (stream, together): (usize, bool), request: Request) {
         let Request { messages, commands, .. } = request;
+        let count = messages.len();
         // Checked for each of its messages.
         let Ok(session) = self.streams.sessions[stream].clone() else { return };
         self.under_way[stream] += 1;
         self.requests.push(Box::pin(async move {
             let replies = if together {
-                session.send_together(commands).await
+                session.send_together(commands, count).await
             } else {
-                session.send_each(&commands).await
+                session.send_each(commands, count).await
             };
             Answered { session, stream, messages, together, replies }
         }));

@@ -9,9 +9,9 @@ use super::address::Address;
 use super::dial::{self, Wanted, Wire};
 use super::sentinel;
 use super::verdict::{Refusal, Silence};
+use super::wire::Connection;
 use super::{RedisConfig, Way};
 use crate::link::{Dial, Ended, Port};
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, cmd};
 use async_trait::async_trait;
 use posthaste::sink::{Failure, Scope};
@@ -26,6 +26,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_WAIT: Duration = Duration::from_secs(4);
 /// For answers that are under way when a session is given up by ourselves.
 const GRACE: Duration = Duration::from_millis(200);
+/// `EXEC`, and the `MULTI` of the next run.
+const EXEC_MULTI: &[u8] = b"*1\r\n$4\r\nEXEC\r\n*1\r\n$5\r\nMULTI\r\n";
 
 /// What leads to a server.
 #[derive(Debug, Clone)]
@@ -123,7 +125,7 @@ pub(super) enum Broken {
 /// Two connections to one server.
 #[derive(Debug)]
 pub(super) struct Session {
-    plain: MultiplexedConnection,
+    plain: Connection,
     fence: Mutex<Fence>,
     pub(super) server: String,
     pub(super) loopback: bool,
@@ -138,7 +140,7 @@ pub(super) struct Session {
 /// A connection inside a transaction that has no commands yet.
 #[derive(Debug)]
 struct Fence {
-    connection: MultiplexedConnection,
+    connection: Connection,
     /// Confirmed by the server. Not so while a run is on its way, or after its call was dropped.
     open: bool,
 }
@@ -151,10 +153,9 @@ impl Session {
         reach: Scope,
         name: &str,
     ) -> Result<(Arc<Self>, Drivers), Failure> {
-        let Wire { connection: mut plain, driver: plain_driver } =
-            open(config, address, database, name).await?;
+        let Wire { connection: plain, driver: plain_driver } = open(config, address, database, name).await?;
         let Wire { connection: fence, driver: fence_driver } = open(config, address, database, name).await?;
-        let bulk_bytes_max = bulk_bytes_max(&mut plain).await;
+        let bulk_bytes_max = bulk_bytes_max(&plain).await;
         let session = Self {
             plain,
             fence: Mutex::new(Fence { connection: fence, open: false }),
@@ -171,27 +172,31 @@ impl Session {
     }
 
     /// A connection for questions, beside the events.
-    pub(super) fn connection(&self) -> MultiplexedConnection {
+    pub(super) fn connection(&self) -> Connection {
         self.plain.clone()
     }
 
-    /// Commands that have nothing to do with each other; one reply for each.
-    pub(super) async fn send_each(&self, commands: &Pipeline) -> Result<Vec<Value>, Broken> {
-        let sent = self.plain.clone().send_packed_commands(commands, 0, commands.len()).await;
+    /// Commands that have nothing to do with each other, written; one reply for each.
+    pub(super) async fn send_each(&self, commands: Vec<u8>, count: usize) -> Result<Vec<Value>, Broken> {
+        let sent = self.plain.send(commands, count).await;
         sent.map_err(|error| Broken::Lost(Silence::of(&error, &self.server)))
     }
 
     /// Commands that are all done or none of them, but for those whose reply in the last list is an error. The
     /// replies are one for each command, and then the one of `EXEC`.
-    pub(super) async fn send_together(&self, mut commands: Pipeline) -> Result<Vec<Value>, Broken> {
-        commands.cmd("EXEC").cmd("MULTI");
+    pub(super) async fn send_together(
+        &self,
+        mut commands: Vec<u8>,
+        count: usize,
+    ) -> Result<Vec<Value>, Broken> {
+        commands.extend_from_slice(EXEC_MULTI);
         let mut fence = self.fence.lock().await;
         if !fence.open {
             fence.open(self).await.map_err(Broken::Unsent)?;
         }
         // Should this future be dropped below, nobody knows how far the server came.
         fence.open = false;
-        let sent = fence.connection.send_packed_commands(&commands, 0, commands.len()).await;
+        let sent = fence.connection.send(commands, count + 2).await;
         let mut replies = sent.map_err(|error| Broken::Lost(Silence::of(&error, &self.server)))?;
         fence.open = replies.pop() == Some(Value::Okay);
         Ok(replies)
@@ -236,7 +241,7 @@ impl Session {
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        let answer = self.plain.clone().send_packed_command(&cmd("PING")).await;
+        let answer = self.plain.send_one(&cmd("PING")).await;
         if let Value::ServerError(error) = answer.map_err(|error| self.unreachable(&error.to_string()))?
             && Refusal::of(&error).ends_session()
         {
@@ -261,7 +266,7 @@ impl Fence {
         self.open = false;
         let mut commands = Pipeline::new();
         commands.cmd("DISCARD").cmd("MULTI");
-        let sent = self.connection.send_packed_commands(&commands, 0, 2).await;
+        let sent = self.connection.send_all(&commands).await;
         let replies = sent.map_err(|error| session.unreachable(&error.to_string()))?;
         self.open = replies.last() == Some(&Value::Okay);
         if self.open {
@@ -286,10 +291,10 @@ async fn open(config: &RedisConfig, address: &Address, database: u32, name: &str
 }
 
 /// The longest string that the server takes. A user with no more rights than delivery needs may not ask.
-async fn bulk_bytes_max(connection: &mut MultiplexedConnection) -> Option<usize> {
+async fn bulk_bytes_max(connection: &Connection) -> Option<usize> {
     let mut question = cmd("CONFIG");
     question.arg("GET").arg("proto-max-bulk-len");
-    let answer = timeout(PING_WAIT, connection.send_packed_command(&question)).await;
+    let answer = timeout(PING_WAIT, connection.send_one(&question)).await;
     let Ok(Ok(Value::Array(pair))) = answer else { return None };
     let Some(Value::BulkString(number)) = pair.get(1) else { return None };
     std::str::from_utf8(number).ok()?.parse().ok()

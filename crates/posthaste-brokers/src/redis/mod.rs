@@ -5,14 +5,15 @@
 //!
 //! # How it is built
 //!
-//! Here are the options; `address` reads URLs; `dial` opens one connection and logs in; `link` keeps a session with
-//! one server and dials again when it is lost; `sentinel` and `cluster` find the server or the servers; `entry` turns
-//! an event into a command; `sink` holds it all together, `flight` carries one call and `judge` reads its replies;
-//! `verdict` is the table below in code; `examine` looks at the server for `posthaste doctor`.
+//! Here are the options; `address` reads URLs; `wire` is a connection, and `dial` opens one and logs in; `link` keeps a
+//! session with one server and dials again when it is lost; `sentinel` and `cluster` find the server or the servers;
+//! `entry` turns an event into a command; `sink` holds it all together, `flight` carries one call and `judge` reads its
+//! replies; `verdict` is the table below in code; `examine` looks at the server for `posthaste doctor`.
 //!
-//! The client crate writes commands and reads replies on a connection that we open, so that TLS is ours and files are
-//! read anew at each connection. Its cluster and sentinel connections are not used: they send again by themselves
-//! what was refused or lost, after messages that came later, and a key's order would be lost with it.
+//! Of the client crate we use the types, and what writes commands that are no events. The connection is ours, so that
+//! TLS is too, files are read anew at each one, and an event is copied once on its way to the socket (`wire` says what
+//! that saves). The crate's cluster and sentinel connections are not used: they send again by themselves what was
+//! refused or lost, after messages that came later, and a key's order would be lost with it.
 //!
 //! # Order
 //!
@@ -99,6 +100,7 @@ mod link;
 mod sentinel;
 mod sink;
 mod verdict;
+mod wire;
 
 pub use examine::CHECKS;
 pub use sink::RedisSink;

@@ -33,10 +33,10 @@ pub(super) async fn master(
 async fn ask(config: &RedisConfig, sentinel: &Address, master: &str, name: &str) -> Result<Address, Failure> {
     let login = config.sentinel_login();
     let login = login.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
-    let mut wire = dial::open(config, sentinel, login, name, Wanted::Anybody).await?;
+    let wire = dial::open(config, sentinel, login, name, Wanted::Anybody).await?;
     let mut question = cmd("SENTINEL");
     question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_packed_command(&question)).await;
+    let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_one(&question)).await;
     let answer = answer.map_err(|_| dial::unreachable(sentinel, "the sentinel does not answer"))?;
     match answer.map_err(|error| dial::lost(sentinel, &error))? {
         Value::Array(parts) => read(&parts, sentinel).ok_or_else(|| strange(sentinel)),
