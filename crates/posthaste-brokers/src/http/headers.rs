@@ -96,7 +96,7 @@ fn plain(text: &str) -> Result<HeaderValue, String> {
 }
 
 fn add(headers: &mut HeaderMap, encoded: &mut String, name: &str, value: &str) -> Option<()> {
-    let mut name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+    let mut name = header_name(name)?;
     // Two content types are none.
     if is_ours(name.as_str()) || (name == CONTENT_TYPE && headers.contains_key(CONTENT_TYPE)) {
         name = HeaderName::from_bytes(format!("x-event-{name}").as_bytes()).ok()?;
@@ -108,6 +108,19 @@ fn add(headers: &mut HeaderMap, encoded: &mut String, name: &str, value: &str) -
     }
     let value = HeaderValue::from_str(&text).ok()?;
     headers.try_append(name, value).ok().map(drop)
+}
+
+/// The names that every message has are constants: no copy.
+fn header_name(name: &str) -> Option<HeaderName> {
+    Some(match name {
+        "Message-ID" => const { HeaderName::from_static("message-id") },
+        "type" => const { HeaderName::from_static("type") },
+        "key" => const { HeaderName::from_static("key") },
+        "time" => const { HeaderName::from_static("time") },
+        "source" => const { HeaderName::from_static("source") },
+        "content-type" => CONTENT_TYPE,
+        other => HeaderName::from_bytes(other.as_bytes()).ok()?,
+    })
 }
 
 /// The value as HTTP can carry it: as it is, or percent-encoded.

@@ -321,13 +321,11 @@ impl Registration {
     }
 
     /// Where the answer to this message is to go.
-    pub(super) fn reply_subject(&self, index: usize) -> String {
-        let inbox = &self.session.inbox;
-        let mut subject = String::with_capacity(inbox.len() + 24);
-        subject.push_str(inbox);
+    pub(super) fn write_reply_subject(&self, index: usize, subject: &mut String) {
+        subject.clear();
+        subject.push_str(&self.session.inbox);
         // Writing to a string cannot fail.
         let _ = write!(subject, "{:x}-{index:x}", self.call);
-        subject
     }
 
     /// Takes all notes, or leaves the waker.

@@ -12,7 +12,7 @@ use super::verdict::{self, Silence};
 use super::{NatsConfig, examine};
 use crate::BuildError;
 use async_nats::header::{HeaderName, HeaderValue, NATS_MESSAGE_ID};
-use async_nats::{HeaderMap, PublishErrorKind};
+use async_nats::{HeaderMap, PublishErrorKind, Subject, ToSubject};
 use async_trait::async_trait;
 use posthaste::sink::chain::{Call, Chain, Turn};
 use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
@@ -118,6 +118,10 @@ struct Flight<'a> {
     window: &'a Semaphore,
     turns: Vec<(usize, Turn)>,
     notes: Vec<Note>,
+    /// The last one that was found good: most messages of a call have the same.
+    subject: Option<Subject>,
+    /// Where a reply subject is written before the client copies it.
+    reply: String,
 }
 
 impl<'a> Flight<'a> {
@@ -134,6 +138,8 @@ impl<'a> Flight<'a> {
             window,
             turns: Vec::new(),
             notes: Vec::new(),
+            subject: None,
+            reply: String::new(),
         }
     }
 
@@ -247,15 +253,15 @@ impl<'a> Flight<'a> {
         true
     }
 
-    async fn try_send(&self, index: usize) -> Result<(), Verdict> {
+    async fn try_send(&mut self, index: usize) -> Result<(), Verdict> {
         let message = &self.messages[index];
-        let subject = message.destination.as_str();
-        verdict::check_subject(subject).map_err(|why| verdict::bad_subject(subject, why))?;
+        let to = self.subject(&message.destination)?;
         let headers = headers(message)?;
         let payload = message.payload.clone().unwrap_or_default();
-        let reply = self.answers.reply_subject(index);
+        self.answers.write_reply_subject(index, &mut self.reply);
         let client = self.answers.session().client();
-        let sent = client.publish_with_reply_and_headers(subject.to_owned(), reply, headers, payload).await;
+        let sent = client.publish_with_reply_and_headers(to, Text(&self.reply), headers, payload).await;
+        let subject = message.destination.as_str();
         sent.map_err(|error| match error.kind() {
             PublishErrorKind::MaxPayloadExceeded => verdict::too_large(&error),
             PublishErrorKind::InvalidSubject => verdict::bad_subject(subject, "is not one for NATS"),
@@ -263,6 +269,14 @@ impl<'a> Flight<'a> {
                 Silence::ConnectionLost("the connection was lost".into()).verdict(false)
             }
         })
+    }
+
+    fn subject(&mut self, name: &str) -> Result<Subject, Verdict> {
+        if let Some(last) = self.subject.as_ref().filter(|last| last.as_str() == name) {
+            return Ok(last.clone());
+        }
+        verdict::check_subject(name).map_err(|why| verdict::bad_subject(name, why))?;
+        Ok(self.subject.insert(Subject::from(name)).clone())
     }
 
     /// Decides a message and tells those behind it.
@@ -292,6 +306,15 @@ impl<'a> Flight<'a> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         self.window.add_permits(self.permits);
+    }
+}
+
+/// A subject that is copied once. The client copies a string of its own too.
+struct Text<'a>(&'a str);
+
+impl ToSubject for Text<'_> {
+    fn to_subject(&self) -> Subject {
+        Subject::from(self.0)
     }
 }
 
