@@ -277,6 +277,14 @@ impl Layout {
         if word && self.mark().is_some() { Style::Marked } else { Style::Locked }
     }
 
+    /// Whether nothing in a row tells if somebody published it before we came: then its owners have to say where to begin
+    /// (F27).
+    #[must_use]
+    pub fn needs_a_start(&self) -> bool {
+        let tells = self.status.is_some() || self.created_at.is_some() || self.next_attempt_at.is_some();
+        self.delete_published && !tells && self.condition.is_none()
+    }
+
     /// What is wrong with it, as far as that can be told without a database.
     pub fn check(&self) -> Result<(), String> {
         if self.batch == 0 || self.batch > 10_000 {

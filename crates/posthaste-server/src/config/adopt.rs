@@ -161,6 +161,12 @@ pub(super) fn adopted(review: &mut Review<'_>, path: &str, section: &AdoptSectio
         fault("", why);
         return None;
     }
+    if layout.needs_a_start() {
+        let why = "say where to begin: published rows may still be in the table, and nothing in a row tells. \
+                   `where = \"true\"` publishes every row that is there; a condition leaves the old ones out";
+        fault("", why.to_owned());
+        return None;
+    }
     Some(Adopted { layout, envelope })
 }
 
@@ -325,8 +331,10 @@ impl Adopted {
 mod tests {
     use super::super::Config;
     use super::super::tests::ok;
+    use posthaste::lifecycle::ClassOverrides;
     use posthaste::retry::Permanent;
     use posthaste::route::{Envelope, Order};
+    use posthaste::store::ErrorClass;
     use posthaste_postgres::claim::Style;
     use std::path::Path;
 
@@ -379,6 +387,25 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_that_does_not_exist_counts_unless_it_is_waited_for() {
+        let classes = |adopt: &str, own: &ClassOverrides| {
+            let config = ok(&format!("[outbox]\nurl = \"postgres://h/d\"\n{adopt}{ENDS}"));
+            config.outboxes[0].database.classes(own)
+        };
+        let none = ClassOverrides::new();
+        let talkie = "[outbox.adopt]\npreset = \"talkie\"";
+        assert_eq!(classes(talkie, &none).get("kafka.no_topic"), Some(&ErrorClass::Transient));
+        let own = ClassOverrides::from([("kafka.no_topic".to_owned(), ErrorClass::Permanent)]);
+        assert_eq!(
+            classes(talkie, &own).get("kafka.no_topic"),
+            Some(&ErrorClass::Permanent),
+            "the sink's own goes first"
+        );
+        assert_eq!(classes(&format!("{talkie}\nmissing_topic = \"wait\""), &none), none);
+        assert_eq!(classes("", &none), none, "a log of our own waits");
+    }
+
+    #[test]
     fn what_cannot_be_adopted_is_told_with_its_line() {
         let cases = [
             (
@@ -397,6 +424,7 @@ mod tests {
                 "feeds one sink, and its routes name out, two",
             ),
             ("preset = \"talkie\"\nbatch = 0", "", "`batch` must be"),
+            ("preset = \"debezium-outbox\"", "", "say where to begin"),
             (
                 "preset = \"talkie\"\ntopics = \"x\"",
                 "",

@@ -13,8 +13,15 @@ use tokio_postgres::Client;
 const WAIT: Duration = Duration::from_secs(60);
 const ROWS: i64 = 400;
 
-/// The crash points of adopted tables, with the visit at which to die.
-const POINTS: [(&str, u32); 2] = [("claim.after", 2), ("claim.settle", 2)];
+/// The steps of a batch, with the visit at which to die: claimed, acknowledged by the sink, about to be settled, settled but
+/// not committed, settled.
+const POINTS: [(&str, u32); 5] = [
+    ("claim.after", 2),
+    ("publish.acknowledged", 2),
+    ("settle.before", 2),
+    ("claim.settle", 2),
+    ("settle.after", 2),
+];
 
 pub(crate) fn points() -> impl Iterator<Item = &'static str> {
     POINTS.iter().map(|(name, _)| *name)
@@ -136,22 +143,31 @@ async fn dies_at(table: Table, (point, visit): (&str, u32)) {
     assert_eq!(rig.arrived() as i64, ROWS, "G2: every row was published before it was called so");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_marked_claim_dies_after_it() {
-    dies_at(MARKED, POINTS[0]).await;
+macro_rules! crash_tests {
+    ($style:ident = $table:ident: $($name:ident = $index:literal;)*) => {
+        mod $style {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::dies_at(super::$table, super::POINTS[$index]).await;
+                }
+            )*
+        }
+    };
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_marked_claim_dies_before_its_settlement() {
-    dies_at(MARKED, POINTS[1]).await;
+crash_tests! { marked_rows_and_a_death = MARKED:
+    after_the_claim = 0;
+    after_the_acknowledgement = 1;
+    before_the_settlement = 2;
+    before_its_commit = 3;
+    after_its_commit = 4;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_locked_claim_dies_after_it() {
-    dies_at(LOCKED, POINTS[0]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_locked_claim_dies_before_its_settlement() {
-    dies_at(LOCKED, POINTS[1]).await;
+crash_tests! { locked_rows_and_a_death = LOCKED:
+    after_the_claim = 0;
+    after_the_acknowledgement = 1;
+    before_the_settlement = 2;
+    before_its_commit = 3;
+    after_its_commit = 4;
 }

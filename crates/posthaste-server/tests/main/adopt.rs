@@ -2,7 +2,7 @@
 
 use crate::binary::{Scratch, run};
 use crate::daemon::Daemon;
-use crate::envelope::Subscriber;
+use crate::subscriber::Subscriber;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{self, Nats, NatsOptions, TestDatabase};
 use rustix::process::Signal;
@@ -108,6 +108,52 @@ async fn inspect_knows_the_four_tables() {
         assert_eq!(again.code, 2, "a file is never overwritten: {}", again.err);
         std::fs::remove_file(&file).expect("it was written");
     }
+}
+
+/// All six presets' tables in one database, among tables that are no outbox: each is known, and nothing else is taken for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_knows_all_presets_at_once() {
+    const DEBEZIUM: &str = "create table outbox (id uuid primary key, aggregatetype varchar(255) not null, aggregateid varchar(255) not null,
+        type varchar(255) not null, payload jsonb)";
+    const OPEN: &str = "create table openoutbox_events (event_id uuid primary key default gen_random_uuid(), event_type text not null, partition_key text,
+        payload bytea not null, headers jsonb, created_at timestamptz not null default now(), status text not null default 'PENDING', delivered_at timestamptz,
+        attempts int not null default 0, available_at timestamptz not null default now(), locked_by text, locked_at timestamptz, last_error text)";
+    let cases = [
+        ("s000", PRISMA, "prisma-outbox", "Outbox"),
+        ("s001", ADR, "outbox-events-adr", "outbox_events"),
+        ("s002", PLAN, "outbox-events", "outbox_events"),
+        ("s004", TALKIE, "talkie", "outbox"),
+        ("router", DEBEZIUM, "debezium-outbox", "outbox"),
+        ("open", OPEN, "open-outbox", "openoutbox_events"),
+    ];
+    let mut ddl = "create table invoices (id int primary key, data jsonb, created_at timestamptz);
+        create table audit_log (id bigint primary key, payload jsonb, status text default 'new')"
+        .to_owned();
+    for (schema, table, ..) in cases {
+        ddl.push_str(&format!("; create schema {schema}; set search_path = {schema}; {table}"));
+    }
+    let Some(service) = Service::new(&ddl).await else { return };
+    let found = run(&["adopt", "inspect", "--json", "--url", &service.database.url()]).ok().json();
+    let found: Vec<(&str, &str)> = found
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| (one["table"].as_str().expect("a table"), one["preset"].as_str().unwrap_or("none")))
+        .collect();
+    assert_eq!(found.len(), cases.len(), "{found:?}");
+    for (schema, _, preset, table) in cases {
+        let name = format!("{schema}.{table}");
+        assert!(found.contains(&(name.as_str(), preset)), "{name} is not {preset}: {found:?}");
+    }
+    // F27: nothing goes out of the router's table before somebody says where to begin.
+    let adopt = "preset = \"debezium-outbox\"\ntable = \"router.outbox\"";
+    let refused = run(&["run", "--dry-run", "--config", service.config(adopt, "").path()]);
+    assert!(refused.code != 0 && refused.err.contains("say where to begin"), "{}", refused.err);
+    let missing =
+        run(&["adopt", "sql", "--config", service.config(&format!("{adopt}\nwhere = \"true\""), "").path()])
+            .ok()
+            .out;
+    assert!(missing.contains("CREATE TABLE \"outbox_dead_letters\""), "{missing}");
 }
 
 /// A table that nobody described: columns by their names.

@@ -142,6 +142,11 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            let said = self.said();
+            let last: Vec<&str> = said.lines().rev().take(25).collect();
+            eprintln!("the relay's last words:\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
+        }
     }
 }
 

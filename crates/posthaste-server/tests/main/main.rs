@@ -16,4 +16,5 @@ mod local;
 mod relay;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod subscriber;
 mod usage;

@@ -25,6 +25,10 @@ pub(super) fn section(proposal: &Proposal) -> String {
         }
         None => columns(&proposal.layout, &mut lines),
     }
+    if proposal.layout.needs_a_start() {
+        lines.push("# Publishes every row that is there. Leave out what was published before!".to_owned());
+        lines.push("where = \"true\"".to_owned());
+    }
     lines.join("\n") + "\n"
 }
 
