@@ -24,6 +24,7 @@ use posthaste::event::StoredEvent;
 use posthaste::store::{DueEvent, DueQuery, Reason, StoreError};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
@@ -54,6 +55,13 @@ pub(super) struct TakingOver {
     found: bool,
     /// They came before others at the last look.
     came_first: bool,
+}
+
+impl TakingOver {
+    /// Whether it is time for a look. Without an index for it, a look reads the whole table: it is rare while there is nothing.
+    fn is_time(&self, lease: Duration) -> bool {
+        self.found || self.nothing_at.is_none_or(|at| at.elapsed() >= lease / 4)
+    }
 }
 
 /// What a claim brought.
@@ -137,8 +145,7 @@ impl ClaimLease {
             return None;
         }
         let mut state = locked(&self.taking_over);
-        let pause = self.inner.row_lease() / 4;
-        let is_time = state.found || state.nothing_at.is_none_or(|at| at.elapsed() >= pause);
+        let is_time = state.is_time(self.inner.row_lease());
         state.came_first ^= is_time;
         is_time.then_some(state.came_first)
     }
@@ -295,7 +302,8 @@ impl ClaimLease {
             return None;
         }
         let ahead = locked(&self.ahead);
-        if !ahead.events.is_empty() || locked(&self.taking_over).found {
+        // However long the backlog is, the dead have their turn.
+        if !ahead.events.is_empty() || locked(&self.taking_over).is_time(self.inner.row_lease()) {
             return None;
         }
         ahead.query.clone()

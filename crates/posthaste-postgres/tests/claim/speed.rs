@@ -25,7 +25,7 @@ fn plan() -> JoinPlan {
         sinks: vec![sink],
         routes: String::new(),
         lanes: None,
-        lease_ttl: Duration::from_secs(60),
+        lease_ttl: Duration::from_secs(1),
     }
 }
 
@@ -163,4 +163,28 @@ async fn a_renewal_is_a_hot_update() {
         all - hot >= 50,
         "a claim changes the status, which an index has in its condition: {hot} of {all}"
     );
+}
+
+/// F27: what a dead relay left behind has its turn however much else waits, and takes no more than one look of two.
+#[tokio::test(flavor = "multi_thread")]
+async fn f27_a_backlog_does_not_keep_the_dead_waiting() {
+    let Some(mut ground) = Ground::make("talkie", DDL).await else { return };
+    (ground.layout.batch, ground.layout.lease) = (10, Duration::from_secs(1));
+    ground.execute("insert into outbox (status, last_attempt_at) select 'publishing', now() - interval '900 ms' from generate_series(1, 3)").await;
+    let (_store, lease) = lease(&ground).await;
+    let (mut sizes, end) = (Vec::new(), tokio::time::Instant::now() + Duration::from_secs(60));
+    while ground.ask::<bool>("select count(*) > 0 from outbox where id <= 3 and status <> 'published'").await
+    {
+        assert!(tokio::time::Instant::now() < end, "the dead's rows are published: {sizes:?}");
+        // More than is taken: there is always a next batch.
+        ground.execute("insert into outbox (topic) select 't' from generate_series(1, 30)").await;
+        let events = lease.due(query()).await.expect("claims").events;
+        sizes.push(events.len());
+        lease.settle(&delivered(&events)).await.expect("settles");
+    }
+    let alone: Vec<usize> = sizes.iter().copied().filter(|size| *size == 1).collect();
+    assert_eq!(alone.len(), 3, "each for itself: {sizes:?}");
+    assert!(!sizes.windows(2).any(|two| two == [1, 1]), "and others in between: {sizes:?}");
+    lease.release().await.expect("released");
+    assert_eq!(ground.ask::<i32>("select max(retry_count) from outbox").await, 0, "nobody is charged");
 }

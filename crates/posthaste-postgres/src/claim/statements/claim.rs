@@ -160,7 +160,7 @@ impl Statements {
         };
         let id = quote(&self.layout.id);
         format!(
-            "with picked as materialized (\n  select t.{id} as picked_id, {status}::text as was, {mark}::timestamptz as was_at,\n         coalesce(pg_column_size({payload}), 0) as size\n    from {table} as t\n   where {due}\n  {order}\n   limit {limit} for update of t skip locked\n), counted as (\n  select *, row_number() over () as n, sum(size) over (rows unbounded preceding) - size as before from picked\n)\nupdate {table} as t set {sets}\n  from counted where t.{id} = counted.picked_id and counted.before < $6\nreturning {columns},\n       {mark}::timestamptz as mark, counted.was, counted.was_at, counted.n",
+            "with picked as materialized (\n  select t.{id} as picked_id, {status}::text as was, {mark}::timestamptz as was_at,\n         coalesce(pg_column_size({payload}), 0) as size\n    from {table} as t\n   where {due}\n  {order}\n   limit {limit} for update of t skip locked\n), counted as (\n  select *, row_number() over up_to as n, sum(size) over up_to - size as before\n    from picked window up_to as (rows unbounded preceding)\n)\nupdate {table} as t set {sets}\n  from counted where t.{id} = counted.picked_id and counted.before < $6\nreturning {columns},\n       {mark}::timestamptz as mark, counted.was, counted.was_at, counted.n",
             payload = of(&self.layout.payload),
             status = of(&status),
             mark = of(&mark),

@@ -7,6 +7,7 @@
 //! A drain is over when no row waits, and then every row must be marked once: as many rows published as there were, and as
 //! many updates as one claim and one mark of each ([`table::Table::audit`]). One that fails the count is an error.
 
+mod bare;
 mod plan;
 mod receiver;
 mod relays;
@@ -71,7 +72,7 @@ pub(super) async fn run(bench: &Bench<'_>, args: &AdoptArgs, report: &mut Report
     costs(report, &rounds);
     updates(bench, args.events.min(5_000), report).await?;
     report.detail("batch", args.batch);
-    report.detail("baseline_sql", table::statements(bench));
+    report.detail("baseline_sql", bare::statements(bench));
     Ok(())
 }
 
