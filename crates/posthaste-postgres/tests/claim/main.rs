@@ -2,6 +2,7 @@
 
 mod admin;
 mod adr;
+mod beside;
 mod faults;
 mod ground;
 mod migrate;

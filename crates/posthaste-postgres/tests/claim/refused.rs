@@ -12,11 +12,15 @@ const DDL: &str = "create table outbox (id uuid primary key default gen_random_u
 async fn refusal(change: &str) -> Option<String> {
     let ground = Ground::make("talkie", DDL).await?;
     ground.execute(change).await;
+    let rows = "select string_agg(to_jsonb(o)::text, ', ') from outbox o";
+    let before = ground.app.query_one(rows, &[]).await.ok().map(|row| row.get::<_, Option<String>>(0));
     let error = match ground.store().await {
         Err(error @ StoreError::Fatal(_)) => error.to_string(),
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("accepted after: {change}"),
     };
+    let after = ground.app.query_one(rows, &[]).await.ok().map(|row| row.get::<_, Option<String>>(0));
+    assert_eq!(before, after, "nothing was claimed");
     Some(error)
 }
 
