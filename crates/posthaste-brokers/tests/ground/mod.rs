@@ -5,6 +5,7 @@
 pub(crate) mod load;
 pub(crate) mod login;
 pub(crate) mod outage;
+pub(crate) mod tls;
 
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::sink::{Failure, Finding, Level, Message, Scope, Sink, Verdict};

@@ -3,11 +3,48 @@
 use super::*;
 use posthaste_testkit::services::Proxy;
 
+/// A sink that is connected to a server of its own by way of a proxy.
+pub(crate) struct Behind<S> {
+    pub(crate) server: S,
+    pub(crate) proxy: Proxy,
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) destination: String,
+    /// Tasks of the runtime before there was a sink.
+    pub(crate) tasks: usize,
+}
+
+/// The tests of a broker with one connection. `$behind` makes a [`Behind`].
+macro_rules! outage_suite {
+    ($behind:ident, $unreachable:literal) => {
+        #[tokio::test]
+        async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
+            crate::ground::outage::black_hole(&require_service!($behind().await)).await;
+        }
+
+        #[tokio::test]
+        async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
+            crate::ground::outage::half_open(&require_service!($behind().await)).await;
+        }
+
+        #[tokio::test]
+        async fn a_refused_connection_is_noticed_at_once() {
+            crate::ground::outage::refused(&require_service!($behind().await), $unreachable).await;
+        }
+
+        #[tokio::test]
+        async fn reconnects_and_closing_leave_nothing_behind() {
+            crate::ground::outage::leaves_nothing(&require_service!($behind().await)).await;
+        }
+    };
+}
+pub(crate) use outage_suite;
+
 /// The delivery timeout of a sink with its defaults, and a little.
 const TIMEOUT: Duration = Duration::from_millis(8_500);
 
 /// Bytes go nowhere, and nobody says so.
-pub(crate) async fn black_hole(proxy: &Proxy, sink: &Arc<dyn Sink>, destination: &str) {
+pub(crate) async fn black_hole<S>(behind: &Behind<S>) {
+    let Behind { proxy, sink, destination, .. } = behind;
     proxy.black_hole().await;
     assert_outage(sink, destination, TIMEOUT).await;
     // From now on it is known: the next calls do not wait for the delivery timeout.
@@ -18,7 +55,8 @@ pub(crate) async fn black_hole(proxy: &Proxy, sink: &Arc<dyn Sink>, destination:
 }
 
 /// What is sent arrives, and what is answered does not.
-pub(crate) async fn half_open(proxy: &Proxy, sink: &Arc<dyn Sink>, destination: &str) {
+pub(crate) async fn half_open<S>(behind: &Behind<S>) {
+    let Behind { proxy, sink, destination, .. } = behind;
     proxy.half_open().await;
     assert_outage(sink, destination, TIMEOUT).await;
     proxy.pass().await;
@@ -26,7 +64,8 @@ pub(crate) async fn half_open(proxy: &Proxy, sink: &Arc<dyn Sink>, destination: 
 }
 
 /// Nobody listens any more: that is known at once, with the address.
-pub(crate) async fn refused(proxy: &Proxy, sink: &Arc<dyn Sink>, destination: &str, code: &str) {
+pub(crate) async fn refused<S>(behind: &Behind<S>, code: &str) {
+    let Behind { proxy, sink, destination, .. } = behind;
     proxy.refuse().await;
     proxy.cut().await;
     for _ in 0..3 {
@@ -47,8 +86,9 @@ pub(crate) async fn down_at_the_start(sink: &Arc<dyn Sink>, destination: &str, c
     id
 }
 
-/// Each lost connection leaves no task behind, and neither does the sink itself. `before`: tasks without the sink.
-pub(crate) async fn leaves_nothing(proxy: &Proxy, sink: &Arc<dyn Sink>, destination: &str, before: usize) {
+/// Each lost connection leaves no task behind, and neither does the sink itself.
+pub(crate) async fn leaves_nothing<S>(behind: &Behind<S>) {
+    let Behind { proxy, sink, destination, tasks: before, .. } = behind;
     let connected = tasks();
     for _ in 0..5 {
         proxy.cut().await;
@@ -61,7 +101,7 @@ pub(crate) async fn leaves_nothing(proxy: &Proxy, sink: &Arc<dyn Sink>, destinat
     sink.close().await;
     let verdict = publish_one(sink, loose(destination)).await;
     assert!(seen(&verdict).1.ends_with(".closed"), "{verdict:?}");
-    until(async || tasks() <= before).await;
+    until(async || tasks() <= *before).await;
 }
 
 /// With the line cut off, a sink with a window of five lets five messages out and no more (G7).

@@ -1,65 +1,47 @@
 //! TLS: the right receiver gets the events, and every wrong one is refused by name (F29).
 
 use super::*;
-use posthaste_testkit::services::{Certs, Pair};
+use crate::ground::tls::{Gate, tls_suite};
+use posthaste_testkit::require_service;
+use posthaste_testkit::services::{Certs, Pair, ServiceError};
 use std::path::Path;
 
-async fn start(server: &Pair) -> Receiver {
-    Receiver::start(&ReceiverOptions::default().tls(server)).await.expect("a receiver")
+impl Gate for Receiver {
+    const REFUSED: &str = "http.tls";
+    const PLACE: (&str, Option<&str>) = ("x", None);
+
+    async fn open(server: &Pair, client_ca: Option<&Path>) -> Result<Self, ServiceError> {
+        let options = ReceiverOptions::default();
+        let options = client_ca.map_or(options.clone().tls(server), |ca| options.mutual_tls(server, ca));
+        Receiver::start(&options).await
+    }
+
+    fn way(&self, ca: Option<&Path>, pair: Option<&Pair>) -> SinkConfig {
+        SinkConfig::Http(Box::new(HttpConfig {
+            ca_file: ca.map(Path::to_owned),
+            cert_file: pair.map(|pair| pair.certificate.clone()),
+            key_file: pair.map(|pair| pair.key.clone()),
+            ..near(self)
+        }))
+    }
+}
+
+tls_suite!(Receiver);
+
+/// Who is refused is sent nothing.
+#[tokio::test]
+async fn f29_nothing_is_sent_to_whom_we_do_not_trust() {
+    let certs = Certs::make().expect("certificates");
+    for server in [certs.expired_server(), certs.elsewhere()] {
+        let receiver = Receiver::open(server, None).await.expect("a receiver");
+        let sink = build(trusting(&receiver, certs.ca())).await;
+        assert_no_trust(&sink, "x", "http.tls", &["expired", "not valid for name"]).await;
+        assert!(receiver.requests().is_empty());
+    }
 }
 
 fn trusting(receiver: &Receiver, ca: &Path) -> HttpConfig {
     HttpConfig { ca_file: Some(ca.to_owned()), ..near(receiver) }
-}
-
-async fn assert_gets_in(config: HttpConfig) {
-    assert_eq!(publish_one(&build(config).await, loose("x")).await, Verdict::Delivered);
-}
-
-async fn assert_refused(config: HttpConfig, because: &str) {
-    assert_no_trust(&build(config).await, "x", "http.tls", &[because]).await;
-}
-
-#[tokio::test]
-async fn f29_the_authority_decides() {
-    let certs = Certs::make().expect("certificates");
-    let receiver = start(certs.server()).await;
-    assert_gets_in(trusting(&receiver, certs.ca())).await;
-    assert_refused(trusting(&receiver, certs.other_ca()), "UnknownIssuer").await;
-    assert_refused(near(&receiver), "UnknownIssuer").await;
-    assert_eq!(receiver.requests().len(), 1);
-}
-
-#[tokio::test]
-async fn f29_an_expired_certificate_is_refused() {
-    let certs = Certs::make().expect("certificates");
-    let receiver = start(certs.expired_server()).await;
-    assert_refused(trusting(&receiver, certs.ca()), "expired").await;
-    assert!(receiver.requests().is_empty());
-}
-
-#[tokio::test]
-async fn f29_a_certificate_for_another_name_is_refused() {
-    let certs = Certs::make().expect("certificates");
-    let receiver = start(certs.elsewhere()).await;
-    assert_refused(trusting(&receiver, certs.ca()), "not valid for name").await;
-    assert!(receiver.requests().is_empty());
-}
-
-#[tokio::test]
-async fn a_receiver_may_ask_who_we_are() {
-    let certs = Certs::make().expect("certificates");
-    let options = ReceiverOptions::default().mutual_tls(certs.server(), certs.ca());
-    let receiver = Receiver::start(&options).await.expect("a receiver");
-    let with = |pair: &Pair| HttpConfig {
-        cert_file: Some(pair.certificate.clone()),
-        key_file: Some(pair.key.clone()),
-        ..trusting(&receiver, certs.ca())
-    };
-    assert_gets_in(with(&certs.client("shop").expect("a certificate"))).await;
-    assert_refused(with(&certs.stranger("shop").expect("a certificate")), "alert").await;
-    assert_refused(trusting(&receiver, certs.ca()), "alert").await;
-    assert_eq!(receiver.requests().len(), 1);
 }
 
 /// Asked for TLS, nothing is sent without it.

@@ -1,7 +1,7 @@
 //! Brokers that die, networks that lie: nothing is lost, and delivery goes on by itself (F31).
 
 use super::*;
-use crate::ground::outage;
+use crate::ground::outage::{self, Behind, outage_suite};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
 
@@ -41,15 +41,6 @@ async fn the_second_server_of_the_list_is_used_when_the_first_is_down() {
     until_delivered(&sink, "s", BACK_WITHIN).await;
 }
 
-/// A sink behind a proxy, connected.
-async fn behind_proxy(bed: &Bed) -> (Proxy, Arc<dyn Sink>) {
-    bed.stream("S", &["s"]).await;
-    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(NatsConfig::new(&url)).await;
-    until_delivered(&sink, "s", DEADLINE).await;
-    (proxy, sink)
-}
-
 #[tokio::test]
 async fn a_server_that_stops_and_goes_on_is_used_again() {
     let bed = require_service!(Bed::open().await);
@@ -79,31 +70,16 @@ async fn f40_a_stream_that_is_deleted_under_load_is_never_delivered_to() {
     until_delivered(&sink, "gone", BACK_WITHIN).await;
 }
 
-#[tokio::test]
-async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::black_hole(&proxy, &sink, "s").await;
+/// A sink behind a proxy, connected.
+async fn behind() -> Result<Behind<Bed>, ServiceError> {
+    let bed = Bed::open().await?;
+    let tasks = tasks();
+    let destination = "s".to_owned();
+    bed.stream("S", &["s"]).await;
+    let (proxy, url) = Proxy::start_before(&bed.server.url()).await?;
+    let sink = build(NatsConfig::new(&url)).await;
+    until_delivered(&sink, &destination, DEADLINE).await;
+    Ok(Behind { server: bed, proxy, sink, destination, tasks })
 }
 
-#[tokio::test]
-async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::half_open(&proxy, &sink, "s").await;
-}
-
-#[tokio::test]
-async fn a_refused_connection_is_noticed_at_once() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::refused(&proxy, &sink, "s", "nats.unreachable").await;
-}
-
-#[tokio::test]
-async fn reconnects_and_closing_leave_nothing_behind() {
-    let bed = require_service!(Bed::open().await);
-    let before = tasks();
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::leaves_nothing(&proxy, &sink, "s", before).await;
-}
+outage_suite!(behind, "nats.unreachable");

@@ -1,7 +1,7 @@
 //! Brokers that die, networks that lie: nothing is lost, and delivery goes on by itself (F31).
 
 use super::*;
-use crate::ground::outage;
+use crate::ground::outage::{self, Behind, outage_suite};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
 use std::time::Instant;
@@ -108,20 +108,10 @@ async fn the_second_server_of_the_list_is_used_when_the_first_is_down() {
     until_delivered(&sink, &queue, BACK_WITHIN).await;
 }
 
-/// A sink behind a proxy, connected.
-async fn behind_proxy(bed: &Bed) -> (Proxy, Arc<dyn Sink>, String) {
-    let queue = bed.queue().await;
-    let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
-    let sink = build(RabbitmqConfig::new(&url)).await;
-    until_delivered(&sink, &queue, DEADLINE).await;
-    (proxy, sink, queue)
-}
-
 /// What has not left when the connection breaks is not in doubt.
 #[tokio::test]
 async fn f28_a_message_that_was_cut_off_in_the_middle_has_not_arrived() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
+    let Behind { server: bed, proxy, sink, destination: queue, .. } = require_service!(behind().await);
     bed.take(&queue).await;
     proxy.cut_after_bytes(200_000).await;
     let messages: Vec<_> = (0..4).map(|_| sized(&queue, 60_000)).chain([sized(&queue, 60_000_000)]).collect();
@@ -166,31 +156,15 @@ async fn f40_an_exchange_that_is_deleted_under_load_is_never_delivered_to() {
     assert_seen(&verdict, "retry", "rabbitmq.unroutable", Scope::Destination);
 }
 
-#[tokio::test]
-async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
-    outage::black_hole(&proxy, &sink, &queue).await;
+/// A sink behind a proxy, connected.
+async fn behind() -> Result<Behind<Bed>, ServiceError> {
+    let bed = Bed::open().await?;
+    let tasks = tasks();
+    let destination = bed.queue().await;
+    let (proxy, url) = Proxy::start_before(&bed.url).await?;
+    let sink = build(RabbitmqConfig::new(&url)).await;
+    until_delivered(&sink, &destination, DEADLINE).await;
+    Ok(Behind { server: bed, proxy, sink, destination, tasks })
 }
 
-#[tokio::test]
-async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
-    outage::half_open(&proxy, &sink, &queue).await;
-}
-
-#[tokio::test]
-async fn a_refused_connection_is_noticed_at_once() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
-    outage::refused(&proxy, &sink, &queue, "rabbitmq.unreachable").await;
-}
-
-#[tokio::test]
-async fn reconnects_and_closing_leave_nothing_behind() {
-    let bed = require_service!(Bed::open().await);
-    let before = tasks();
-    let (proxy, sink, queue) = behind_proxy(&bed).await;
-    outage::leaves_nothing(&proxy, &sink, &queue, before).await;
-}
+outage_suite!(behind, "rabbitmq.unreachable");

@@ -1,9 +1,49 @@
 //! TLS: the right server gets the events, and every wrong one is refused by name (F29).
 
 use super::*;
+use crate::ground::tls::{Gate, tls_suite};
+use posthaste_brokers::Secret;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, Pair, TlsListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+impl Gate for TlsListener {
+    const REFUSED: &str = "rabbitmq.tls";
+    const PLACE: (&str, Option<&str>) = ("nowhere", Some("rabbitmq.unroutable"));
+
+    async fn open(server: &Pair, client_ca: Option<&Path>) -> Result<Self, ServiceError> {
+        shared().await?.tls_listener(server, client_ca).await
+    }
+
+    fn way(&self, ca: Option<&Path>, pair: Option<&Pair>) -> SinkConfig {
+        SinkConfig::Rabbitmq(Box::new(RabbitmqConfig {
+            ca_file: ca.map(Path::to_owned),
+            cert_file: pair.map(|pair| pair.certificate.clone()),
+            key_file: pair.map(|pair| pair.key.clone()),
+            // With a user, the certificate is for TLS alone.
+            user: Some("guest".to_owned()),
+            password: Some(Secret::new("guest")),
+            ..RabbitmqConfig::new(&self.url())
+        }))
+    }
+}
+
+tls_suite!(TlsListener);
+
+/// The words name the files that were used.
+#[tokio::test]
+async fn a_refusal_names_our_files() {
+    let server = require_service!(shared().await);
+    let certs = Certs::make().expect("certificates");
+    let listener = server.tls_listener(certs.server(), Some(certs.ca())).await.expect("a port");
+    let stranger = certs.stranger("shop").expect("a certificate");
+    for (ca, pair) in [(certs.other_ca(), None), (certs.ca(), Some(&stranger))] {
+        let sink = listener.way(Some(ca), pair).build("test").await.expect("a valid configuration");
+        let words = until_failed(&sink, "nowhere", "rabbitmq.tls").await;
+        let file = pair.map_or(ca, |pair| &pair.certificate);
+        assert!(words.contains(&file.display().to_string()), "{words}");
+    }
+}
 
 async fn listener(server: &Rabbitmq, pair: &Pair) -> TlsListener {
     server.tls_listener(pair, None).await.expect("a port")
@@ -11,61 +51,6 @@ async fn listener(server: &Rabbitmq, pair: &Pair) -> TlsListener {
 
 fn trusting(listener: &TlsListener, ca: &Path) -> RabbitmqConfig {
     RabbitmqConfig { ca_file: Some(ca.to_owned()), ..RabbitmqConfig::new(&listener.url()) }
-}
-
-/// The broker's alert, or our own words where it was lost.
-const REFUSED: [&str; 2] = ["alert", "refuses our certificate"];
-
-/// In words that name our files.
-async fn assert_refused(config: RabbitmqConfig, because: &[&str]) {
-    let files: Vec<PathBuf> = [&config.ca_file, &config.cert_file].into_iter().flatten().cloned().collect();
-    let sink = build(config).await;
-    assert_no_trust(&sink, "nowhere", "rabbitmq.tls", because).await;
-    let words = until_failed(&sink, "nowhere", "rabbitmq.tls").await;
-    assert!(files.iter().all(|file| words.contains(&*file.to_string_lossy())), "{words}");
-}
-
-#[tokio::test]
-async fn f29_the_authority_decides() {
-    let server = require_service!(shared().await);
-    let certs = Certs::make().expect("certificates");
-    let listener = listener(server, certs.server()).await;
-    assert_gets_in(trusting(&listener, certs.ca())).await;
-    assert_refused(trusting(&listener, certs.other_ca()), &["UnknownIssuer"]).await;
-    assert_refused(RabbitmqConfig::new(&listener.url()), &["UnknownIssuer"]).await;
-}
-
-#[tokio::test]
-async fn f29_an_expired_certificate_is_refused() {
-    let server = require_service!(shared().await);
-    let certs = Certs::make().expect("certificates");
-    let listener = listener(server, certs.expired_server()).await;
-    assert_refused(trusting(&listener, certs.ca()), &["expired"]).await;
-}
-
-#[tokio::test]
-async fn f29_a_certificate_for_another_name_is_refused() {
-    let server = require_service!(shared().await);
-    let certs = Certs::make().expect("certificates");
-    let listener = listener(server, certs.elsewhere()).await;
-    assert_refused(trusting(&listener, certs.ca()), &["not valid for name"]).await;
-}
-
-#[tokio::test]
-async fn a_server_may_ask_who_we_are() {
-    let server = require_service!(shared().await);
-    let certs = Certs::make().expect("certificates");
-    let listener = server.tls_listener(certs.server(), Some(certs.ca())).await.expect("a port");
-    let name = unique("shop");
-    server.add_user(&name, "pw", [".*", ".*", ".*"]).await.expect("a user");
-    let with = |pair: Pair| RabbitmqConfig {
-        cert_file: Some(pair.certificate),
-        key_file: Some(pair.key),
-        ..trusting(&listener, certs.ca())
-    };
-    assert_gets_in(with(certs.client(&name).expect("a certificate"))).await;
-    assert_refused(with(certs.stranger(&name).expect("a certificate")), &REFUSED).await;
-    assert_refused(trusting(&listener, certs.ca()), &REFUSED).await;
 }
 
 /// Asked for TLS, nothing is sent without it; and the other way round, the words help.
@@ -117,7 +102,7 @@ async fn certificates_are_rotated_under_load() {
     let client = TestPair::copy(&old.client(&name).expect("a certificate"));
     let sink = build(RabbitmqConfig {
         user: Some(name.clone()),
-        password: Some(posthaste_brokers::Secret::new("pw")),
+        password: Some(Secret::new("pw")),
         ca_file: ca.path(),
         cert_file: Some(client.pair.certificate.clone()),
         key_file: Some(client.pair.key.clone()),

@@ -1,7 +1,7 @@
 //! Servers that die, networks that lie: nothing is lost, and delivery goes on by itself (F31).
 
 use super::*;
-use crate::ground::outage;
+use crate::ground::outage::{self, Behind, outage_suite};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
 
@@ -44,14 +44,6 @@ async fn a_server_that_is_down_at_the_start_is_an_outage_and_no_error() {
     assert!(stored(&client, "s").await.iter().all(|entry| entry.text("id") != Some(id.clone())));
 }
 
-/// A sink behind a proxy, connected.
-async fn behind_proxy(bed: &Bed) -> (Proxy, Arc<dyn Sink>) {
-    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(RedisConfig::new(&url)).await;
-    until_delivered(&sink, "s", DEADLINE).await;
-    (proxy, sink)
-}
-
 #[tokio::test]
 async fn a_server_that_stops_and_goes_on_is_used_again() {
     let bed = require_service!(Bed::open().await);
@@ -63,31 +55,15 @@ async fn a_server_that_stops_and_goes_on_is_used_again() {
     until_delivered(&sink, "s", BACK_WITHIN).await;
 }
 
-#[tokio::test]
-async fn a_black_hole_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::black_hole(&proxy, &sink, "s").await;
+/// A sink behind a proxy, connected.
+async fn behind() -> Result<Behind<Bed>, ServiceError> {
+    let bed = Bed::open().await?;
+    let tasks = tasks();
+    let destination = "s".to_owned();
+    let (proxy, url) = Proxy::start_before(&bed.server.url()).await?;
+    let sink = build(RedisConfig::new(&url)).await;
+    until_delivered(&sink, &destination, DEADLINE).await;
+    Ok(Behind { server: bed, proxy, sink, destination, tasks })
 }
 
-#[tokio::test]
-async fn a_half_open_connection_is_noticed_within_the_delivery_timeout() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::half_open(&proxy, &sink, "s").await;
-}
-
-#[tokio::test]
-async fn a_refused_connection_is_noticed_at_once() {
-    let bed = require_service!(Bed::open().await);
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::refused(&proxy, &sink, "s", "redis.unreachable").await;
-}
-
-#[tokio::test]
-async fn reconnects_and_closing_leave_nothing_behind() {
-    let bed = require_service!(Bed::open().await);
-    let before = tasks();
-    let (proxy, sink) = behind_proxy(&bed).await;
-    outage::leaves_nothing(&proxy, &sink, "s", before).await;
-}
+outage_suite!(behind, "redis.unreachable");

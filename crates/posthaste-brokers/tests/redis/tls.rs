@@ -1,60 +1,32 @@
 //! TLS: the right server gets the events, and every wrong one is refused by name (F29).
 
 use super::*;
+use crate::ground::tls::{Gate, tls_suite};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, Pair, Proxy};
 use std::path::Path;
 
-async fn start(server: &Pair) -> Result<Redis, ServiceError> {
-    Redis::start(&RedisOptions::default().tls(server)).await
+impl Gate for Redis {
+    const REFUSED: &str = "redis.tls";
+    const PLACE: (&str, Option<&str>) = ("s", None);
+
+    async fn open(server: &Pair, client_ca: Option<&Path>) -> Result<Self, ServiceError> {
+        let options = RedisOptions::default();
+        let options = client_ca.map_or(options.clone().tls(server), |ca| options.mutual_tls(server, ca));
+        Redis::start(&options).await
+    }
+
+    fn way(&self, ca: Option<&Path>, pair: Option<&Pair>) -> SinkConfig {
+        SinkConfig::Redis(Box::new(RedisConfig {
+            ca_file: ca.map(Path::to_owned),
+            cert_file: pair.map(|pair| pair.certificate.clone()),
+            key_file: pair.map(|pair| pair.key.clone()),
+            ..RedisConfig::new(&self.url())
+        }))
+    }
 }
 
-fn trusting(server: &Redis, ca: &Path) -> RedisConfig {
-    RedisConfig { ca_file: Some(ca.to_owned()), ..RedisConfig::new(&server.url()) }
-}
-
-async fn assert_refused(config: RedisConfig, because: &str) {
-    assert_no_trust(&build(config).await, "s", "redis.tls", &[because]).await;
-}
-
-#[tokio::test]
-async fn f29_the_authority_decides() {
-    let certs = Certs::make().expect("certificates");
-    let server = require_service!(start(certs.server()).await);
-    assert_gets_in(trusting(&server, certs.ca())).await;
-    assert_refused(trusting(&server, certs.other_ca()), "UnknownIssuer").await;
-    assert_refused(RedisConfig::new(&server.url()), "UnknownIssuer").await;
-}
-
-#[tokio::test]
-async fn f29_an_expired_certificate_is_refused() {
-    let certs = Certs::make().expect("certificates");
-    let server = require_service!(start(certs.expired_server()).await);
-    assert_refused(trusting(&server, certs.ca()), "expired").await;
-}
-
-#[tokio::test]
-async fn f29_a_certificate_for_another_name_is_refused() {
-    let certs = Certs::make().expect("certificates");
-    let server = require_service!(start(certs.elsewhere()).await);
-    assert_refused(trusting(&server, certs.ca()), "not valid for name").await;
-}
-
-#[tokio::test]
-async fn a_server_may_ask_who_we_are() {
-    let certs = Certs::make().expect("certificates");
-    let options = RedisOptions::default().mutual_tls(certs.server(), certs.ca());
-    let server = require_service!(Redis::start(&options).await);
-    let with = |pair: &Pair| RedisConfig {
-        cert_file: Some(pair.certificate.clone()),
-        key_file: Some(pair.key.clone()),
-        ..trusting(&server, certs.ca())
-    };
-    assert_gets_in(with(&certs.client("shop").expect("a certificate"))).await;
-    assert_refused(with(&certs.stranger("shop").expect("a certificate")), "alert").await;
-    assert_refused(with(&certs.expired_client("shop").expect("a certificate")), "alert").await;
-    assert_refused(trusting(&server, certs.ca()), "alert").await;
-}
+tls_suite!(Redis);
 
 /// Asked for TLS, nothing is sent without it; and a server that wants it is not taken for one that is down.
 #[tokio::test]
