@@ -10,7 +10,7 @@
 
 use super::layout::{Layout, TableName};
 use super::line::Line;
-use super::statements::quoted;
+use super::statements::{literal, quoted};
 use crate::error::store_error;
 use crate::session::Param;
 use posthaste::admin::{Actor, AdminError};
@@ -58,6 +58,24 @@ pub(super) async fn place(
     Ok(None)
 }
 
+/// A line for what a retention deletes, as a part of its statement: `gone` are the rows. Empty where the relay may not write
+/// one: a retention is declared, and its counter tells of it too.
+pub(super) async fn noted(line: &mut Line, layout: &Layout, schema: &str) -> Result<String, StoreError> {
+    let Some(table) = place(line, layout, schema).await? else { return Ok(String::new()) };
+    let table = quoted(&table);
+    let sql = "select has_table_privilege(to_regclass($1), 'INSERT')";
+    let rows = line.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+    if !rows.first().is_some_and(|row| row.get(0)) {
+        return Ok(String::new());
+    }
+    let name = literal(&layout.table.to_string());
+    Ok(format!(
+        ", noted as (insert into {table} (actor, action, reason, detail)
+  select 'retention', 'purge', 'declared dead letter retention', jsonb_build_object('table', {name}, 'count', count(*))
+    from gone having count(*) > 0)"
+    ))
+}
+
 /// What is said where there is none.
 pub(super) fn missing(layout: &Layout) -> String {
     format!(
@@ -77,8 +95,12 @@ pub(super) async fn write(
     detail: &serde_json::Value,
 ) -> Result<(), AdminError> {
     let detail = detail.to_string();
-    let params: [Param<'_>; 4] =
-        [(&actor.name, Type::TEXT), (&action, Type::TEXT), (&actor.reason, Type::TEXT), (&detail, Type::TEXT)];
+    let params: [Param<'_>; 4] = [
+        (&actor.name, Type::TEXT),
+        (&action, Type::TEXT),
+        (&actor.reason, Type::TEXT),
+        (&detail, Type::TEXT),
+    ];
     line.query(&insert(table), &params).await.map_err(store_error)?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! How many relays there are is told by a shared advisory lock that each of them holds on its heartbeat's connection;
 //! a rate limit is divided by it.
 
+use super::audit;
 use super::check;
 use super::layout::{Layout, Style};
 use super::lease::ClaimLease;
@@ -156,12 +157,23 @@ impl Inner {
         }
     }
 
-    async fn sweep_with(&self, sql: Option<String>, keep: Option<Duration>) -> Result<u64, StoreError> {
+    /// Deletes what is old, in chunks. `audited`: each chunk leaves a line in the audit, where there is one.
+    async fn sweep_with(
+        &self,
+        sql: Option<String>,
+        keep: Option<Duration>,
+        audited: bool,
+    ) -> Result<u64, StoreError> {
         let (Some(sql), Some(keep)) = (sql, keep) else { return Ok(0) };
-        let mut line = Line::open(&self.config, self.statements.layout()).await?;
+        let layout = self.statements.layout();
+        let mut line = Line::open(&self.config, layout).await?;
+        let noted = match audited {
+            true => audit::noted(&mut line, layout, &self.config.schema).await?,
+            false => String::new(),
+        };
         let (begun, mut purged) = (Instant::now(), 0);
         while begun.elapsed() < SWEEP_MAX {
-            let sql = format!("with gone as ({sql} returning 1) select count(*) from gone");
+            let sql = format!("with gone as ({sql} returning 1){noted} select count(*) from gone");
             let rows = line.query(&sql, &[(&keep.as_secs_f64(), Type::FLOAT8)]).await.map_err(store_error)?;
             let gone: i64 = rows.first().map_or(0, |row| row.get(0));
             purged += gone.unsigned_abs();
@@ -226,8 +238,8 @@ impl Store for ClaimStore {
     async fn sweep(&self) -> Result<Swept, StoreError> {
         let (inner, statements) = (&self.inner, &self.inner.statements);
         let layout = statements.layout();
-        let published = inner.sweep_with(statements.swept(), layout.keep_published).await?;
-        let dead = inner.sweep_with(statements.dead_swept(), layout.keep_dead).await?;
+        let published = inner.sweep_with(statements.swept(), layout.keep_published, false).await?;
+        let dead = inner.sweep_with(statements.dead_swept(), layout.keep_dead, true).await?;
         if dead > 0 {
             tracing::info!(table = %layout.table, rows = dead, "dead rows were deleted: their retention is over");
         }

@@ -4,7 +4,7 @@ use crate::ground::{Ground, assert_delays};
 use posthaste::relay::DrainOutcome;
 use posthaste::retry::{Curve, RetryPolicy};
 use posthaste::store::Store;
-use posthaste_postgres::claim::{dead_letter_table, table};
+use posthaste_postgres::claim::{audit_table, dead_letter_table, table};
 use std::time::Duration;
 
 /// "Tabla actual (resumen esperado)" and "Indices necesarios".
@@ -119,6 +119,7 @@ async fn retention_deletes_what_is_old_and_done() {
     ground.execute("update outbox_events set published_at = now() - interval '6 days' where payload ->> 'n' = '1'; update outbox_events set created_at = now() - interval '1 year' where payload ->> 'n' = '2'").await;
     ground.execute("insert into outbox_events (aggregate_type, aggregate_id, event_type, payload, published_at) select 'a', 'b', 'old', '{}', now() - interval '8 days' from generate_series(1, 1200)").await;
     ground.execute("insert into outbox_events_dlq (id, aggregate_type, dead_at) values (gen_random_uuid(), 'old', now() - interval '31 days'), (gen_random_uuid(), 'young', now())").await;
+    ground.execute(&audit_table(&ground.layout)).await;
     let store = ground.store().await.expect("connects");
     let swept = store.sweep().await.expect("sweeps");
     assert_eq!((swept.purged, swept.dead_purged), (1_201, 1));
@@ -127,4 +128,8 @@ async fn retention_deletes_what_is_old_and_done() {
         ground.ask::<String>("select string_agg(aggregate_type, ',') from outbox_events_dlq").await,
         "young"
     );
+    let noted: String = ground
+        .ask("select string_agg(actor || ' ' || action || ' ' || (detail ->> 'table') || ' ' || (detail ->> 'count'), ', ') from posthaste_audit")
+        .await;
+    assert_eq!(noted, "retention purge outbox_events 1", "what nobody acted on leaves a line, too");
 }
