@@ -61,7 +61,8 @@ impl Handover {
         self.check_log().await?;
         let trigger = self.trigger().await?;
         let held = self.held().await?;
-        let rows = self.line.query(&self.statements.gauges(), &[]).await.map_err(store_error)?;
+        // That nothing waits may take a look at every row: no other bound than the statement's own.
+        let rows = self.line.client().query(&self.statements.gauges(), &[]).await.map_err(store_error)?;
         let count = |at: usize| {
             let count = rows.first().map_or(0, |row| row.get::<_, i64>(at).unsigned_abs());
             Count { count, exact: count < COUNT_MAX }
@@ -133,7 +134,8 @@ impl Handover {
               (has_table_privilege($1, 'TRIGGER'), 'TRIGGER on ' || $1), (has_schema_privilege($4, 'CREATE'), 'CREATE on schema ' || $4),
               (has_column_privilege($2, 'payload', 'INSERT'), 'INSERT on ' || $2),
               (has_sequence_privilege($2 || '_seq', 'USAGE'), 'USAGE on sequence ' || $2 || '_seq'),
-              (has_sequence_privilege($2 || '_segment', 'SELECT'), 'SELECT on sequence ' || $2 || '_segment')
+              (has_sequence_privilege($2 || '_segment', 'SELECT'), 'SELECT on sequence ' || $2 || '_segment'),
+              (has_sequence_privilege($2 || '_wakeup', 'SELECT'), 'SELECT on sequence ' || $2 || '_wakeup')
             ) as w (has, what) where not w.has";
         let params: [crate::session::Param<'_>; 4] = [
             (&table, Type::TEXT),

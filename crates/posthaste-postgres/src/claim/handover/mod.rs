@@ -64,6 +64,9 @@ use crate::error::store_error;
 use posthaste::admin::Actor;
 use posthaste::store::StoreError;
 
+/// This connection counts whole tables, which may take long and may read them from end to end.
+const SETTINGS: &str = "set statement_timeout = '10min'; set enable_seqscan = on; set enable_bitmapscan = on";
+
 /// Why a step was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
@@ -98,6 +101,7 @@ impl Handover {
     pub async fn connect(config: &PostgresConfig, layout: &Layout, log: &str) -> Result<Self, HandoverError> {
         layout.check().map_err(StoreError::Fatal)?;
         let mut line = Line::open(config, layout).await?;
+        line.batch(SETTINGS).await.map_err(store_error)?;
         let statements = check::statements(&mut line, layout.clone()).await?;
         let found = check::table(line.client(), &layout.table).await?;
         let Some(found) = found else {
