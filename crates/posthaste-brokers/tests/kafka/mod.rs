@@ -5,7 +5,6 @@
 
 mod acl;
 mod calls;
-mod client;
 mod cluster;
 mod conformance;
 mod examine;

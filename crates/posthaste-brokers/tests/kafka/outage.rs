@@ -7,6 +7,8 @@ use posthaste_testkit::require_service;
 use std::sync::atomic::AtomicBool;
 
 const KEYS: usize = 11;
+/// Between the calls of one that is to be in the middle of another one's time.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs a load while `hurt` is done to the only broker, and looks at what is there afterwards.
 async fn under_load(hurt: impl AsyncFnOnce(&mut Kafka)) -> Result<(), ServiceError> {
@@ -186,7 +188,7 @@ async fn f30_one_stuck_partition_of_a_busy_topic_is_named_to_every_call() {
         }
     };
     let (first, second) = stuck.split_at(stuck.len() / 2);
-    let ask = async |keys: &[String], named: &AtomicBool| {
+    let ask = async |keys: &[String], named: &AtomicBool, pause: Duration| {
         let started = Instant::now();
         while !all_named() {
             let verdicts = sink.publish(&messages(keys)).await;
@@ -194,13 +196,14 @@ async fn f30_one_stuck_partition_of_a_busy_topic_is_named_to_every_call() {
                 |verdict: &Verdict| matches!(verdict, Verdict::Unknown(why) if why.code == "kafka.no_leader");
             named.fetch_or(verdicts.iter().any(cause), Ordering::SeqCst);
             assert!(started.elapsed() < DEADLINE, "no cause: {verdicts:?}");
+            tokio::time::sleep(pause).await; // pace: the second is always in the middle of the first one's time
         }
     };
     let later = async {
-        tokio::time::sleep(Duration::from_millis(1_000)).await; // pace: in the middle of the first one's time
-        ask(second, &named[1]).await;
+        tokio::time::sleep(PAUSE).await; // pace
+        ask(second, &named[1], PAUSE).await;
     };
-    tokio::join!(flow, ask(first, &named[0]), later);
+    tokio::join!(flow, ask(first, &named[0], Duration::ZERO), later);
 }
 
 fn messages(keys: &[String]) -> Vec<Message> {

@@ -1,12 +1,12 @@
 //! The whole way to Kafka, read by Kafka's own client: hot keys, and everything that can happen on the way.
 
 use crate::ledger::{Deliveries, Delivery, assert_key_order, missing};
-use crate::load::connect;
+use crate::load::{Load, connect};
 use crate::relay::WAIT;
 use crate::rig::{Site, assert_blameless, await_settled, blame, config, count, log};
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::{Kafka, KafkaOptions, KafkaSecurity, TestDatabase};
+use posthaste_testkit::services::{Certs, Kafka, KafkaOptions, KafkaRight, KafkaSecurity, TestDatabase};
 use std::time::{Duration, SystemTime};
 use tokio_postgres::Client;
 
@@ -65,9 +65,18 @@ async fn g3_hot_keys_keep_their_order_through_everything() {
 
     let log = log(&client).await;
     assert_eq!(log.len(), EVENTS as usize);
+    let arrived = read(&kafka, "orders").await;
+    eprintln!("kafka, hot keys: {} events, {} duplicates", log.len(), arrived.duplicates());
+    assert_eq!(missing(&log, &arrived), 0, "G2");
+    assert_key_order(&log, &arrived, "hot keys in Kafka");
+    let (dead, tried) = blame(&client).await;
+    assert_blameless(dead, tried, "outages of Kafka");
+}
+
+/// What a topic holds, partition by partition, in the order of their offsets: a key lies in one of them.
+async fn read(kafka: &Kafka, topic: &str) -> Deliveries {
     let arrived = Deliveries::default();
-    // Partition by partition, in the order of their offsets: a key lies in one of them.
-    for record in kafka.dump("orders").await.expect("the Java client reads") {
+    for record in kafka.dump(topic).await.expect("the Java client reads") {
         arrived.push(Delivery {
             id: record.header("Message-ID").expect("an id"),
             key: record.key.map(|key| String::from_utf8_lossy(&key).into_owned()),
@@ -75,9 +84,82 @@ async fn g3_hot_keys_keep_their_order_through_everything() {
             at: SystemTime::now(),
         });
     }
-    eprintln!("kafka, hot keys: {} events, {} duplicates", log.len(), arrived.duplicates());
-    assert_eq!(missing(&log, &arrived), 0, "G2");
-    assert_key_order(&log, &arrived, "hot keys in Kafka");
-    let (dead, tried) = blame(&client).await;
-    assert_blameless(dead, tried, "outages of Kafka");
+    arrived
+}
+
+/// Rights are taken away under load. Events of one route wait, those of another are dead letters because the
+/// configuration says so, and those of the third flow. With the right back, all that waited is there, in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn f30_a_right_that_is_lost_under_load_stops_its_route_only() {
+    let certs = Certs::make().expect("certificates");
+    let mtls = KafkaSecurity::MutualTls(certs.server().clone(), certs.ca().to_owned());
+    let kafka =
+        require_service!(Kafka::start(&KafkaOptions::default().listener("MTLS", mtls).authorizer()).await);
+    let database = require_service!(TestDatabase::create().await);
+    let right = |topic: &str| KafkaRight::topic("shop", "WRITE", topic);
+    for topic in ["keeping", "waiting", "ending"] {
+        kafka.create_topic(topic, 2, 1, &[]).await.expect("a topic");
+        kafka.allow(&right(topic)).await.expect("allowed");
+    }
+    let client_pair = certs.client("shop").expect("a certificate");
+    let sink = |name: &str, more: &str| {
+        format!(
+            "[sinks.{name}]\ntype = \"kafka\"\nurl = {:?}\nca_file = {:?}\ncert_file = {:?}\nkey_file = {:?}\n{more}\n",
+            kafka.bootstrap_at("MTLS"),
+            certs.ca(),
+            client_pair.certificate,
+            client_pair.key
+        )
+    };
+    let route = |topic: &str, sink: &str| {
+        format!("[[route]]\nname = {topic:?}\ntopic = {topic:?}\nsink = {sink:?}\n")
+    };
+    let rest = [
+        sink("patient", ""),
+        sink("strict", "classes = { \"kafka.denied\" = \"permanent\" }"),
+        route("keeping", "patient"),
+        route("waiting", "patient"),
+        route("ending", "strict"),
+    ];
+    let site = Site::new();
+    site.write("posthaste.toml", &config(&database.url(), "", "", &rest.concat()));
+    site.run("posthaste.toml", &["migrate", "up"]).ok();
+    let client = connect(&database.url()).await;
+    let relay = site.start("posthaste.toml");
+    let load = Load::start(&database.url(), &["keeping", "waiting", "ending"], 300).await;
+    let more = async |topic: &str, events: usize| {
+        let before = read(&kafka, topic).await.distinct();
+        let enough = || async { (read(&kafka, topic).await.distinct() >= before + events).then_some(()) };
+        eventually(&format!("{topic} flows"), WAIT, enough).await;
+    };
+    for topic in ["keeping", "waiting", "ending"] {
+        more(topic, 100).await;
+    }
+    kafka.revoke(&right("waiting")).await.expect("revoked");
+    kafka.revoke(&right("ending")).await.expect("revoked");
+    let dead = "select count(*) from posthaste.dead_letters where error_code = 'kafka.denied'";
+    let given_up = || async { (count(&client, dead).await >= 50).then_some(()) };
+    eventually("events without a right are dead letters", WAIT, given_up).await;
+    more("keeping", 500).await;
+    kafka.allow(&right("waiting")).await.expect("allowed");
+    kafka.allow(&right("ending")).await.expect("allowed");
+    more("waiting", 100).await;
+    load.stop().await;
+    await_settled(&client).await;
+    let nothing = "select count(*) from posthaste.deferred";
+    eventually("nothing waits", WAIT, || async { (count(&client, nothing).await == 0).then_some(()) }).await;
+    relay.stop().await;
+
+    let log = log(&client).await;
+    let dead = client.query("select id::text, topic from posthaste.dead_letters", &[]).await.expect("read");
+    assert!(dead.iter().all(|row| row.get::<_, &str>(1) == "ending"), "only what was configured so");
+    let arrived = Deliveries::default();
+    for topic in ["keeping", "waiting", "ending"] {
+        read(&kafka, topic).await.all().into_iter().for_each(|delivery| arrived.push(delivery));
+    }
+    assert_key_order(&log, &arrived, "rights lost under load");
+    let (there, given_up) = (arrived.ids(), dead.iter().map(|row| row.get::<_, String>(0)));
+    let given_up: std::collections::HashSet<String> = given_up.collect();
+    let lost = log.iter().filter(|(id, _)| !there.contains(id) && !given_up.contains(id)).count();
+    assert_eq!(lost, 0, "G2: of {} events, {} are dead letters", log.len(), given_up.len());
 }
