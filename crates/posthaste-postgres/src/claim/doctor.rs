@@ -56,9 +56,7 @@ pub(super) async fn examine_on(line: &mut Line, statements: &Statements, schema:
 async fn rehearsal(line: &mut Line, statements: &Statements) -> Finding {
     const CHECK: &str = "adopted_rehearsal";
     match rehearse::rehearse(line, statements).await {
-        Ok(()) => {
-            found(CHECK, Level::Ok, "one row can be claimed and settled; it was taken back".to_owned())
-        }
+        Ok(()) => found(CHECK, Level::Ok, "one row can be claimed and settled; it was taken back".to_owned()),
         Err(error) => {
             // A rehearsal that failed leaves its transaction behind.
             let _ = line.rollback().await;
