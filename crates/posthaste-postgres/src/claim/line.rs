@@ -161,7 +161,7 @@ impl Line {
     }
 
     /// What has to go before the first statement of a transaction; `None`: one is open. It counts as open from here on.
-    pub(super) fn to_begin(&mut self) -> Option<&'static str> {
+    pub(super) fn opening(&mut self) -> Option<&'static str> {
         let closed = !std::mem::replace(&mut self.in_transaction, true);
         closed.then_some("begin")
     }

@@ -25,7 +25,7 @@ fn the_claim_of_a_locked_table_is_its_owners_own_select() {
         "{claim}"
     );
     assert_eq!(sql.given_back(), None);
-    assert_eq!(sql.taken_back(), None);
+    assert_eq!(sql.taken_over(&Filter::Everything), None);
     let failed = flat(&sql.failed().expect("it has columns for it"));
     assert!(failed.starts_with("update \"outbox_events\" as t set \"status\" = 'PENDING', \"next_attempt_at\" = clock_timestamp() + u.delay * interval '1 second', \"retry_count\" = u.attempts, \"last_error\" = u.error from"), "{failed}");
 }
@@ -40,7 +40,14 @@ fn a_marked_table_is_fenced_by_status_and_mark() {
     ];
     let sql = statements("talkie", &types, &[]);
     let fence = "where t.\"id\" = u.id::bigint and t.\"status\" = 'publishing' and t.\"last_attempt_at\" = u.mark::timestamp(3) without time zone";
-    for sql in [Some(sql.delivered()), sql.failed(), Some(sql.dead()), sql.given_back(), sql.renewed()] {
+    for sql in [
+        Some(sql.delivered()),
+        sql.failed(),
+        Some(sql.dead()),
+        sql.given_back(),
+        sql.renewed(),
+        sql.cleared(),
+    ] {
         let sql = flat(&sql.expect("a marked table has all of them"));
         assert!(sql.contains(fence), "{sql}");
     }
