@@ -2,7 +2,8 @@
 --
 --   psql "$DB" -v ON_ERROR_STOP=1 -f examples/append.sql
 --
--- after `posthaste migrate up --url "$DB"`. The role needs membership in posthaste_app, nothing more.
+-- after `posthaste migrate up --url "$DB"`. The role needs membership in posthaste_app, nothing more. All topics begin
+-- with `orders.`: a relay whose routes do not take them makes dead letters of these events.
 
 -- The event and the business data: one transaction, both or neither.
 begin;
@@ -31,5 +32,5 @@ select posthaste.append('orders.deleted', null::bytea, key => '41');
 
 -- Many at once: plain INSERT and COPY work too. The relay checks the limits again.
 insert into posthaste.outbox (topic, key, content_type, payload)
-select 'stock.changed', n::text, 'application/json', convert_to(format('{"item": %s}', n), 'UTF8')
+select 'orders.line-added', n::text, 'application/json', convert_to(format('{"order": %s}', n), 'UTF8')
   from generate_series(1, 1000) n;
