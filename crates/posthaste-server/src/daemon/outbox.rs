@@ -9,13 +9,16 @@ use super::rates::{RatedStore, Rates};
 use crate::cli::explain;
 use crate::config::{Outbox, scrub};
 use posthaste::clock::SystemClock;
-use posthaste::relay::{self, DrainOutcome, Health, RelayHandle, RelayPlan, RelaySettings, SinkEntry};
+use posthaste::relay::{
+    self, DrainOutcome, Health, News, Outage, RelayHandle, RelayPlan, RelaySettings, SinkEntry,
+};
 use posthaste::route::RouteTable;
 use posthaste::sink::Sink;
 use posthaste::store::{StartAt, Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// First and longest pause between two attempts to reach a database.
 const CONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -88,7 +91,9 @@ impl OutboxLife {
     /// Connects, however long that takes. `None`: told to stop first.
     async fn connect(&mut self) -> Option<Result<Arc<dyn Store>, StoreError>> {
         let (mut pause, longest) = CONNECT_PAUSE;
+        let mut outage = Outage::default();
         loop {
+            let begun = Instant::now();
             let attempt = self.outbox.database.store();
             let connected = tokio::select! {
                 connected = attempt => connected,
@@ -97,11 +102,18 @@ impl OutboxLife {
             match connected {
                 Err(error) if error.is_transient() => {
                     let error = scrub(&error.to_string());
-                    tracing::warn!(outbox = %self.outbox.name, error, "the database is out of reach; events wait in it and it is tried again");
+                    if outage.failed(Instant::now()) != News::Known {
+                        tracing::warn!(outbox = %self.outbox.name, error, "the database is out of reach; events wait in it and it is tried again");
+                    }
                     let why = format!("waiting for the database: {error}");
                     self.board.tell(self.seat, Health { ready: false, why, lanes_owned: 0 });
                 }
-                settled => return Some(settled),
+                settled => {
+                    if let Some(long) = outage.succeeded(begun, Instant::now()) {
+                        tracing::info!(outbox = %self.outbox.name, seconds = long.as_secs(), "the database is back");
+                    }
+                    return Some(settled);
+                }
             }
             if self.stopped_within(pause).await {
                 return None;

@@ -20,6 +20,8 @@ use tokio_postgres::Client;
 const CUTS: [u64; 12] = [1, 37, 150, 333, 700, 1_300, 2_100, 4_000, 7_777, 12_000, 20_000, 33_000];
 /// After the line is back, deliveries resume within this.
 const RESUME_MAX: Duration = Duration::from_secs(8);
+/// What failed of an outage, call by call.
+const TALKATIVE: &str = "heartbeat_ms = 200\n[log]\nlevel = \"info,posthaste::relay::diary=debug\"";
 const SHORT_LEASE: &str = "lease_ttl_ms = 4000\npublish_timeout_ms = 1000\nheartbeat_ms = 200";
 
 struct Scene {
@@ -78,7 +80,7 @@ fn times(relay: &Relay, text: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_a_line_cut_at_any_byte_loses_nothing() {
-    let Some(scene) = Scene::set("heartbeat_ms = 200").await else { return };
+    let Some(scene) = Scene::set(TALKATIVE).await else { return };
     let relay = scene.site.start("posthaste.toml");
     let load = scene.load().await;
     scene.await_delivery(WAIT).await;
@@ -101,7 +103,7 @@ async fn g2_a_line_cut_at_any_byte_loses_nothing() {
     load.stop().await;
     scene.finish("cut lines").await;
     let (lost, stopped) = (times(&relay, "lease lost"), times(&relay, "the lane stopped"));
-    let unknown = times(&relay, "settling failed");
+    let unknown = times(&relay, "settling failed") + times(&relay, "failed=\"settling\"");
     eprintln!(
         "cut lines: {unknown} settlements unknown, {lost} leases lost, at most {slowest:?} without deliveries"
     );
@@ -123,6 +125,26 @@ async fn a_swallowed_line_to_the_database_is_left_behind() {
     eprintln!("swallowed line: resumed after {resumed:?}");
     load.stop().await;
     scene.finish("swallowed line").await;
+    relay.stop().await;
+}
+
+/// However many calls fail: down once with the reason, back once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_database_is_told_once() {
+    let Some(scene) = Scene::set("heartbeat_ms = 200").await else { return };
+    let relay = scene.site.start("posthaste.toml");
+    crate::load::append(&scene.client, "orders", 10).await;
+    await_all(&scene.client, &scene.site.file, "before").await;
+    scene.proxy.refuse().await;
+    scene.proxy.cut().await;
+    relay.says("the database is out of reach").await;
+    tokio::time::sleep(Duration::from_secs(3)).await; // pace: the outage lasts
+    scene.proxy.pass().await;
+    relay.says("the database is back").await;
+    let warnings = relay.said().lines().filter(|line| line.contains("WARN")).count();
+    let (down, back) = (times(&relay, "is out of reach"), times(&relay, "the database is back"));
+    assert!(back <= down && down <= 3 && warnings <= 5, "{}", relay.said());
+    scene.finish("a refused line").await;
     relay.stop().await;
 }
 

@@ -7,6 +7,7 @@
 
 use super::breaker::Passage;
 use super::lane::{Lane, alive};
+use super::read::no_route;
 use super::window::{Origin, Pending};
 use crate::retry::Permanent;
 use crate::route::{OnDead, Order, Refused, Route, RouteTable};
@@ -158,11 +159,14 @@ impl Lane {
         let DueEvent { stored, attempts, .. } = due;
         let seq = stored.seq;
         let Some(route) = routes.find(&self.lease.id().sink, &stored.event.topic) else {
-            self.window.bury_deferred(seq, self.unroutable(attempts));
+            let death = no_route(attempts);
+            self.died(&stored.event, &death);
+            self.window.bury_deferred(seq, death);
             return Err(false);
         };
         if let Some(death) = self.killer(&stored, route) {
             let holds = death.holds;
+            self.died(&stored.event, &death);
             self.window.bury_deferred(seq, death);
             return Err(holds);
         }
@@ -178,14 +182,12 @@ impl Lane {
                 })
             }
             Err(refusal) => {
-                let Refused { failure, .. } = *refusal;
+                let Refused { stored, failure } = *refusal;
                 if let Some(deferral) = self.refused_again(route, attempts, &failure) {
                     let holds = deferral.holds;
                     self.window.defer_unsent(seq, deferral);
                     return Err(holds);
                 }
-                self.metrics.failures.increment(1);
-                self.metrics.dead.increment(1);
                 let counted = route.retry.permanent == Permanent::Retry;
                 let death = Death {
                     attempts: attempts.saturating_add(u32::from(counted)),
@@ -196,6 +198,7 @@ impl Lane {
                     holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
                 };
                 let holds = death.holds;
+                self.died(&stored.event, &death);
                 self.window.bury_deferred(seq, death);
                 Err(holds)
             }
@@ -222,16 +225,5 @@ impl Lane {
             error: Some(format!("{}: {}", failure.code, failure.message)),
             ..self.waiting(route, String::new(), Reason::Retry, Due::In(delay))
         })
-    }
-
-    fn unroutable(&self, attempts: u32) -> Death {
-        Death {
-            attempts,
-            class: ErrorClass::Permanent,
-            code: "route.none".to_owned(),
-            error: "the route that took this event is gone".to_owned(),
-            route: "".into(),
-            holds: false,
-        }
     }
 }

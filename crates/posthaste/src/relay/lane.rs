@@ -12,24 +12,25 @@
 
 use super::breaker::{Breaker, Passage};
 use super::calls::Calls;
+use super::diary::Diary;
 use super::pace::{Pace, RateLimit};
 use super::publish::Returned;
 use super::settings::RelaySettings;
 use super::window::{Pending, Window};
 use crate::clock::Clock;
-use crate::event::{Limits, Timestamp};
+use crate::event::{Event, Limits, Timestamp};
 use crate::lifecycle::ClassOverrides;
 use crate::route::RouteTable;
 use crate::sink::{Ordering, Sink};
-use crate::store::{Care, Controls, DueBatch, Lease, Page, Settlement, Store, StoreError};
+use crate::store::{Care, Controls, Death, DueBatch, Lease, Page, Settlement, Store, StoreError};
 use crate::task::{Task, TaskDied, spawn};
 use crate::telemetry::LaneMetrics;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering as Atomic};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,6 +54,8 @@ pub(crate) struct LaneContext {
     /// The store's clock minus ours, in microseconds.
     pub(crate) offset: Arc<AtomicI64>,
     pub(crate) progress: Arc<Progress>,
+    /// What the log hears once for all lanes of the outbox.
+    pub(crate) diary: Arc<Diary>,
     /// Whoever goes one by one holds it while an event is in hand: one in the whole process.
     pub(crate) one_hand: Arc<tokio::sync::Mutex<()>>,
 }
@@ -73,12 +76,20 @@ pub(crate) struct Progress {
     pub(crate) unsettled: AtomicU64,
     /// When something was settled last, or nothing was owed.
     clear_ms: AtomicU64,
+    /// The code with which the sink is out of reach.
+    outage: Mutex<Option<String>>,
 }
 
 impl Progress {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { start: Instant::now(), turned_ms: zero(), unsettled: zero(), clear_ms: zero() }
+        Self {
+            start: Instant::now(),
+            turned_ms: zero(),
+            unsettled: zero(),
+            clear_ms: zero(),
+            outage: Mutex::default(),
+        }
     }
 
     fn now_ms(&self) -> u64 {
@@ -93,6 +104,15 @@ impl Progress {
         if unsettled == 0 {
             self.clear_ms.store(now, Atomic::Relaxed);
         }
+    }
+
+    /// With which code the sink is out of reach, if it is.
+    pub(crate) fn outage(&self) -> Option<String> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_outage(&self, code: Option<String>) {
+        *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = code;
     }
 
     pub(crate) fn settled(&self) {
@@ -450,15 +470,22 @@ impl Lane {
         if !error.is_transient() {
             return Err(error);
         }
-        tracing::warn!(lane = %self.lease.id(), %error, "{what} failed; it is tried again");
+        self.context.diary.database_failed(what, &error);
         Ok(())
+    }
+
+    /// An event becomes a dead letter: counted, and said.
+    pub(super) fn died(&self, event: &Event, death: &Death) {
+        self.metrics.failures.increment(1);
+        self.metrics.dead.increment(1);
+        self.context.diary.died(self.lease.id(), event, death);
     }
 
     pub(super) fn open_breaker(&mut self, now: Instant) {
         let initial = Duration::from_millis(self.settings.breaker_initial_ms);
         let max = Duration::from_millis(self.settings.breaker_max_ms);
         if self.breaker.is_closed() {
-            tracing::warn!(lane = %self.lease.id(), "sink out of reach: breaker open, no attempt is counted");
+            tracing::warn!(outbox = %self.context.outbox, lane = %self.lease.id(), "sink out of reach: breaker open, no attempt is counted");
         }
         self.breaker.fail(now, initial, max);
         self.metrics.breaker.set(self.breaker.level());
@@ -466,7 +493,8 @@ impl Lane {
 
     pub(super) fn close_breaker(&mut self) {
         if !self.breaker.is_closed() {
-            tracing::info!(lane = %self.lease.id(), "sink is back: breaker closed");
+            tracing::info!(outbox = %self.context.outbox, lane = %self.lease.id(), "sink is back: breaker closed");
+            self.context.progress.set_outage(None);
             self.breaker.succeed();
             self.metrics.breaker.set(0.0);
             self.next_look = Instant::now();

@@ -10,6 +10,7 @@
 
 mod breaker;
 mod calls;
+mod diary;
 mod due;
 mod lane;
 mod pace;
@@ -21,5 +22,6 @@ mod share;
 mod supervise;
 mod window;
 
+pub use diary::{News, Outage};
 pub use settings::RelaySettings;
 pub use supervise::{DrainOutcome, Health, Process, RelayHandle, RelayPlan, SinkEntry, start, start_in};

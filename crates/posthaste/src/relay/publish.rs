@@ -217,6 +217,7 @@ impl Lane {
                 if self.breaker.is_closed() {
                     tracing::warn!(lane = %self.lease.id(), code = %failure.code, error = %failure.message, "publish failed");
                 }
+                self.context.progress.set_outage(Some(failure.code.into_owned()));
                 self.open_breaker(Instant::now());
                 self.give_back_due();
             }
@@ -262,12 +263,6 @@ impl Lane {
                 self.window.defer(pending, deferral);
             }
             Decision::Dead { attempts, class, failure } => {
-                self.metrics.failures.increment(1);
-                self.metrics.dead.increment(1);
-                tracing::warn!(
-                    lane = %self.lease.id(), id = %pending.message.stored.event.id, code = %failure.code,
-                    attempts, "event is dead"
-                );
                 let death = Death {
                     attempts,
                     class,
@@ -276,6 +271,7 @@ impl Lane {
                     route: Arc::clone(&route.name),
                     holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
                 };
+                self.died(&pending.message.stored.event, &death);
                 self.window.bury(pending, death);
             }
         }

@@ -137,8 +137,7 @@ impl Lane {
                     arrival.deferred.push((stored, deferral));
                 }
                 Fate::Dead(stored, death) => {
-                    self.metrics.dead.increment(1);
-                    self.metrics.failures.increment(1);
+                    self.died(&stored.event, &death);
                     if death.holds
                         && let Some(key) = &stored.event.key
                     {
@@ -154,7 +153,7 @@ impl Lane {
 
     fn fate(&self, stored: StoredEvent, page: u64, index: u32, why: Option<Detained>) -> Fate {
         let Some(route) = self.routes.find(&self.lease.id().sink, &stored.event.topic) else {
-            return Fate::Dead(stored, no_route());
+            return Fate::Dead(stored, no_route(0));
         };
         if let Some(death) = self.killer(&stored, route) {
             return Fate::Dead(stored, death);
@@ -245,9 +244,10 @@ pub(super) fn in_turn(message: &Message) -> Due {
     if message.order_key().is_some() { Due::Behind } else { Due::In(Duration::ZERO) }
 }
 
-fn no_route() -> Death {
+/// A topic that no route takes: of a log, or of an adopted table, where nobody takes the event either.
+pub(super) fn no_route(attempts: u32) -> Death {
     Death {
-        attempts: 0,
+        attempts,
         class: ErrorClass::Permanent,
         code: "route.none".to_owned(),
         error: "no route matches the topic; add one and replay".to_owned(),

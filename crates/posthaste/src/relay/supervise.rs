@@ -1,5 +1,6 @@
 //! The supervisor of one outbox: heartbeat, fair shares, lanes, sweeps, drained shutdown.
 
+use super::diary::Diary;
 use super::lane::{self, LaneContext, LaneEnd, Progress};
 use super::settings::RelaySettings;
 use super::share;
@@ -183,6 +184,7 @@ struct Supervisor {
     broken: FxHashMap<LaneId, (Instant, String)>,
     unclean_ends: usize,
     one_hand: Arc<tokio::sync::Mutex<()>>,
+    diary: Arc<Diary>,
     ends: mpsc::Receiver<Ended>,
     ends_in: mpsc::Sender<Ended>,
 }
@@ -216,6 +218,7 @@ impl Supervisor {
         Self {
             ends,
             ends_in,
+            diary: Arc::new(Diary::new(Arc::clone(&plan.outbox))),
             plan,
             join,
             settings,
@@ -253,7 +256,10 @@ impl Supervisor {
             }
         }
         drop(sweeper);
-        Ok(self.drain().await)
+        let diary = Arc::clone(&self.diary);
+        let outcome = self.drain().await;
+        diary.close();
+        Ok(outcome)
     }
 
     /// `true` once the store knows this relay. A store that is down is waited for; a store that says no
@@ -262,8 +268,8 @@ impl Supervisor {
         match self.plan.store.join(&self.join).await {
             Ok(()) => Ok(true),
             Err(error) if error.is_transient() => {
-                self.tell(false, format!("waiting for the store: {error}"));
-                tracing::warn!(outbox = %self.plan.outbox, %error, "the store is out of reach; it is tried again");
+                self.tell(false, format!("waiting for the database: {error}"));
+                self.diary.database_failed("joining", &error);
                 Ok(false)
             }
             Err(error) => Err(error.to_string()),
@@ -278,8 +284,8 @@ impl Supervisor {
         let roll = match self.plan.store.roll(&leases).await {
             Ok(roll) => roll,
             Err(error) if error.is_transient() => {
-                tracing::warn!(outbox = %self.plan.outbox, %error, "heartbeat failed; leases run on for now");
-                self.tell(false, format!("the store is out of reach: {error}"));
+                self.diary.database_failed("heartbeat", &error);
+                self.tell(false, format!("the database is out of reach: {error}"));
                 return Ok(false);
             }
             Err(error) => return Err(error.to_string()),
@@ -291,6 +297,8 @@ impl Supervisor {
         if *self.controls.borrow() != roll.controls {
             self.controls.send_replace(roll.controls.clone());
         }
+        self.diary.database_answered(before);
+        self.diary.catch_up();
         self.renew_trust(&roll, before);
         self.collect_dead();
         self.rebalance(&roll).await;
@@ -311,7 +319,7 @@ impl Supervisor {
             if mine {
                 held.trust.send_replace(until);
             } else if !held.task.is_finished() {
-                tracing::warn!(lane = %id, "lease lost: another relay owns the lane");
+                tracing::warn!(outbox = %self.plan.outbox, lane = %id, "lease lost: another relay owns the lane");
                 metrics::counter!(telemetry::LEASES_LOST, "service" => self.plan.service.to_string(),
                     "outbox" => self.plan.outbox.to_string(), "sink" => id.sink.to_string())
                 .increment(1);
@@ -338,7 +346,8 @@ impl Supervisor {
                 Ok(None) => {}
                 Err(StoreError::LeaseLost(_)) => {}
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(lane = %id, %error, "the lane could not be taken");
+                    tracing::debug!(lane = %id, "the lane could not be taken");
+                    self.diary.database_failed("taking a lane", &error);
                 }
                 // A missing right, a database that went back in time: not ready, and said so (F85).
                 Err(error) => self.mark_broken(id, error.to_string()),
@@ -362,12 +371,13 @@ impl Supervisor {
             clock: Arc::clone(&self.clock),
             offset: Arc::clone(&self.offset),
             progress: Arc::clone(&progress),
+            diary: Arc::clone(&self.diary),
             one_hand: Arc::clone(&self.one_hand),
         });
         let (stop, stopped) = watch::channel(false);
         let (trust, trusted) = watch::channel(before + self.settings.borrow().lease_trust());
         let epoch = lease.epoch();
-        tracing::info!(lane = %id, epoch, "lane taken");
+        tracing::info!(outbox = %self.plan.outbox, lane = %id, epoch, "lane taken");
         let (ends, ended) = (self.ends_in.clone(), id.clone());
         let task = spawn("lane", async move {
             let end = lane::run(context, lease, trusted, stopped).await;
@@ -407,14 +417,16 @@ impl Supervisor {
 
     fn note_end(&mut self, id: LaneId, end: LaneEnd) {
         match end {
-            LaneEnd::Released { clean: true } => tracing::info!(lane = %id, "lane released"),
+            LaneEnd::Released { clean: true } => {
+                tracing::info!(outbox = %self.plan.outbox, lane = %id, "lane released")
+            }
             LaneEnd::Released { clean: false } | LaneEnd::Lost => self.unclean_ends += 1,
             LaneEnd::Broken(why) => self.mark_broken(id, why),
         }
     }
 
     fn mark_broken(&mut self, id: LaneId, why: String) {
-        tracing::error!(lane = %id, "the lane stopped: {why}");
+        tracing::error!(outbox = %self.plan.outbox, lane = %id, "the lane stopped: {why}");
         self.broken.insert(id, (Instant::now(), why));
     }
 
@@ -445,7 +457,17 @@ impl Supervisor {
         }
         let unsettled = |held: &Held| held.progress.unsettled.load(std::sync::atomic::Ordering::Relaxed) > 0;
         let busy = self.held.values().any(unsettled);
-        self.tell(true, if busy { "delivering" } else { "idle" }.to_owned());
+        let outage =
+            |(id, held): (&LaneId, &Held)| held.progress.outage().map(|code| (id.sink.clone(), code));
+        self.tell(
+            true,
+            match self.held.iter().find_map(outage) {
+                // Ready all the same: a restart of this relay would not bring the broker back.
+                Some((sink, code)) => format!("sink {sink} is out of reach: {code}"),
+                None if busy => "delivering".to_owned(),
+                None => "idle".to_owned(),
+            },
+        );
     }
 
     fn sweeper(&self) -> Task<()> {
