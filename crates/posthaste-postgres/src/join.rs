@@ -8,6 +8,7 @@ use crate::filter::stored_filter;
 use crate::migrate;
 use crate::session::{Param, Session};
 use crate::store::{Inner, SHORT_WAITS, SLOTS, check_server, single};
+use posthaste::route::UNROUTED;
 use posthaste::store::{JoinPlan, SinkPlan, StartAt, StoreError};
 use std::sync::PoisonError;
 use tokio_postgres::types::Type;
@@ -15,6 +16,20 @@ use tokio_postgres::types::Type;
 /// Leases that may pass before a statement of the relay must have been answered. Reads are bounded in rows,
 /// so one that takes this long has nobody to answer it (G7).
 const ANSWER_LEASES: u32 = 3;
+
+/// Events that are counted for a warning, at most.
+const UNREAD_MAX: i64 = 10_000;
+
+/// A new sink that begins at the end passes over what nobody else has read either.
+fn tell_unread(sink: &SinkPlan, start_at: StartAt, unread: i64) {
+    if unread > 0 && start_at == StartAt::Now && *sink.name != *UNROUTED {
+        tracing::warn!(
+            sink = %sink.name, unread,
+            "the new sink begins at the end of the log, behind events that no sink has read: `posthaste lanes rewind` sends \
+             them; with start_at = \"earliest\" they would have been read"
+        );
+    }
+}
 
 /// The mark a cursor is born with: a number, and an xid that was assigned after it was read and has ended
 /// before the cursor's snapshot is taken.
@@ -71,6 +86,7 @@ impl Inner {
         let lanes = self.agree_on_lanes(session, plan).await?;
         let untouched = sql("select not exists (select from posthaste.lanes)");
         let untouched: bool = single(session.query(&untouched, &[]).await.map_err(store_error)?)?;
+        let unread = self.unread(session, untouched).await?;
         // First every cursor that is new or will read by another filter, then the filters: what goes over from one
         // sink to another is still taken by the former one up to a number that no cursor of the latter was past.
         for sink in &plan.sinks {
@@ -82,6 +98,7 @@ impl Inner {
             self.check_former_filter(session, sink).await?;
             if !self.fence_if_changed(session, sink, &mark).await? {
                 self.bear(session, sink, start_at, lanes, &mark).await?;
+                tell_unread(sink, start_at, unread);
             }
         }
         for sink in &plan.sinks {
@@ -201,6 +218,16 @@ impl Inner {
         let sql = self.sessions.sql(include_str!("../sql/refilter.sql"));
         session.query(&sql, &[(&name, Type::TEXT), (&filter, Type::TEXT)]).await.map_err(store_error)?;
         Ok(())
+    }
+
+    /// Events that no sink has read, up to a bound: those behind the furthest cursor.
+    async fn unread(&self, session: &mut Session, untouched: bool) -> Result<i64, StoreError> {
+        if untouched {
+            return Ok(0);
+        }
+        let sql = self.sessions.sql(include_str!("../sql/unread.sql"));
+        let params: [Param<'_>; 2] = [(&UNROUTED, Type::TEXT), (&UNREAD_MAX, Type::INT8)];
+        single(session.query(&sql, &params).await.map_err(store_error)?)
     }
 
     /// Makes a new sink's lanes and cursors.

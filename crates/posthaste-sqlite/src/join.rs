@@ -7,8 +7,12 @@ use crate::connect::SLOTS;
 use crate::error::store_error;
 use crate::filter::stored_filter;
 use crate::watch::last_seq;
+use posthaste::route::UNROUTED;
 use posthaste::store::{JoinPlan, SinkPlan, StartAt, StoreError};
 use rusqlite::{OptionalExtension, Transaction, params};
+
+/// Events that are counted for a warning, at most.
+const UNREAD_MAX: i64 = 10_000;
 
 /// Makes the relay known and its sinks ready. Everything or nothing.
 pub(crate) fn agree(tx: &Transaction<'_>, plan: &JoinPlan, heart: Option<&str>) -> Result<(), StoreError> {
@@ -18,13 +22,16 @@ pub(crate) fn agree(tx: &Transaction<'_>, plan: &JoinPlan, heart: Option<&str>) 
     let untouched: bool = tx
         .query_row("select not exists (select 1 from posthaste_lanes)", [], |row| row.get(0))
         .map_err(store_error)?;
+    let unread = if untouched { 0 } else { unread(tx).map_err(store_error)? };
     for sink in &plan.sinks {
         let start_at = match sink.start_at {
             StartAt::Auto if untouched => StartAt::Earliest,
             StartAt::Auto => StartAt::Now,
             declared => declared,
         };
-        agree_on_sink(tx, sink, start_at, lanes)?;
+        if agree_on_sink(tx, sink, start_at, lanes)? {
+            tell_unread(sink, start_at, unread);
+        }
     }
     retire_others(tx, plan).map_err(store_error)?;
     enrol(tx, plan, heart).map_err(store_error)
@@ -74,13 +81,29 @@ fn agree_on_lanes(tx: &Transaction<'_>, plan: &JoinPlan) -> rusqlite::Result<i32
     Ok(lanes)
 }
 
-/// Makes a new sink's lanes and cursors, or brings a known one's filter up to date.
+/// Events that no sink has read, up to a bound: those behind the furthest cursor.
+fn unread(tx: &Transaction<'_>) -> rusqlite::Result<i64> {
+    tx.query_row(include_str!("../sql/unread.sql"), params![UNROUTED, UNREAD_MAX], |row| row.get(0))
+}
+
+/// A new sink that begins at the end passes over what nobody else has read either.
+fn tell_unread(sink: &SinkPlan, start_at: StartAt, unread: i64) {
+    if unread > 0 && start_at == StartAt::Now && *sink.name != *UNROUTED {
+        tracing::warn!(
+            sink = %sink.name, unread,
+            "the new sink begins at the end of the log, behind events that no sink has read: `posthaste lanes rewind` sends \
+             them; with start_at = \"earliest\" they would have been read"
+        );
+    }
+}
+
+/// Makes a new sink's lanes and cursors (then `true`), or brings a known one's filter up to date.
 fn agree_on_sink(
     tx: &Transaction<'_>,
     sink: &SinkPlan,
     start_at: StartAt,
     lanes: i32,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let filter = stored_filter(&sink.filter);
     let name: &str = &sink.name;
     check_former_filter(tx, name, &filter)?;
@@ -88,7 +111,7 @@ fn agree_on_sink(
     let known =
         tx.execute(include_str!("../sql/refilter.sql"), params![name, filter, last]).map_err(store_error)?;
     if known > 0 {
-        return Ok(());
+        return Ok(false);
     }
     let position = match start_at {
         StartAt::Now | StartAt::Auto => last,
@@ -110,7 +133,7 @@ fn agree_on_sink(
         .map_err(store_error)?;
     }
     tracing::info!(sink = name, ?start_at, "new sink");
-    Ok(())
+    Ok(true)
 }
 
 /// First and last slot of a lane.

@@ -65,6 +65,35 @@ async fn an_event_goes_from_append_to_the_sink() {
     assert!(sinks[0]["lanes"][0]["owner"].is_null(), "{sinks}");
 }
 
+/// Passed over by the new one, and never read by the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_sink_behind_unread_events_says_so() {
+    let Some(outbox) = Outbox::new().await else { return };
+    outbox.append(&["a", "--payload", "1"]);
+    let daemon = Daemon::start(&["--url", &outbox.url(), "--sink", "stdout"]);
+    daemon.events(1);
+    let said = daemon.stop();
+    assert!(!said.contains("no sink has read"), "the first sink reads all: {said}");
+    outbox.append(&["b", "--payload", "2"]);
+    let file =
+        outbox.config("[sinks.other]\ntype = \"stdout\"\n[[route]]\ntopics = [\"c\"]\nsinks = [\"other\"]\n");
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.says("lane taken outbox=default lane=unrouted/0");
+    outbox.append(&["nowhere", "--payload", "3"]);
+    let last = outbox.append(&["c", "--payload", "4"]);
+    assert_eq!(daemon.events(1)[0]["id"], *last);
+    let said = daemon.stop();
+    let warning = said.lines().find(|line| line.contains("no sink has read")).unwrap_or_default();
+    assert!(warning.contains("sink=other") && warning.contains("unread=1"), "{said}");
+    assert!(said.contains("topic=nowhere code=route.none"), "{said}");
+    // A dead letter without a route that left is not delivered by anybody.
+    let list = outbox.cli(&["dead", "list", "--json"]).json();
+    let id = list["dead"][0]["id"].as_str().unwrap_or_else(|| panic!("{list}")).to_owned();
+    outbox.cli(&["dead", "discard", "--id", &id, "--reason", "not ours"]);
+    let shown = outbox.cli(&["events", "show", &id]).out;
+    assert!(shown.contains("unrouted: no route took its topic; discarded"), "{shown}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idempotency_key_answers_with_the_first_id() {
     let Some(outbox) = Outbox::new().await else { return };
