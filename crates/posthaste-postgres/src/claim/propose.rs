@@ -67,6 +67,22 @@ const PUBLISHED: &[&str] =
 const CREATED: &[&str] = &["createdat", "occurredat", "insertedat", "createdon", "occurredonutc", "created"];
 const UPDATED: &[&str] = &["updatedat"];
 const STATUS: &[&str] = &["status", "state"];
+const FLAG: &[&str] = &[
+    "published",
+    "processed",
+    "sent",
+    "delivered",
+    "dispatched",
+    "completed",
+    "done",
+    "ispublished",
+    "isprocessed",
+    "issent",
+    "isdelivered",
+    "isdispatched",
+    "iscompleted",
+    "isdone",
+];
 const PENDING_WORDS: &[&str] = &["pending", "new", "ready", "queued", "unsent", "created"];
 const DONE_WORDS: &[&str] =
     &["published", "processed", "sent", "delivered", "completed", "done", "succeeded", "success"];
@@ -201,6 +217,21 @@ fn by_names(found: &Table, words: &[String]) -> Option<Guess> {
         }
     }
     layout.status = named(found, STATUS).and_then(|column| status(column, words));
+    let is_flag = |column: &String| found.type_of(column) == Some("boolean");
+    match (named(found, FLAG).filter(is_flag), &layout.status) {
+        (Some(column), None) => {
+            reasons.push(format!(
+                "`{column}` is set to true when a row is done; a row where it is null is left alone"
+            ));
+            layout.status = Some(flag(column));
+        }
+        (Some(column), Some(status)) => reasons.push(format!(
+            "ATTENTION: `{column}` looks like a flag of rows that are done, and it would NOT be set: only `{}` is. Whoever \
+             reads `{column}` would take all rows again",
+            status.column
+        )),
+        (None, _) => {}
+    }
     match (&layout.status, &layout.published_at) {
         (Some(status), _) => reasons.push(format!(
             "rows wait while `{}` is {}, and are done when it is {}",
@@ -219,6 +250,18 @@ fn by_names(found: &Table, words: &[String]) -> Option<Guess> {
         layout.dead_letters = Some(TableName { schema: found.name.schema.clone(), name });
     }
     fit(layout, found).ok().filter(|layout| layout.check().is_ok()).map(|layout| (None, layout, reasons))
+}
+
+/// A flag that is false until a row is done: its words are those of a boolean.
+fn flag(column: String) -> Status {
+    Status {
+        column,
+        pending: vec!["false".to_owned()],
+        claimed: None,
+        retry: "false".to_owned(),
+        published: "true".to_owned(),
+        dead: None,
+    }
 }
 
 /// The status by its words.

@@ -43,6 +43,9 @@ struct Picture {
 struct Named {
     outbox: String,
     service: String,
+    /// The table, where it is an adopted one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adopted: Option<String>,
     #[serde(flatten)]
     status: OutboxStatus,
 }
@@ -71,7 +74,12 @@ async fn take(admins: &[(&Outbox, Box<dyn Admin>)]) -> anyhow::Result<Picture> {
     let mut outboxes = Vec::new();
     for (outbox, admin) in admins {
         let status = admin.status().await.map_err(|error| explain_act(outbox, error))?;
-        outboxes.push(Named { outbox: outbox.name.to_string(), service: outbox.service.to_string(), status });
+        outboxes.push(Named {
+            outbox: outbox.name.to_string(),
+            service: outbox.service.to_string(),
+            adopted: outbox.database.layout().map(|(_, layout)| layout.table.to_string()),
+            status,
+        });
     }
     Ok(Picture { outboxes })
 }
@@ -82,19 +90,27 @@ fn draw(picture: &Picture) -> String {
 
 fn draw_outbox(named: &Named) -> String {
     let status = &named.status;
-    let mut parts = vec![format!(
-        "outbox {}   schema version {}   {}\n\n{}",
-        named.outbox,
-        status.schema_version,
-        time(status.now),
-        draw_relays(status)
-    )];
+    let mut parts = vec![match &named.adopted {
+        // Nothing of ours is in such a table: no schema, no relays, no lanes, no segments.
+        Some(table) => format!("outbox {}   adopted table {table}   {}", named.outbox, time(status.now)),
+        None => format!(
+            "outbox {}   schema version {}   {}\n\n{}",
+            named.outbox,
+            status.schema_version,
+            time(status.now),
+            draw_relays(status)
+        ),
+    }];
     if !status.paused_routes.is_empty() {
         parts.push(format!("paused routes: {}", status.paused_routes.join(", ")));
     }
     parts.push(draw_sinks(&status.sinks));
-    parts.push(draw_lanes(status));
-    parts.push(draw_segments(status));
+    if named.adopted.is_none() {
+        parts.push(draw_lanes(status));
+        parts.push(draw_segments(status));
+    } else {
+        parts.push("relays are not written down in an adopted table: ask /readyz of each".to_owned());
+    }
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }
@@ -118,8 +134,11 @@ fn draw_sinks(sinks: &[SinkStatus]) -> String {
 
 fn state(sink: &SinkStatus) -> String {
     let owned = sink.lanes.iter().filter(|lane| lane.owner.is_some()).count();
-    let mut state =
-        if sink.paused { "paused".to_owned() } else { format!("{owned}/{} lanes", sink.lanes.len()) };
+    let mut state = match sink.lanes.len() {
+        _ if sink.paused => "paused".to_owned(),
+        0 => String::new(),
+        lanes => format!("{owned}/{lanes} lanes"),
+    };
     if let Some(limit) = sink.rate_limit {
         state.push_str(&format!(", ≤{limit}/s"));
     }
@@ -226,7 +245,7 @@ mod tests {
             segments: vec![segment],
             paused_routes: vec!["orders".to_owned()],
         };
-        let named = Named { outbox: "orders".to_owned(), service: "shop".to_owned(), status };
+        let named = Named { outbox: "orders".to_owned(), service: "shop".to_owned(), adopted: None, status };
         let text = draw(&Picture { outboxes: vec![named] });
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(80), "{widest:?}\n{text}");

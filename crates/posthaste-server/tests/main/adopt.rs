@@ -193,6 +193,36 @@ async fn inspect_describes_a_table_of_its_own_kind() {
     std::fs::remove_file(&file).expect("it was written");
 }
 
+/// A flag beside a time: whoever polls by the flag must not take the rows again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boolean_flag_of_done_rows_is_set() {
+    let ddl = "create table outbox (id bigint primary key generated always as identity, topic text not null, payload jsonb not null,
+        sent boolean not null default false, sent_at timestamptz);
+      create table outbox_dead_letters (id bigint primary key, topic text, payload jsonb, sent boolean, sent_at timestamptz, error text, dead_at timestamptz default now());
+      insert into outbox (topic, payload, sent, sent_at) values ('old', '1', true, now());
+      insert into outbox (topic, payload) values ('a', '2'), ('b', '3')";
+    let Some(service) = Service::new(ddl).await else { return };
+    let url = service.database.url();
+    let nobody = run(&["adopt", "inspect", "--url", &url, "--table", "nosuch"]);
+    assert!(nobody.code == 1 && nobody.out.contains("there is no table nosuch"), "{}", nobody.out);
+    let file = std::env::temp_dir().join(format!("posthaste-adopt-{}.toml", uuid::Uuid::now_v7().simple()));
+    let written = file.display().to_string();
+    let found = run(&["adopt", "inspect", "--url", &url, "--table", "outbox", "--write", &written]).ok().out;
+    assert!(found.contains("`sent` is set to true when a row is done"), "{found}");
+    assert!(found.contains("few rows, or never analysed"), "{found}");
+    let daemon = Daemon::start(&["--config", &written]);
+    daemon.events(2);
+    service.until("(select bool_and(sent) and count(sent_at) = 3 from outbox)").await;
+    let status = run(&["status", "--config", &written]).ok().out;
+    assert!(
+        status.contains("adopted table public.outbox") || status.contains("adopted table outbox"),
+        "{status}"
+    );
+    assert!(!status.contains("no relay is running") && !status.contains("lanes"), "{status}");
+    daemon.stop();
+    std::fs::remove_file(&file).expect("it was written");
+}
+
 /// kill -9 in the middle, in both styles: nothing lost, nothing stuck, and what was published twice is a batch at most.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_relay_loses_nothing_and_leaves_nothing_stuck() {

@@ -28,8 +28,14 @@ pub(super) async fn run(context: &Context, args: InspectArgs) -> anyhow::Result<
     };
     let only = args.table.as_deref().map(TableName::parse).transpose().map_err(Usage)?;
     let seen = look(server, only.as_ref()).await.map_err(|error| explain(outbox, error))?;
+    let unlike = match &only {
+        Some(name) if seen.is_empty() => {
+            Some(why_not(server, name).await.map_err(|error| explain(outbox, error))?)
+        }
+        _ => None,
+    };
     let answer: Vec<_> = seen.iter().map(as_json).collect();
-    context.out().data(&answer, || draw(&seen))?;
+    context.out().data(&answer, || draw(&seen, unlike.as_deref()))?;
     if let Some(path) = &args.write {
         let Some(first) = seen.first() else {
             return Err(Usage("there is no proposal to write".to_owned()).into());
@@ -94,7 +100,24 @@ fn as_json(seen: &Seen) -> serde_json::Value {
     })
 }
 
-fn draw(seen: &[Seen]) -> String {
+/// Why nothing is proposed for the table that was named.
+async fn why_not(server: &PostgresConfig, name: &TableName) -> Result<String, StoreError> {
+    let client = posthaste_postgres::connect(server).await?;
+    Ok(match claim::table(&client, name).await? {
+        None => {
+            format!("there is no table {name} in this database, or its schema is not the one that was meant")
+        }
+        Some(_) => format!(
+            "{name} does not look like an outbox: nothing in it is named like a payload, a topic and the end of a row. \
+             Describe it by hand: docs/adopt.md"
+        ),
+    })
+}
+
+fn draw(seen: &[Seen], unlike: Option<&str>) -> String {
+    if let Some(why) = unlike {
+        return why.to_owned();
+    }
     if seen.is_empty() {
         return "no table here looks like an outbox. Name one with --table, or describe it by hand: docs/adopt.md".to_owned();
     }
@@ -104,8 +127,12 @@ fn draw(seen: &[Seen]) -> String {
 fn draw_one(seen: &Seen) -> String {
     let proposal = &seen.proposal;
     let kind = proposal.preset.map_or_else(|| "no preset".to_owned(), |name| format!("preset {name}"));
-    let rows = plural(proposal.rows.unsigned_abs(), "row");
-    let mut lines = vec![format!("{}: {kind}, about {rows}", proposal.table.name)];
+    // The estimate of a table that was never analysed is nothing.
+    let rows = match proposal.rows {
+        ..=0 => "few rows, or never analysed".to_owned(),
+        rows => format!("about {}", plural(rows.unsigned_abs(), "row")),
+    };
+    let mut lines = vec![format!("{}: {kind}, {rows}", proposal.table.name)];
     lines.extend(proposal.reasons.iter().map(|reason| format!("  - {reason}")));
     lines.push(format!("  - rows are {}", claim::style_in_words(&proposal.layout)));
     if let Some(index) = &seen.index {

@@ -27,8 +27,11 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let answer = json!({ "missing": missing, "statements": statements.iter().map(|(what, sql)| json!({ "what": what, "sql": sql })).collect::<Vec<_>>() });
     context.out().data(&answer, || {
         let ddl = missing.iter().map(|sql| format!("-- missing: to be run by the table's owner\n{sql}\n"));
+        let rest = (statements.is_empty() && !missing.is_empty()).then(|| {
+            "-- the statements of the relay can be shown when that is there: then run this again\n".to_owned()
+        });
         let each = statements.iter().map(|(what, sql)| format!("-- {what}\n{sql};\n"));
-        ddl.chain(each).collect::<Vec<_>>().join("\n")
+        ddl.chain(each).chain(rest).collect::<Vec<_>>().join("\n")
     })?;
     Ok(ExitCode::SUCCESS)
 }
