@@ -75,7 +75,10 @@ async fn excess(
         found.extend(held.map(|right| format!("{role}: {right}")));
     }
     if found.is_empty() {
-        return Ok(ok(format!("{} roles may append, and no more than that", roles.len())));
+        return Ok(ok(match roles.len() {
+            1 => "one role may append, and no more than that".to_owned(),
+            more => format!("{more} roles may append, and no more than that"),
+        }));
     }
     Ok(fail(format!("an application's role has too many rights ({}): {danger}. Revoke them", list(&found))))
 }

@@ -172,7 +172,7 @@ fn refused(error: &tokio_postgres::Error, before_commit: bool) -> StoreError {
             "the outbox is not set up here; run `posthaste migrate up`, or check `schema`"
         }
         SqlState::INSUFFICIENT_PRIVILEGE => {
-            "the role may not append; `posthaste migrate sql` prints the grants it needs"
+            "the role may not append; make it a member of the application's role: GRANT posthaste_app TO it (`outbox.roles.app`)"
         }
         SqlState::UNIQUE_VIOLATION => "an event with this id is there already",
         _ => return StoreError::Transient { message: db.message().to_owned(), outcome_known: true },

@@ -12,7 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   posthaste config check      exit code 2, and why, if it cannot be used
   posthaste config show       every key as it is in force; secrets masked
-  posthaste config example    a file to start from, every key explained
+  posthaste config example    a file to start from, with the keys explained
   posthaste config schema     JSON schema of the file, for editors
 
 A small posthaste.toml:
@@ -39,7 +39,8 @@ Examples:
 
 File, environment and flags together, and the files that sinks name; no
 database and no broker is asked (`posthaste doctor` does that). The exit code is
-2 if it cannot be used, and every reason is printed.";
+2 if it cannot be used, with the reason: the first key or value that is not
+known, or else all that does not fit together.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -73,7 +74,7 @@ enum ConfigAct {
     /// Print it as TOML (or JSON), secrets masked
     #[command(after_help = SHOW_EXAMPLES)]
     Show,
-    /// Print a file with every key, its default and what it does
+    /// Print a file to start from: keys, defaults and what they do
     #[command(after_help = EXAMPLE_EXAMPLES)]
     Example,
     /// Print the file's JSON schema, for editors

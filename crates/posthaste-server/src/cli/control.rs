@@ -91,11 +91,11 @@ fn limit(text: &str) -> Result<Limit, String> {
 }
 
 pub(crate) async fn pause(context: &Context, args: PauseArgs) -> anyhow::Result<ExitCode> {
-    set(context, args.target, Control::Pause, &args.reason, "is paused: events wait in the log").await
+    set(context, args.target, Control::Pause, &args.reason, "is paused within a heartbeat: events wait").await
 }
 
 pub(crate) async fn resume(context: &Context, args: ResumeArgs) -> anyhow::Result<ExitCode> {
-    set(context, args.target, Control::Resume, &args.reason, "goes on").await
+    set(context, args.target, Control::Resume, &args.reason, "goes on within a heartbeat").await
 }
 
 pub(crate) async fn rate(context: &Context, args: RateArgs) -> anyhow::Result<ExitCode> {

@@ -67,7 +67,7 @@ enum LanesAct {
     #[command(after_help = SET_EXAMPLES)]
     Set {
         /// How many
-        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
         lanes: u16,
         /// Why, for the audit
         #[arg(long, value_name = "TEXT")]

@@ -2,7 +2,7 @@
 
 use super::{Context, explain};
 use crate::config::{Config, Outbox};
-use crate::output::time;
+use crate::output::{remark, time};
 use clap::{Args, Subcommand};
 use posthaste_postgres::migrate::{Outcome, Status};
 use serde_json::json;
@@ -72,9 +72,24 @@ pub(crate) async fn run(context: &Context, args: MigrateArgs) -> anyhow::Result<
     }
 }
 
+/// The outboxes that are set up by us. Adopted tables beside them are left alone, and said so; one that is alone or was
+/// chosen is an error of whoever chose it.
+fn ours<'a>(context: &Context, config: &'a Config) -> anyhow::Result<Vec<&'a Outbox>> {
+    let (adopted, ours): (Vec<&Outbox>, Vec<&Outbox>) =
+        context.outboxes(config)?.into_iter().partition(|outbox| outbox.database.layout().is_some());
+    if ours.is_empty() {
+        return Ok(adopted);
+    }
+    for outbox in adopted {
+        let (name, place) = (&outbox.name, outbox.database.place());
+        remark(&format!("outbox {name}, {place}: an adopted table, nothing of it is set up by us"));
+    }
+    Ok(ours)
+}
+
 async fn up(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
     let mut outcomes = Vec::new();
-    for outbox in context.outboxes(config)? {
+    for outbox in ours(context, config)? {
         let outcome = outbox.database.migrate().await.map_err(|error| explain(outbox, error))?;
         outcomes.push((outbox, outcome));
     }
@@ -109,7 +124,7 @@ fn versions(versions: &[(i32, String)]) -> String {
 /// Exit code 1 where something is missing, so that a deployment can wait for it.
 async fn status(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
     let mut answers = Vec::new();
-    for outbox in context.outboxes(config)? {
+    for outbox in ours(context, config)? {
         let status = outbox.database.migrations().await.map_err(|error| explain(outbox, error))?;
         answers.push((outbox, status));
     }
@@ -141,7 +156,7 @@ fn draw_status(outbox: &Outbox, status: &Status) -> String {
 }
 
 fn sql(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
-    for outbox in context.outboxes(config)? {
+    for outbox in ours(context, config)? {
         let script = outbox.database.script();
         context.out().text(&script.map_err(|error| explain(outbox, error))?)?;
     }

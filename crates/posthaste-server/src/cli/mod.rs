@@ -208,8 +208,9 @@ impl Context {
     /// Who acts and why, for the audit.
     pub(crate) fn actor(&self, reason: &str) -> Actor {
         let name = self.global.actor.clone().unwrap_or_else(|| {
-            let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
-            format!("{}@{}", user.unwrap_or_else(|_| "unknown".to_owned()), host())
+            let named = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
+            let user = named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
+            format!("{user}@{}", host())
         });
         Actor { name, reason: reason.to_owned() }
     }
@@ -234,12 +235,24 @@ pub(crate) fn explain(outbox: &Outbox, error: StoreError) -> anyhow::Error {
     let name = &outbox.name;
     let advice = match &error {
         StoreError::Transient { outcome_known, .. } => {
-            let outcome = if *outcome_known { "Nothing was changed." } else { "It is not known whether the change was made: look before you repeat it." };
+            let outcome = if *outcome_known {
+                "Nothing was changed."
+            } else {
+                "It is not known whether the change was made: look before you repeat it."
+            };
             let url = outbox.database.address();
-            format!("{outcome} Appended events stay in the database and are delivered when it can be reached. Check that the server is up and that {url} is right, then try again.")
+            format!(
+                "{outcome} Appended events stay in the database and are delivered when it can be reached. Check that the server is up and that {url} is right, then try again."
+            )
         }
-        StoreError::Fatal(_) => "No event is lost: what was appended stays in the database. `posthaste doctor` shows what is missing.".to_owned(),
-        StoreError::Broken(_) => "The lane stands still and loses nothing. See `posthaste lanes repair --help`.".to_owned(),
+        StoreError::Fatal(said) => {
+            // Many say it themselves.
+            let fate = if said.contains("No event") { "" } else { "No event is lost. " };
+            format!("{fate}`posthaste doctor` shows what is missing.")
+        }
+        StoreError::Broken(_) => {
+            "The lane stands still and loses nothing. See `posthaste lanes repair --help`.".to_owned()
+        }
         _ => "Nothing was changed.".to_owned(),
     };
     anyhow::anyhow!("outbox `{name}`: {error}\n  {advice}")

@@ -17,7 +17,8 @@ pub(crate) fn earlier(text: &str) -> Result<Timestamp, String> {
     if text.contains(':') || text.contains('T') {
         return instant(text);
     }
-    shift(text.strip_prefix('-').unwrap_or(text), -1)
+    let either = |why| format!("{why}, and no time like 2026-11-15T17:00:00Z (RFC 3339)");
+    shift(text.strip_prefix('-').unwrap_or(text), -1).map_err(either)
 }
 
 fn instant(text: &str) -> Result<Timestamp, String> {

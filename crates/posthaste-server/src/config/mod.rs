@@ -142,7 +142,9 @@ impl Config {
 
     /// The effective configuration for people: secrets masked.
     pub(crate) fn shown(&self) -> Value {
-        secret::masked(&self.effective)
+        let mut shown = secret::masked(&self.effective);
+        schema::add_sink_defaults(&mut shown);
+        shown
     }
 
     /// What `run` needs beyond what every command needs.

@@ -19,11 +19,12 @@ use tokio_postgres::config::Host;
 /// The outboxes, each with the routes that apply to it.
 pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, Vec<String>)]) -> Vec<Outbox> {
     if file.outbox.is_empty() {
-        review.problems.push(
-            "no outbox is configured. Write `[outbox]` with a `url` into posthaste.toml, \
-             set POSTHASTE_OUTBOX__URL, or pass --url postgres://user@host/database"
-                .to_owned(),
-        );
+        let text = "no outbox is configured. Write `[outbox]` with a `url` into posthaste.toml, \
+                    set POSTHASTE_OUTBOX__URL, or pass --url postgres://user@host/database";
+        review.problems.push(match review.has_file() {
+            true => text.to_owned(),
+            false => format!("{text}. There is no ./posthaste.toml here; --config FILE names one elsewhere"),
+        });
     }
     let mut names = BTreeSet::new();
     let mut outboxes = Vec::new();

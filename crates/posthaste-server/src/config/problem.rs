@@ -56,6 +56,11 @@ fn explain(tree: &Tree, path: &str, message: &str, siblings: &[&str]) -> ConfigE
     if path.rsplit(['.', ']']).next().is_some_and(is_secret) {
         return ConfigError::new(format!("{place}: `{shown}` must be a text"));
     }
+    if message.starts_with("invalid type: map, expected a sequence") {
+        return ConfigError::new(format!(
+            "{place}: `{shown}` is a list: write [[{shown}]] instead of [{shown}]"
+        ));
+    }
     ConfigError::new(format!("{place}: `{shown}`: {message}"))
 }
 

@@ -31,6 +31,11 @@ impl Review<'_> {
         self.tree.value["route"].get(index).cloned().unwrap_or_default()
     }
 
+    /// Whether a file was read.
+    pub(super) fn has_file(&self) -> bool {
+        self.tree.file().is_some()
+    }
+
     /// A path the way its author wrote it.
     pub(super) fn shown(&self, path: &str) -> String {
         self.tree.shown(path)

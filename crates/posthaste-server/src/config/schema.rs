@@ -29,6 +29,25 @@ pub(crate) fn schema() -> Value {
     file
 }
 
+/// What holds for a sink's keys that nobody set, as the schema knows it: a sink's table is kept as it was written.
+pub(super) fn add_sink_defaults(config: &mut Value) {
+    let schema = schema();
+    let kinds = schema["properties"]["sinks"]["additionalProperties"]["oneOf"].as_array();
+    for sink in config["sinks"].as_object_mut().into_iter().flat_map(|sinks| sinks.values_mut()) {
+        let Some(table) = sink.as_object_mut() else { continue };
+        let kind = kinds.and_then(|kinds| {
+            kinds.iter().find(|kind| Some(&kind["properties"]["type"]["const"]) == table.get("type"))
+        });
+        let keys = kind.and_then(|kind| kind["properties"].as_object()).into_iter().flatten();
+        for (key, default) in keys.filter_map(|(key, about)| Some((key, about.get("default")?))) {
+            let is_nothing = default.is_null() || default.as_object().is_some_and(serde_json::Map::is_empty);
+            if !is_nothing && !table.contains_key(key) {
+                table.insert(key.clone(), default.clone());
+            }
+        }
+    }
+}
+
 /// The local broker is one more kind.
 #[cfg(feature = "sqlite")]
 fn with_local(mut sink: Value, mut local: Value) -> Value {

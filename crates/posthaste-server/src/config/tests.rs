@@ -237,7 +237,23 @@ fn a_sink_without_a_route_is_a_warning_and_nothing_at_all_is_an_error() {
     assert!(config.warnings[0].contains("`out` is named by no route"));
     assert!(config.check_runnable().is_err());
     assert!(wrong("service = \"x\"").contains("no outbox is configured"));
+    let nothing =
+        Config::load_with(&Flags::default(), std::iter::empty()).err().expect("no outbox").to_string();
+    assert!(nothing.contains("There is no ./posthaste.toml here"), "{nothing}");
+    let single = wrong("outbox.url = \"postgres://h/d\"\n[route]\ntopics = [\"*\"]");
+    assert!(single.contains("write [[route]] instead of [route]"), "{single}");
     assert!(ok("outbox.url = \"postgres://h/d\"").check_runnable().is_err());
+}
+
+#[test]
+fn defaults_of_sinks_are_shown() {
+    let shown = ok(
+        "outbox.url = \"postgres://h/d\"\n[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\nmax_in_flight = 7",
+    )
+    .shown();
+    let nats = &shown["sinks"]["n"];
+    assert_eq!((&nats["max_in_flight"], &nats["delivery_timeout_ms"]), (&7.into(), &8000.into()), "{nats}");
+    assert_eq!((&nats["durability"], &nats["start_at"]), (&"relaxed".into(), &"auto".into()), "{nats}");
 }
 
 #[test]

@@ -75,7 +75,9 @@ async fn a_life_shows_a_death_what_waits_behind_it_and_who_acted() {
     let daemon = Daemon::start(&["--config", file.path()]);
     outbox.append(&["t", "--key", "other", "--payload", "{}"]);
     daemon.events(1);
-    daemon.stop();
+    let said = daemon.stop();
+    let line = said.lines().find(|line| line.contains("event is dead")).unwrap_or_default();
+    assert!([&*bad, "topic=t", "code=payload.not_json"].iter().all(|part| line.contains(part)), "{said}");
     let life = outbox.cli(&["events", "show", &bad, "--json"]).json();
     let out = |life: &Value| {
         life["sinks"]
@@ -92,6 +94,8 @@ async fn a_life_shows_a_death_what_waits_behind_it_and_who_acted() {
     let sink = out(&outbox.cli(&["events", "show", &next, "--json"]).json());
     assert_eq!((&sink["progress"], &sink["behind"]), (&"deferred".into(), &1.into()), "{sink}");
     assert!(outbox.cli(&["events", "show", &next]).out.contains("waits for     event 1 of its key"));
+    let text = run(&["events", "show", &bad, "--config", file.path()]).ok().out;
+    assert!(text.contains("would go to   ev.t (route") && !text.contains("went to"), "{text}");
     outbox.cli(&["dead", "discard", "--id", &bad, "--reason", "not ours", "--actor", "eve"]);
     let text = outbox.cli(&["events", "show", &bad]).out;
     assert!(text.contains("eve  discard: not ours"), "{text}");

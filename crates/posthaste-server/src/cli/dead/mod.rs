@@ -6,7 +6,7 @@ pub(crate) use act::rate;
 
 use super::{Context, admin, explain_act, time};
 use crate::config::Outbox;
-use crate::output::{bytes, time as shown_time};
+use crate::output::{bytes, plural, time as shown_time};
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
 use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter};
@@ -247,7 +247,10 @@ fn draw_whole(letter: &DeadLetter) -> String {
         ("seq", letter.seq.to_string()),
         ("appended", shown_time(letter.appended_at)),
         ("died", shown_time(letter.dead_at)),
-        ("attempts", format!("{}, replayed {} times", letter.attempts, letter.replays)),
+        (
+            "attempts",
+            format!("{}, replayed {}", letter.attempts, plural(letter.replays.unsigned_abs().into(), "time")),
+        ),
         ("error", format!("{} ({}): {}", letter.error_code, letter.error_class, letter.error)),
         ("holds key", if letter.holds_key { "yes: later events of its key wait" } else { "no" }.to_owned()),
         ("content type", letter.content_type.clone().unwrap_or_else(|| "none".to_owned())),

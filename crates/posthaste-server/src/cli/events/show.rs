@@ -7,6 +7,7 @@ use crate::output::{bytes, plural, time as shown_time};
 use clap::Args;
 use posthaste::admin::{Admin, EventLife, EventName, LogEvent, Progress, SinkLife, Waiting, Where};
 use posthaste::event::StoredEvent;
+use posthaste::route::UNROUTED;
 use posthaste::{Event, Headers, Timestamp};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -94,7 +95,7 @@ fn draw(outbox: &Outbox, life: &EventLife) -> String {
         text.push_str("\n\nno relay has run on this outbox yet: it waits in the log");
     }
     for sink in &life.sinks {
-        text.push_str(&format!("\n\n{}", draw_sink(outbox, sink, &life.event)));
+        text.push_str(&format!("\n\n{}", draw_sink(outbox, sink, life)));
     }
     if !life.acts.is_empty() {
         text.push_str("\n\nwhat people did with it");
@@ -140,7 +141,7 @@ fn rows(lines: &[(&str, String)], indent: &str) -> String {
     lines.join("\n")
 }
 
-fn draw_sink(outbox: &Outbox, sink: &SinkLife, event: &LogEvent) -> String {
+fn draw_sink(outbox: &Outbox, sink: &SinkLife, life: &EventLife) -> String {
     let retired = if sink.retired { " (retired: no relay serves it)" } else { "" };
     let mut lines = Vec::new();
     if let Some(passed) = &sink.passed {
@@ -167,16 +168,18 @@ fn draw_sink(outbox: &Outbox, sink: &SinkLife, event: &LogEvent) -> String {
         lines.push(("holds back", format!("{} of its key", plural(sink.holds_back, "later event"))));
     }
     if !matches!(sink.progress, Progress::NotRouted | Progress::BeforeStart)
-        && let Some((route, destination)) = way(outbox, sink, event)
+        && let Some((route, destination)) = way(outbox, sink, &life.event)
     {
-        lines.push(("went to", format!("{destination} (route {route})")));
+        let went = if sink.progress == Progress::Passed { "went to" } else { "would go to" };
+        lines.push((went, format!("{destination} (route {route})")));
     }
-    let head = format!("{}: {}{retired}", sink.sink, headline(sink));
+    let head = format!("{}: {}{retired}", sink.sink, headline(sink, life));
     if lines.is_empty() { head } else { format!("{head}\n{}", rows(&lines, "  ")) }
 }
 
-fn headline(sink: &SinkLife) -> String {
+fn headline(sink: &SinkLife, life: &EventLife) -> String {
     match (sink.progress, &sink.waiting) {
+        (Progress::Passed, _) if sink.sink == UNROUTED => left_unrouted(life),
         (Progress::Ahead, _) => "not read yet".to_owned(),
         (Progress::Passed, _) => "delivered".to_owned(),
         (Progress::Dead, _) => "dead; see `posthaste dead replay --help`".to_owned(),
@@ -189,10 +192,32 @@ fn headline(sink: &SinkLife) -> String {
     }
 }
 
+/// Nothing is delivered by the sink of events without a route: this one was a dead letter there, and left it.
+fn left_unrouted(life: &EventLife) -> String {
+    let takes = |sink: &&SinkLife| {
+        sink.sink != UNROUTED && !matches!(sink.progress, Progress::NotRouted | Progress::BeforeStart)
+    };
+    let others: Vec<&str> = life.sinks.iter().filter(takes).map(|sink| sink.sink.as_str()).collect();
+    match life.acts.last().map(|act| act.action.as_str()) {
+        Some("discard") => "no route took its topic; discarded".to_owned(),
+        Some("replay") if !others.is_empty() => {
+            format!("no route took its topic; replayed to {}", others.join(", "))
+        }
+        Some("replay") => "no route took its topic; replayed".to_owned(),
+        _ => "no route took its topic; its dead letter is gone".to_owned(),
+    }
+}
+
 fn why_it_waits(waiting: &Waiting) -> Vec<(&'static str, String)> {
     let before = match waiting.replays {
         0 => String::new(),
-        times => format!(", {} before; replayed {times} times", waiting.earlier_attempts),
+        replays => {
+            format!(
+                ", {} before; replayed {}",
+                waiting.earlier_attempts,
+                plural(replays.unsigned_abs().into(), "time")
+            )
+        }
     };
     let mut lines = vec![("attempts", format!("{}{before}", waiting.attempts))];
     if let Some(error) = &waiting.last_error {

@@ -162,7 +162,7 @@ impl Plan {
             let schema = self.schema.as_deref().unwrap_or("posthaste");
             text.push_str(&format!("schema = {:<26} # where the outbox's tables are\n", quoted(schema)));
             text.push_str("# pooled = true                     # behind a pooler in transaction mode\n");
-            text.push_str("# tls = \"verify-full\"               # and ca_file, where it is no public one\n");
+            text.push_str("# tls = \"verify-full\"               # with ca_file = \"/path/to/ca.pem\"\n");
         }
         text.push_str("# retention = { events_hours = 72 } # how long events stay in the log\n");
     }
