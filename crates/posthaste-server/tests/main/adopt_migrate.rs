@@ -122,6 +122,8 @@ async fn a_service_moves_to_the_log() {
     let owner = ["--owner-url", owner.as_str()];
     let started = step(&file, &[&start[..], &owner].concat()).ok();
     assert!(started.out.contains("as they are committed"), "{}", started.out);
+    assert!(started.out.contains("cannot TRUNCATE or ALTER"), "{}", started.out);
+    assert!(!started.err.contains("could not be tried"), "{}", started.err);
     assert!(started.err.contains("--hold keeps the log's sinks back"), "{}", started.err);
     let again = step(&file, &[&start[..], &owner, &["--json"]].concat()).ok().json();
     assert_eq!((&again["step"], &again["done"]), (&"start".into(), &"before".into()));
@@ -137,6 +139,10 @@ async fn a_service_moves_to_the_log() {
     assert_eq!(standing["next"], "posthaste adopt migrate finish");
     let finished = step(&file, &[&["finish"][..], &owner].concat()).ok().out;
     assert!(finished.contains("is drained") && finished.contains("name = \"legacy\""), "{finished}");
+    assert!(finished.contains("session_replication_role = replica"), "{finished}");
+    let question = finished.split_once("This stays 0:").map(|(_, question)| question).expect("a question");
+    let left: i64 = service.client.query_one(question, &[]).await.expect("it runs as it is printed").get(0);
+    assert_eq!(left, 0);
     let stopped = step(&file, &[&["stop", "--reason", "enough", "--yes"][..], &owner].concat()).ok().out;
     assert!(stopped.contains("stay in the table again"), "{stopped}");
     service.write(30).await;
@@ -177,4 +183,9 @@ async fn a_log_that_would_send_something_else_is_refused() {
         .expect("set back by hand");
     let late = step(&file, &["finish"]);
     refused(&late, 1, "is not drained: 1 wait now");
+    // A row whose time has not come, and one that has none.
+    service.client.batch_execute("update outbox_events set next_attempt_at = now() + interval '1 day'; set session_replication_role = replica; insert into outbox_events (aggregate_type, aggregate_id, event_type, payload, next_attempt_at) values ('o', gen_random_uuid(), 't', '{}', 'infinity')").await.expect("rows");
+    refused(&step(&file, &["finish"]), 1, "--anyway");
+    let anyway = step(&file, &["finish", "--anyway"]).ok().out;
+    assert!(anyway.contains("next attempt: 1\n") && anyway.contains("null or infinity: 1\n"), "{anyway}");
 }

@@ -1,7 +1,7 @@
 //! The steps.
 
-use super::lock::{Next, WAIT_MS};
-use super::{Done, Handover, HandoverError, Trigger};
+use super::lock::{Lock, Next, WAIT_MS};
+use super::{Done, Handover, HandoverError, Standing, Trigger};
 use crate::claim::statements::handover::OFF;
 use crate::error::{commit_error, is_code};
 use posthaste::admin::Actor;
@@ -34,6 +34,7 @@ impl Handover {
             ));
         }
         self.check_rights().await?;
+        self.check_surroundings().await?;
         self.rehearse().await?;
         if hold.is_empty() {
             return self.arm(patience, actor).await;
@@ -59,7 +60,7 @@ impl Handover {
             self.begin(wait).await?;
             let tried = self.arm_in(actor).await;
             let Err(error) = self.or_rollback(tried).await? else { return Ok(Done::Now) };
-            match self.next_try(error, since, patience).await? {
+            match self.next_try(error, since, patience, Lock::Writes).await? {
                 Next::Again(next) => wait = next,
                 Next::GiveUp(who) => {
                     return Err(HandoverError::Refused(format!(
@@ -96,6 +97,19 @@ impl Handover {
 
     /// Nothing waits in the table any more: held sinks go on. Answers which.
     pub async fn finish(&mut self, actor: &Actor) -> Result<Vec<String>, HandoverError> {
+        self.finish_if(Standing::is_drained, actor).await
+    }
+
+    /// The same, although rows wait for their time or next attempt: what is in the log goes before them.
+    pub async fn finish_anyway(&mut self, actor: &Actor) -> Result<Vec<String>, HandoverError> {
+        self.finish_if(|standing| standing.waiting.count == 0, actor).await
+    }
+
+    async fn finish_if(
+        &mut self,
+        is_done: impl Fn(&Standing) -> bool,
+        actor: &Actor,
+    ) -> Result<Vec<String>, HandoverError> {
         let standing = self.standing().await?;
         if standing.trigger != Trigger::On {
             let how = if standing.trigger == Trigger::Other { " as this layout says" } else { "" };
@@ -104,11 +118,14 @@ impl Handover {
                 standing.table
             )));
         }
-        if !standing.is_drained() {
+        if !is_done(&standing) {
             return Err(HandoverError::Refused(format!(
                 "{} is not drained: {} wait now, {} for their time or next attempt. Let the relay of the adopted table go on, and try \
-                 again. Nothing was changed",
-                standing.table, standing.waiting.count, standing.later.count
+                 again{}. Nothing was changed",
+                standing.table,
+                standing.waiting.count,
+                standing.later.count,
+                if standing.later.count > 0 { "; --anyway does not wait for those" } else { "" }
             )));
         }
         self.begin(WAIT_MS).await?;
@@ -129,7 +146,7 @@ impl Handover {
     pub async fn stop(&mut self, patience: Duration, actor: &Actor) -> Result<Done, HandoverError> {
         self.check_log().await?;
         let trigger = self.trigger().await?;
-        let is_held = !self.held().await?.is_empty();
+        let is_held = !self.hold_line().await?.is_empty();
         if trigger == Trigger::Absent && !is_held {
             // The table may have been dropped and made again: its function is not left behind.
             self.line.batch(&self.place.take_off()).await.map_err(|error| self.refused(error))?;
@@ -162,7 +179,7 @@ impl Handover {
             self.begin(wait).await?;
             let tried = self.remove_in().await;
             let Err(error) = tried else { return Ok(Done::Now) };
-            match self.next_try(error, since, patience).await? {
+            match self.next_try(error, since, patience, Lock::All).await? {
                 Next::Again(next) => wait = next,
                 Next::GiveUp(_) => return Ok(Done::Off),
             }

@@ -3,7 +3,9 @@
 //! The log keeps the order of a key; the rows that wait in the table are outside of it. A sink that is paused before the
 //! first row is handed over, and goes on when the table is drained, delivers what is new after what is old.
 //!
-//! Which sinks were paused by us is one line in `state`: somebody else's pause is not lifted.
+//! Which sinks a table wants held is one line in `state`, and beside each of them the line of the audit with which a hold
+//! paused it; nothing, if somebody else had paused it before. A sink goes on when the last table that wants it held is
+//! drained, and only if its pause is still a hold's: somebody else's is not lifted, whether it came before or in between.
 
 use super::{Handover, HandoverError};
 use crate::error::store_error;
@@ -11,7 +13,7 @@ use crate::session::Param;
 use posthaste::admin::Actor;
 use posthaste::store::StoreError;
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::Type;
@@ -21,18 +23,37 @@ const NOTICED_MAX: Duration = Duration::from_secs(90);
 /// A relay writes its presence down every few seconds.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Sinks that a table wants held, and the line of the audit with which a hold paused each.
+type Hold = BTreeMap<String, Option<i64>>;
+
 impl Handover {
     fn state_name(&self) -> String {
         format!("hand_over {}", self.place.table)
     }
 
-    /// Sinks that are held for this table.
-    pub(super) async fn held(&mut self) -> Result<Vec<String>, StoreError> {
-        let sql = format!("select value from {}.state where name = $1", self.log());
+    /// The lines of all tables that go to this log.
+    async fn hold_lines(&mut self) -> Result<BTreeMap<String, Hold>, StoreError> {
+        let sql = format!("select name, value from {}.state where name like 'hand\\_over %'", self.log());
+        let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
+        let line = |row: &tokio_postgres::Row| {
+            let (name, value): (String, &str) = (row.get(0), row.get(1));
+            let unreadable =
+                |error| StoreError::Fatal(format!("the line {name:?} in `state` cannot be read: {error}"));
+            Ok((name.clone(), serde_json::from_str(value).map_err(unreadable)?))
+        };
+        rows.iter().map(line).collect()
+    }
+
+    /// The line of this table.
+    pub(super) async fn hold_line(&mut self) -> Result<Hold, StoreError> {
         let name = self.state_name();
-        let rows = self.line.query(&sql, &[(&name, Type::TEXT)]).await.map_err(store_error)?;
-        let value = rows.first().map(|row| row.get::<_, String>(0)).unwrap_or_default();
-        Ok(serde_json::from_str(&value).unwrap_or_default())
+        Ok(self.hold_lines().await?.remove(&name).unwrap_or_default())
+    }
+
+    /// Sinks that are held for this table, as far as the pause is a hold's.
+    pub(super) async fn held(&mut self) -> Result<Vec<String>, StoreError> {
+        let line = self.hold_line().await?;
+        Ok(line.into_iter().filter(|(_, since)| since.is_some()).map(|(sink, _)| sink).collect())
     }
 
     /// Pauses sinks, unless somebody has paused them already.
@@ -43,38 +64,90 @@ impl Handover {
     }
 
     async fn hold_in(&mut self, sinks: &[String], actor: &Actor) -> Result<(), StoreError> {
-        let mut held = self.held().await?;
-        let log = self.log();
+        self.one_hold_at_a_time().await?;
+        let (lines, log) = (self.hold_lines().await?, self.log());
+        let detail = json!({ "table": self.place.table.to_string(), "sinks": sinks });
+        self.audit(actor, "adopt.hold", &detail).await?;
         let sql = format!(
             "insert into {log}.controls as c (kind, name, paused) select 'sink', s, true from unnest($1::text[]) as s
-                 on conflict (kind, name) do update set paused = true where not c.paused returning name"
+                 on conflict (kind, name) do update set paused = true where not c.paused
+             returning name, (select max(id) from {log}.audit where action = 'adopt.hold')"
         );
         let rows = self.line.query(&sql, &[(&sinks, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
-        held.extend(rows.iter().map(|row| row.get(0)));
-        let sql = format!(
-            "insert into {log}.state (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value"
-        );
-        let (name, value) = (self.state_name(), json!(held).to_string());
-        let params: [Param<'_>; 2] = [(&name, Type::TEXT), (&value, Type::TEXT)];
-        self.line.query(&sql, &params).await.map_err(store_error)?;
-        let detail = json!({ "table": self.place.table.to_string(), "sinks": held });
-        self.audit(actor, "adopt.hold", &detail).await?;
+        let paused: Hold = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        // A pause of another hold is ours, too.
+        let theirs = |sink: &String| lines.values().find_map(|line| line.get(sink).copied().flatten());
+        let since = |sink: &String| paused.get(sink).copied().flatten().or_else(|| theirs(sink));
+        let mut line = lines.get(&self.state_name()).cloned().unwrap_or_default();
+        line.extend(sinks.iter().map(|sink| (sink.clone(), since(sink))));
+        let name = self.state_name();
+        self.put_line(&name, &line).await?;
         self.wake().await
     }
 
-    /// Lets go what was held, within the open transaction. Answers which sinks.
+    /// Holds of several tables may name the same sinks.
+    async fn one_hold_at_a_time(&mut self) -> Result<(), StoreError> {
+        let class = crate::store::LOCK_CLASS + 3;
+        let name = format!("{} holds", self.place.log);
+        let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
+        let params: [Param<'_>; 2] = [(&class, Type::INT4), (&name, Type::TEXT)];
+        self.line.query(sql, &params).await.map(drop).map_err(store_error)
+    }
+
+    async fn put_line(&mut self, name: &str, line: &Hold) -> Result<(), StoreError> {
+        let sql = format!(
+            "insert into {}.state (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",
+            self.log()
+        );
+        let value = json!(line).to_string();
+        let params: [Param<'_>; 2] = [(&name, Type::TEXT), (&value, Type::TEXT)];
+        self.line.query(&sql, &params).await.map(drop).map_err(store_error)
+    }
+
+    /// Lets go what was held, within the open transaction. Answers which sinks go on.
     pub(super) async fn let_go_in(&mut self) -> Result<Vec<String>, StoreError> {
-        let held = self.held().await?;
-        if held.is_empty() {
-            return Ok(held);
+        self.one_hold_at_a_time().await?;
+        let (mut lines, name) = (self.hold_lines().await?, self.state_name());
+        let Some(line) = lines.remove(&name) else { return Ok(Vec::new()) };
+        let mut free = Hold::new();
+        for (sink, since) in line {
+            let mut wanted = false;
+            for other in lines.values_mut().filter_map(|line| line.get_mut(&sink)) {
+                // Whoever goes last lifts it: the latest hold counts.
+                *other = (*other).max(since);
+                wanted = true;
+            }
+            if !wanted {
+                free.insert(sink, since);
+            }
         }
-        let log = self.log();
-        let sql = format!("update {log}.controls set paused = false where kind = 'sink' and name = any ($1)");
-        self.line.query(&sql, &[(&held, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
-        let (sql, name) = (format!("delete from {log}.state where name = $1"), self.state_name());
+        for (name, line) in &lines {
+            self.put_line(name, line).await?;
+        }
+        let sql = format!("delete from {}.state where name = $1", self.log());
         self.line.query(&sql, &[(&name, Type::TEXT)]).await.map_err(store_error)?;
+        let resumed = self.resume(&free).await?;
         self.wake().await?;
-        Ok(held)
+        Ok(resumed)
+    }
+
+    /// Lifts pauses that are still a hold's. Who pauses by hand leaves a line in the audit.
+    async fn resume(&mut self, sinks: &Hold) -> Result<Vec<String>, StoreError> {
+        let own = sinks.iter().filter_map(|(sink, since)| since.map(|since| (sink.clone(), since)));
+        let (names, since): (Vec<String>, Vec<i64>) = own.unzip();
+        let log = self.log();
+        // Locked first: what an operator is doing now is written down when we look.
+        let lock = format!("select from {log}.controls where kind = 'sink' and name = any ($1) for update");
+        self.line.query(&lock, &[(&names, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
+        let sql = format!(
+            "update {log}.controls as c set paused = false from unnest($1::text[], $2::int8[]) as h (sink, since)
+              where c.kind = 'sink' and c.name = h.sink and c.paused and not exists (
+                select from {log}.audit as a where a.id > h.since and a.action = 'pause' and a.detail ->> 'sink' = h.sink)
+             returning c.name"
+        );
+        let params: [Param<'_>; 2] = [(&names, Type::TEXT_ARRAY), (&since, Type::INT8_ARRAY)];
+        let rows = self.line.query(&sql, &params).await.map_err(store_error)?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
     /// The same in a transaction of its own.

@@ -8,6 +8,7 @@
 use super::{Handover, HandoverError};
 use crate::claim::statements::quoted;
 use crate::error::{is_code, store_error};
+use crate::session::Param;
 use posthaste::store::StoreError;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -48,13 +49,14 @@ impl Handover {
         error: tokio_postgres::Error,
         since: Instant,
         patience: Duration,
+        wanted: Lock,
     ) -> Result<Next, HandoverError> {
         // Best effort: an aborted transaction is over either way.
         let _ = self.line.rollback().await;
         if !is_code(&error, &SqlState::LOCK_NOT_AVAILABLE) {
             return Err(self.refused(error));
         }
-        let blockers = self.blockers().await?;
+        let blockers = self.blockers(wanted).await?;
         if since.elapsed() >= patience {
             return Ok(Next::GiveUp(blockers.in_words()));
         }
@@ -62,14 +64,17 @@ impl Handover {
         Ok(Next::Again(if blockers.only_vacuum { VACUUM_WAIT_MS } else { WAIT_MS }))
     }
 
-    async fn blockers(&mut self) -> Result<Blockers, StoreError> {
+    async fn blockers(&mut self, wanted: Lock) -> Result<Blockers, StoreError> {
         let sql = "select coalesce(a.pid, 0), coalesce(a.backend_type, 'prepared transaction'), coalesce(a.usename::text, ''),
                           coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8
                      from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-                    where l.relation = to_regclass($1) and l.granted and l.pid is distinct from pg_backend_pid()
+                    where l.locktype = 'relation' and l.database = (select oid from pg_database where datname = current_database())
+                      and (l.relation = to_regclass($1) or l.relation in (select relid from pg_partition_tree(to_regclass($1))))
+                      and l.granted and l.pid is distinct from pg_backend_pid() and l.mode <> all ($2)
                     order by 4 desc";
         let table = quoted(&self.place.table);
-        let rows = self.line.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+        let params: [Param<'_>; 2] = [(&table, Type::TEXT), (&wanted.beside(), Type::TEXT_ARRAY)];
+        let rows = self.line.query(sql, &params).await.map_err(store_error)?;
         let mut blockers = Blockers { words: Vec::new(), only_vacuum: !rows.is_empty() };
         for row in &rows {
             let (pid, kind, user, seconds): (i32, &str, &str, f64) =
@@ -84,6 +89,25 @@ impl Handover {
             }
         }
         Ok(blockers)
+    }
+}
+
+/// What is wanted of the table.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lock {
+    /// Nobody writes: for a trigger that comes.
+    Writes,
+    /// Nobody is there at all: for one that goes.
+    All,
+}
+
+impl Lock {
+    /// Locks of others that are not in its way.
+    fn beside(self) -> &'static [&'static str] {
+        match self {
+            Self::Writes => &["AccessShareLock", "RowShareLock"],
+            Self::All => &[],
+        }
     }
 }
 

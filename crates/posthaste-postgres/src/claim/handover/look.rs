@@ -4,7 +4,6 @@ use super::{Handover, HandoverError};
 use crate::claim::statements::handover::{OFF, TRIGGER};
 use crate::claim::statements::quoted;
 use crate::error::store_error;
-use crate::session::quote;
 use posthaste::admin::Count;
 use serde::Serialize;
 use tokio_postgres::types::Type;
@@ -41,6 +40,8 @@ pub struct Standing {
     pub waiting: Count,
     /// Rows that wait for their time or the next attempt.
     pub later: Count,
+    /// Rows that wait for no time: nobody takes them.
+    pub never: Count,
     /// Rows that were given up.
     pub dead: Count,
     /// Sinks of the log that `start` holds back until the table is drained.
@@ -73,6 +74,7 @@ impl Handover {
             trigger,
             waiting: count(0),
             later: count(1),
+            never: count(5),
             dead: count(2),
             held,
         })
@@ -115,12 +117,47 @@ impl Handover {
                 self.place.table
             )));
         }
-        Ok(match (enabled, body) {
-            ("D", _) => Trigger::Disabled,
+        // Everything else fires for nobody here: `D` is disabled, `R` is for what a replica applies.
+        let fires = matches!(enabled, "O" | "A");
+        Ok(match (fires, body) {
+            (false, _) => Trigger::Disabled,
             (_, OFF) => Trigger::Off,
             (_, body) if body == self.statements.hand_over_body(&self.place) => Trigger::On,
             _ => Trigger::Other,
         })
+    }
+
+    /// Refuses where others could have functions of theirs run with the definer's rights, and where the table's key is not
+    /// the key of all of its rows.
+    pub(super) async fn check_surroundings(&mut self) -> Result<(), HandoverError> {
+        let rows = self.line.query(&self.place.strangers(), &[]).await.map_err(store_error)?;
+        let revokes: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        if !revokes.is_empty() {
+            return Err(HandoverError::Refused(format!(
+                "the trigger would act as the connected role and find functions by its search path, where others may make some: theirs \
+                 could run with its rights. First: {}. Or run this as a role with another search path. Nothing was changed",
+                revokes.join("; ")
+            )));
+        }
+        let sql = "select c.oid::regclass::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
+                    where i.inhparent = to_regclass($1) and not c.relispartition";
+        let table = quoted(&self.place.table);
+        let rows = self.line.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+        match rows.first() {
+            None => Ok(()),
+            Some(row) => Err(HandoverError::Refused(format!(
+                "{} inherits from {}, and its rows are not handed over: the trigger is not on it, and the key is not unique over both. \
+                 Partitions would do. Nothing was changed",
+                row.get::<_, String>(0),
+                self.place.table
+            ))),
+        }
+    }
+
+    /// Rows that wait in the table, as a question for psql.
+    #[must_use]
+    pub fn question(&self) -> String {
+        self.statements.waiting_count(&self.place)
     }
 
     /// What the connected role must be able to do, and cannot.
@@ -153,26 +190,5 @@ impl Handover {
              have `posthaste adopt migrate sql` applied by somebody who may. Nothing was changed",
             missing.join(", ")
         )))
-    }
-
-    /// Hands one row over that waits now, with its owners' own triggers, and takes it back.
-    pub(super) async fn rehearse(&mut self) -> Result<(), HandoverError> {
-        let id = quote(&self.statements.layout().id);
-        let some = format!("select {id}::text from {} limit 1", quoted(&self.place.table));
-        self.line.begin().await.map_err(store_error)?;
-        let rows = self.line.query(&some, &[]).await.map_err(store_error)?;
-        let key: Option<String> = rows.first().map(|row| row.get(0));
-        let sql = self.statements.hand_over_try(&self.place);
-        let tried = self.line.query(&sql, &[(&key, Type::TEXT)]).await;
-        self.line.rollback().await.map_err(store_error)?;
-        match tried {
-            Ok(_) => Ok(()),
-            Err(error) if error.as_db_error().is_none() => Err(store_error(error).into()),
-            Err(error) => Err(HandoverError::Refused(format!(
-                "{} refuses that a row is handed over: {}. It was tried on one row in a transaction that was rolled back: nothing was changed",
-                self.place.table,
-                crate::error::describe(&error)
-            ))),
-        }
     }
 }

@@ -50,6 +50,7 @@ mod act;
 mod hold;
 mod lock;
 mod look;
+mod rehearse;
 
 pub use lock::PATIENCE;
 pub use look::{Standing, Trigger};
@@ -57,15 +58,22 @@ pub use look::{Standing, Trigger};
 use super::check;
 use super::layout::Layout;
 use super::line::Line;
-use super::statements::Statements;
 use super::statements::handover::Place;
+use super::statements::{Statements, quoted};
 use crate::config::PostgresConfig;
 use crate::error::store_error;
 use posthaste::admin::Actor;
 use posthaste::store::StoreError;
+use tokio_postgres::types::Type;
 
 /// This connection counts whole tables, which may take long and may read them from end to end.
 const SETTINGS: &str = "set statement_timeout = '10min'; set enable_seqscan = on; set enable_bitmapscan = on";
+
+/// Columns of types that the server compares by operators of its own.
+const PLAIN: &str = "select a.attname::text from pg_attribute a join pg_type y on y.oid = a.atttypid
+    where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped
+      and (y.typtype = 'e' or (y.typtype = 'b' and y.typnamespace = 'pg_catalog'::regnamespace))
+    order by a.attnum";
 
 /// Why a step was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +102,7 @@ pub struct Handover {
     line: Line,
     statements: Statements,
     place: Place,
+    rehearsed: bool,
 }
 
 impl Handover {
@@ -109,14 +118,19 @@ impl Handover {
         };
         let rows = line.query("select current_schemas(false)::text[]", &[]).await.map_err(store_error)?;
         let path = rows.first().map(|row| row.get(0)).unwrap_or_default();
-        Ok(Self { line, statements, place: Place { table: found.name, log: log.to_owned(), path } })
+        let table = quoted(&found.name);
+        let rows = line.query(PLAIN, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+        let plain = rows.iter().map(|row| row.get(0)).collect();
+        let place = Place { table: found.name, log: log.to_owned(), path, plain };
+        Ok(Self { line, statements, place, rehearsed: false })
     }
 
     /// What `start` runs, for somebody who applies it by hand, as a role that may change both.
     #[must_use]
     pub fn script(&self) -> String {
         let place = &self.place;
-        let statements = [self.definition(), place.keep_private(), place.describe(), place.put_on()];
+        let statements =
+            [place.no_strangers(), self.definition(), place.keep_private(), place.describe(), place.put_on()];
         let each: String = statements.iter().map(|sql| format!("{sql};\n\n")).collect();
         format!("begin;\nset local lock_timeout = '{}ms';\n\n{each}commit;\n", lock::WAIT_MS)
     }
@@ -147,7 +161,6 @@ impl Handover {
         action: &str,
         detail: &serde_json::Value,
     ) -> Result<(), StoreError> {
-        use tokio_postgres::types::Type;
         let sql = format!(
             "insert into {}.audit (actor, action, reason, detail) values ($1, $2, $3, $4::text::jsonb)",
             self.log()

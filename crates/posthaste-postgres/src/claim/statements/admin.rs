@@ -13,7 +13,7 @@ const AGE_ROWS: u32 = 1_000;
 
 impl Statements {
     /// What waits: due now, and later.
-    fn waiting(&self) -> String {
+    pub(super) fn waiting(&self) -> String {
         let layout = self.layout();
         let mut conditions = Vec::new();
         match (&layout.status, &layout.published_at) {
@@ -31,13 +31,17 @@ impl Statements {
         conditions.join(" and ")
     }
 
-    /// Backlog, deferred, dead, and the oldest and average age of the backlog in seconds.
+    /// Backlog, deferred, dead, the oldest and average age of the backlog in seconds, and what waits for no time: none, or
+    /// the end of it. Nobody ever takes such a row, so it is not deferred.
     pub(crate) fn gauges(&self) -> String {
         let (layout, table) = (self.layout(), self.table());
         let due = layout
             .next_attempt_at
             .as_ref()
             .map_or("true".to_owned(), |name| format!("{} <= now()", of(name)));
+        let never = layout.next_attempt_at.as_ref().map_or("false".to_owned(), |name| {
+            format!("({0} is null or ({0} > now() and not isfinite({0})))", of(name))
+        });
         let age = layout
             .created_at
             .as_ref()
@@ -46,9 +50,10 @@ impl Statements {
         let (dead_table, dead) = self.dead_rows();
         format!(
             "select (select count(*) from (select from {table} as t where {waiting} and {due} limit {COUNT_MAX}) as due),
-       (select count(*) from (select from {table} as t where {waiting} and not ({due}) limit {COUNT_MAX}) as later),
+       (select count(*) from (select from {table} as t where {waiting} and not ({due}) and not {never} limit {COUNT_MAX}) as later),
        (select count(*) from (select from {dead_table} as t where {dead} limit {COUNT_MAX}) as dead),
-       coalesce(extract(epoch from now() - min(at)), 0)::float8, coalesce(extract(epoch from avg(now() - at)), 0)::float8
+       coalesce(extract(epoch from now() - min(at)), 0)::float8, coalesce(extract(epoch from avg(now() - at)), 0)::float8,
+       (select count(*) from (select from {table} as t where {waiting} and {never} limit {COUNT_MAX}) as never)
   from (select {age} as at from {table} as t where {waiting} and {due}{order} limit {AGE_ROWS}) as ages",
             order = self.order(),
         )

@@ -34,7 +34,7 @@ impl Statements {
         let column = of(&self.layout.payload);
         match self.type_of(&self.layout.payload) {
             "bytea" => column,
-            _ => format!("convert_to({column}::text, 'UTF8')"),
+            _ => format!("pg_catalog.convert_to({column}::text, 'UTF8')"),
         }
     }
 
@@ -53,7 +53,9 @@ impl Statements {
             return column;
         }
         let seed = literal(&format!("{}:", self.layout.table));
-        format!("encode(substr(sha256(convert_to({seed} || {column}::text, 'UTF8')), 1, 16), 'hex')::uuid")
+        format!(
+            "pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.convert_to({seed} || {column}::text, 'UTF8')), 1, 16), 'hex')::uuid"
+        )
     }
 
     pub(super) fn optional(&self, column: Option<&String>, cast: &str) -> String {

@@ -4,8 +4,16 @@
 //! claim would have made of it is appended. Neither happens without the other. The event is made of the row as it was
 //! before the mark, by the same expressions that a claim reads it with.
 //!
-//! Rows that a claim would leave alone, and rows that the log cannot hold (no topic, headers that are no object), are
-//! not touched: they stay with the claim, which buries them by name.
+//! Rows that a claim would leave alone are not touched. Whatever a claim would take goes, also what no broker can take (no
+//! topic, headers that are no object): the log's relay buries it by name, as the claim would have done.
+//!
+//! The function acts with the rights of its definer, and finds things by a path that others may write to. `start`
+//! refuses such a path ([`Place::strangers`]). Second wall: what stands here names the server's own functions and
+//! operators with their schema, wherever somebody else's could fit better.
+
+mod try_out;
+
+pub(crate) use try_out::{COLUMNS, Column};
 
 use super::{Sets, Statements, literal, of, quoted};
 use crate::claim::layout::TableName;
@@ -29,6 +37,8 @@ pub(crate) struct Place {
     pub(crate) log: String,
     /// Schemas in which the table's own triggers look things up.
     pub(crate) path: Vec<String>,
+    /// Columns whose values the server compares by itself. Types of extensions bring their own operators.
+    pub(crate) plain: Vec<String>,
 }
 
 impl Place {
@@ -50,6 +60,37 @@ impl Place {
             .chain(["pg_temp".to_owned()])
             .collect::<Vec<_>>()
             .join(", ")
+    }
+
+    /// Who may make things in a schema of the path, and is neither its owner, nor the table's (whose triggers run with the
+    /// same rights anyway), nor whoever asks: a REVOKE for each.
+    pub(crate) fn strangers(&self) -> String {
+        let path: Vec<String> = self.path.iter().map(|schema| literal(schema)).collect();
+        format!(
+            "select pg_catalog.format('REVOKE CREATE ON SCHEMA %I FROM %s', n.nspname,\n         \
+             case when a.grantee = 0 then 'PUBLIC' else a.grantee::pg_catalog.regrole::text end)\n    \
+             from pg_catalog.pg_namespace as n, pg_catalog.aclexplode(n.nspacl) as a\n   \
+             where n.nspname::text = any (array[{}]::text[]) and a.privilege_type = 'CREATE' and a.grantee <> n.nspowner\n     \
+             and not exists (select from pg_catalog.pg_roles as r where r.oid = a.grantee and (r.rolsuper or r.rolname = current_user))\n     \
+             and not exists (select from pg_catalog.pg_class as c where c.oid = {}::pg_catalog.regclass and c.relowner = a.grantee)",
+            path.join(", "),
+            literal(&quoted(&self.table)),
+        )
+    }
+
+    /// The same for a script: it ends with the first of them.
+    pub(crate) fn no_strangers(&self) -> String {
+        format!(
+            "do $strangers$\ndeclare\n  posthaste_revoke text;\nbegin\n  for posthaste_revoke in\n  {}\n  loop\n    \
+             raise exception 'others may make functions where this one looks them up, and it acts with your rights: %', posthaste_revoke;\n  \
+             end loop;\nend $strangers$",
+            self.strangers()
+        )
+    }
+
+    /// A comparison that nobody can take over.
+    fn equals(&self, column: &str) -> &'static str {
+        if self.plain.iter().any(|name| name == column) { "operator(pg_catalog.=)" } else { "=" }
     }
 
     /// Makes the function do this. Indexes go before scans: a session keeps the plan that it made while the table was
@@ -101,14 +142,16 @@ impl Place {
 }
 
 impl Statements {
-    /// Which rows go to the log: what a claim would take now or later, if the log can hold it.
-    fn goes(&self, headers: &str) -> String {
+    /// Which rows go to the log: what a claim would take now or later.
+    fn goes(&self, place: &Place) -> String {
         let layout = self.layout();
-        let mut conditions = vec![format!("coalesce({}, '') <> ''", self.topic())];
+        let mut conditions = vec!["true".to_owned()];
         match (&layout.status, &layout.published_at) {
             (Some(status), _) => {
-                let words: Vec<String> = status.pending.iter().map(|word| literal(word)).collect();
-                conditions.push(format!("{} in ({})", of(&status.column), words.join(", ")));
+                let (column, equals) = (of(&status.column), place.equals(&status.column));
+                let word = |word: &String| format!("{column} {equals} {}", literal(word));
+                let words: Vec<String> = status.pending.iter().map(word).collect();
+                conditions.push(format!("({})", words.join(" or ")));
             }
             (None, Some(name)) if !layout.delete_published => {
                 conditions.push(format!("{} is null", of(name)));
@@ -116,29 +159,31 @@ impl Statements {
             _ => {}
         }
         // A claim never takes a row without a time, and one at the end of time is no scheduled event.
-        conditions.extend(layout.next_attempt_at.iter().map(|name| format!("isfinite({})", of(name))));
+        conditions
+            .extend(layout.next_attempt_at.iter().map(|name| format!("pg_catalog.isfinite({})", of(name))));
         conditions.extend(layout.condition.iter().map(|condition| format!("({condition})")));
-        if layout.headers.is_some() {
-            conditions.push(format!("jsonb_typeof({headers}) = 'object'"));
-        }
         conditions.join("\n            and ")
     }
 
-    /// The headers: the column's, then those made of other columns.
+    /// The headers: the column's, then those made of other columns. What is no object stays what it is.
     fn log_headers(&self, given: &str) -> String {
         let layout = self.layout();
         let pair = |(name, column): (&str, &str)| format!("{}, {}::text", literal(name), of(column));
         let columns = layout.header_columns.iter().map(|(name, column)| (name.as_str(), column.as_str()));
         let pairs: Vec<String> = columns.map(pair).collect();
         let key = layout.idempotency_key.as_deref().map(|column| pair(("idempotency-key", column)));
-        let object = |pairs: &str| format!("jsonb_strip_nulls(jsonb_build_object({pairs}))");
+        let object =
+            |pairs: &str| format!("pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({pairs}))");
         let mut parts: Vec<String> = layout.headers.iter().map(|_| given.to_owned()).collect();
         parts.extend(pairs.chunks(HEADERS_AT_ONCE).map(|some| object(&some.join(", "))));
         parts.extend(key.as_deref().map(object));
-        if parts.is_empty() {
-            "null::jsonb".to_owned()
-        } else {
-            format!("nullif({}, '{{}}')", parts.join(" || "))
+        let whole = format!("nullif({}, '{{}}')", parts.join(" || "));
+        match (parts.len(), &layout.headers) {
+            (0, _) => "null::jsonb".to_owned(),
+            (2.., Some(_)) => {
+                format!("case when pg_catalog.jsonb_typeof({given}) = 'object' then {whole} else {given} end")
+            }
+            _ => whole,
         }
     }
 
@@ -160,9 +205,12 @@ impl Statements {
     ///
     /// Whether it goes is looked at apart from where it is found: a condition on the status beside the key would let the
     /// planner walk the index of what waits, and a session keeps such a plan while a backlog grows.
+    ///
+    /// The row that is marked is the very one that was looked at: tables that inherit do not share the key's index.
     pub(crate) fn hand_over(&self, place: &Place, id: &str, headers: &str) -> String {
         let (layout, table) = (self.layout(), quoted(&place.table));
-        let (column, goes) = (of(&layout.id), self.goes(headers));
+        let (goes, found) =
+            (self.goes(place), format!("{} {} {id}", of(&layout.id), place.equals(&layout.id)));
         let mark = match layout.delete_published {
             true => format!("delete from {table} as t using picked"),
             false => format!("update {table} as t set {} from picked", self.handed_over()),
@@ -175,11 +223,12 @@ impl Statements {
         let columns = "id, topic, key, headers, content_type, payload, deliver_at";
         format!(
             "with picked as materialized (\n    \
-             select {event_id} as id, {topic} as topic, nullif({key}, '') as key,\n           {headers} as headers,\n           \
+             select t.tableoid as at_table, t.ctid as at_row,\n           {event_id} as id, coalesce({topic}, '') as topic, nullif({key}, '') as key,\n           {headers} as headers,\n           \
              {content_type}::text as content_type, {payload} as payload, {deliver_at} as deliver_at,\n           \
-             ({goes}) as goes\n      from {table} as t where {column} = {id}\n  ), marked as (\n    \
-             {mark} where {column} = {id} and picked.goes returning 1\n  )\n  \
-             insert into {log}.outbox ({columns})\n  select {columns} from picked, marked",
+             ({goes}) as goes\n      from {table} as t where {found}\n  ), marked as (\n    \
+             {mark} where {found}\n       and t.tableoid = picked.at_table and t.ctid = picked.at_row and picked.goes\n    \
+             returning picked.at_table, picked.at_row\n  )\n  \
+             insert into {log}.outbox ({columns})\n  select {columns} from picked join marked using (at_table, at_row)",
             log = quote(&place.log),
             event_id = self.event_id(),
             topic = self.topic(),
@@ -187,6 +236,11 @@ impl Statements {
             headers = self.log_headers(headers),
             payload = self.payload(),
         )
+    }
+
+    /// How many rows wait.
+    pub(crate) fn waiting_count(&self, place: &Place) -> String {
+        format!("select count(*) from {} as t\n  where {}", quoted(&place.table), self.waiting())
     }
 
     /// Topics of some rows.
@@ -226,13 +280,16 @@ impl Statements {
                 self.hand_over(place, &id, &headers)
             );
         };
-        // Text that is no JSON stays with the claim. Only such a layout pays for the block.
+        // Text that is no JSON goes as a string, which no relay takes for headers. Only such a layout pays for the block.
         format!(
-            "{about}declare\n  posthaste_headers jsonb;\nbegin\n  begin\n    select coalesce({}::text::jsonb, '{{}}') into posthaste_headers\n      \
-             from {} as t where {} = {id};\n  exception when data_exception then\n    return null;\n  end;\n  {};\n  return null;\nend ",
+            "{about}declare\n  posthaste_text text;\n  posthaste_headers jsonb;\nbegin\n  select {}::text into posthaste_text\n    \
+             from {} as t where {} {} {id};\n  begin\n    posthaste_headers := coalesce(posthaste_text::jsonb, '{{}}');\n  \
+             exception when data_exception then\n    posthaste_headers := pg_catalog.to_jsonb(posthaste_text);\n  end;\n  \
+             {};\n  return null;\nend ",
             of(name),
             quoted(&place.table),
             of(&layout.id),
+            place.equals(&layout.id),
             self.hand_over(place, &id, "posthaste_headers"),
         )
     }

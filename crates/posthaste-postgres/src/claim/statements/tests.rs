@@ -54,7 +54,7 @@ fn a_marked_table_is_fenced_by_status_and_mark() {
     assert!(sql.dead().contains("\"last_error\" = left(u.error, 255)"), "no longer than the column");
     assert!(sql.given_back().is_some_and(|sql| sql.contains("\"status\" = u.was::outbox_status")));
     assert!(
-        sql.claim(5, &Filter::Everything).contains("sha256(convert_to('outbox:' ||"),
+        sql.claim(5, &Filter::Everything).contains("sha256(pg_catalog.convert_to('outbox:' ||"),
         "an id that is no UUID makes one"
     );
 }

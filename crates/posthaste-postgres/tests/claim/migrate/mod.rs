@@ -1,5 +1,6 @@
 //! From an adopted table to the log: which rows go where, in which steps, and under load.
 
+mod hostile;
 mod load;
 mod rows;
 mod steps;

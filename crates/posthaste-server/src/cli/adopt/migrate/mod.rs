@@ -45,10 +45,12 @@ const FINISH_EXAMPLES: &str = "\
 Examples:
   posthaste adopt migrate finish
   until posthaste adopt migrate finish; do sleep 5; done
+  posthaste adopt migrate finish --anyway
 
 Checks that nothing waits in the table any more, lets held sinks go on, and says
 which lines of the configuration are not needed any more. The exit code is 1 as
-long as something waits.";
+long as something waits. --anyway does not wait for rows whose time has not come:
+the adopted outbox publishes them later, and has to stay until then.";
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -95,6 +97,9 @@ enum Step {
         /// Why, for the audit
         #[arg(long, value_name = "TEXT", default_value = "the table is drained")]
         reason: String,
+        /// Do not wait for rows whose time has not come
+        #[arg(long)]
+        anyway: bool,
     },
     /// Leave new rows in the table again, and remove the trigger
     #[command(after_help = STOP_EXAMPLES)]
@@ -133,7 +138,7 @@ pub(super) async fn run(context: &Context, args: MigrateArgs) -> anyhow::Result<
     match args.step {
         None => step.stand().await,
         Some(Step::Start { hold, act }) => step.start(&config, hold, act).await,
-        Some(Step::Finish { reason }) => step.finish(&reason).await,
+        Some(Step::Finish { reason, anyway }) => step.finish(&reason, anyway).await,
         Some(Step::Stop(act)) => step.stop(act).await,
         Some(Step::Sql) => step.sql(),
     }
@@ -178,14 +183,33 @@ impl Move<'_> {
             Done::Before => format!("rows of {table} are handed over already; nothing was changed"),
             _ => show::started(&self.pair, held),
         };
+        if done == Done::Now && !self.handover.was_rehearsed() {
+            remark(
+                "note: no row waits in the table, and it takes none that was made up: the hand-over could not be tried.\n\
+                 Watch the first insert. If a trigger or a check of the table refuses the mark, the insert fails:\n\
+                 posthaste adopt migrate stop",
+            );
+        }
         self.said("start", done, held, &text)
     }
 
-    async fn finish(&mut self, reason: &str) -> anyhow::Result<ExitCode> {
+    async fn finish(&mut self, reason: &str, anyway: bool) -> anyhow::Result<ExitCode> {
         let actor = self.context.actor(reason);
-        let resumed = self.handover.finish(&actor).await.map_err(|error| told(&self.pair, error))?;
+        let before = self.handover.standing().await.map_err(|error| told(&self.pair, error))?;
+        let finished = match anyway {
+            false => self.handover.finish(&actor).await,
+            true => self.handover.finish_anyway(&actor).await,
+        };
+        let resumed = finished.map_err(|error| told(&self.pair, error))?;
         let standing = self.handover.standing().await.map_err(|error| told(&self.pair, error))?;
-        let text = show::finished(&self.pair, &standing, &resumed);
+        let paused: Vec<String> = before.held.into_iter().filter(|sink| !resumed.contains(sink)).collect();
+        let question = self.handover.question();
+        let text = show::finished(
+            &self.pair,
+            &standing,
+            &show::Sinks { resumed: &resumed, paused: &paused },
+            &question,
+        );
         self.said("finish", Done::Now, &resumed, &text)
     }
 

@@ -51,6 +51,12 @@ pub(super) fn standing(pair: &Pair<'_>, standing: &Standing, next: &[String]) ->
         ),
         format!("  dead     {}", count(standing.dead)),
     ];
+    if standing.never.count > 0 {
+        lines.push(format!(
+            "  never    {}: their time is null or infinity, nobody takes them",
+            count(standing.never)
+        ));
+    }
     if !standing.held.is_empty() {
         lines.push(format!("  held     {} of the log, until finish or stop", standing.held.join(", ")));
     }
@@ -69,18 +75,46 @@ pub(super) fn started(pair: &Pair<'_>, held: &[String]) -> String {
     };
     format!(
         "rows of {} go to the log of outbox {} from now on, as they are committed{held}\n\n\
+         While the trigger is there:\n\
+         - a transaction that has written rows cannot TRUNCATE or ALTER the table or\n  make an index on it (\"pending trigger events\"): SET CONSTRAINTS ALL IMMEDIATE\n  before it, or another transaction\n\
+         - rename neither the table nor a column of the layout: inserts would fail;\n  stop first\n\n\
          next: let `posthaste run` go on with both outboxes; the rows that were there\n  before drain. Then: posthaste adopt migrate finish",
         pair.table(),
         pair.log.name
     )
 }
 
-pub(super) fn finished(pair: &Pair<'_>, standing: &Standing, resumed: &[String]) -> String {
+/// What became of the sinks that were held.
+pub(super) struct Sinks<'a> {
+    pub(super) resumed: &'a [String],
+    /// By hand, or for another table.
+    pub(super) paused: &'a [String],
+}
+
+pub(super) fn finished(pair: &Pair<'_>, standing: &Standing, sinks: &Sinks<'_>, question: &str) -> String {
     let (name, table) = (&pair.adopted.name, pair.table());
-    let mut lines =
-        vec![format!("{table} is drained: nothing waits in it, and what is written goes to the log")];
-    if !resumed.is_empty() {
-        lines.push(format!("sinks of outbox {} go on: {}", pair.log.name, resumed.join(", ")));
+    let mut lines = vec![match standing.later.count {
+        0 => format!("{table} is drained: nothing waits in it, and what is written goes to the log"),
+        _ => format!(
+            "what is written to {table} goes to the log\nrows in it that wait for their time or next attempt: {}\n  keep outbox {name} until they are gone",
+            count(standing.later)
+        ),
+    }];
+    if !sinks.resumed.is_empty() {
+        lines.push(format!("sinks of outbox {} go on: {}", pair.log.name, sinks.resumed.join(", ")));
+    }
+    if !sinks.paused.is_empty() {
+        lines.push(format!(
+            "still paused, by hand or for another table: {}\n  (posthaste resume --sink … --outbox {})",
+            sinks.paused.join(", "),
+            pair.log.name
+        ));
+    }
+    if standing.never.count > 0 {
+        lines.push(format!(
+            "rows in it that nobody takes, because their time is null or infinity: {}",
+            count(standing.never)
+        ));
     }
     if standing.dead.count > 0 {
         lines.push(format!(
@@ -90,11 +124,12 @@ pub(super) fn finished(pair: &Pair<'_>, standing: &Standing, resumed: &[String])
     }
     lines.push(format!(
         "\nNow one of these:\n\
-         - keep the trigger, and the application as it is. Rows that somebody sets back\n  to waiting by hand need the adopted outbox: keep it in the configuration\n  as long as anybody does that\n\
+         - keep the trigger, and the application as it is. Rows that somebody sets back\n  to waiting by hand, or writes past the trigger (disabled, or with\n  session_replication_role = replica), are not handed over and need the\n  adopted outbox: keep it in the configuration as long as anybody does that\n\
          - change the application to append to the log by itself (docs/append.md); when\n  it is deployed: posthaste adopt migrate stop --reason …"
     ));
     lines.push(format!(
-        "\nNot needed in the configuration any more:\n  [[outbox]]\n  name = \"{name}\"\n  … with its [outbox.adopt]"
+        "\nNot needed in the configuration any more, if nobody does:\n  [[outbox]]\n  name = \"{name}\"\n  … with its [outbox.adopt]\n\
+         Without it nobody publishes what waits in the table. This stays 0:\n  {question}"
     ));
     if pair.layout.keep_published.is_some() {
         lines.push(format!("Without it nobody deletes old rows of {table}: it has a retention now."));
