@@ -48,7 +48,7 @@ async def listen(jetstream, subject):
             for message in await events.fetch(100, timeout=SHORT):
                 show(message)
                 await message.ack()
-        except nats.errors.TimeoutError:
+        except asyncio.TimeoutError:
             pass  # nothing came
         except nats.errors.Error:
             await asyncio.sleep(SHORT)  # the server is away: the client connects again by itself
@@ -77,4 +77,4 @@ try:
 except KeyboardInterrupt:
     pass
 except (nats.errors.Error, OSError) as error:
-    sys.exit(f"listen_nats: {error}")
+    sys.exit(f"listen_nats: {error!r}")
