@@ -58,10 +58,17 @@ impl Answer {
     pub(super) fn verdict(self, subject: &str) -> Verdict {
         match self {
             Self::Stored => Verdict::Delivered,
-            Self::NoResponders => Verdict::Retry(no_stream(subject)),
+            Self::NoResponders => Verdict::Retry(nobody(subject)),
             Self::Refused(error) => error.verdict(subject),
         }
     }
+}
+
+/// Nobody answered at all: no stream, or no JetStream.
+fn nobody(subject: &str) -> Failure {
+    let mut failure = no_stream(subject);
+    failure.message.push_str(", or the server runs without JetStream (nats-server -js)");
+    failure
 }
 
 fn no_stream(subject: &str) -> Failure {

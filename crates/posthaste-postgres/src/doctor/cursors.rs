@@ -168,9 +168,10 @@ fn lanes_owned(status: &OutboxStatus) -> Verdict {
     let free: Vec<String> = status.sinks.iter().flat_map(free).collect();
     match (status.relays.len(), free.len()) {
         (0, _) => ok("no relay is running"),
+        (1, 0) => ok("every lane has an owner, one relay is alive"),
         (relays, 0) => ok(format!("every lane has an owner, {relays} relays are alive")),
         (relays, _) => warn(format!(
-            "{relays} relays are alive and nobody owns {}: their events wait. A lane that just lost its owner is taken within \
+            "relays are alive ({relays}) and nobody owns {}: their events wait. A lane that just lost its owner is taken within \
              seconds; otherwise look into the relays' logs for why they do not take it",
             list(&free)
         )),

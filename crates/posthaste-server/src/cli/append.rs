@@ -177,5 +177,5 @@ fn refused(error: &tokio_postgres::Error, before_commit: bool) -> StoreError {
         SqlState::UNIQUE_VIOLATION => "an event with this id is there already",
         _ => return StoreError::Transient { message: db.message().to_owned(), outcome_known: true },
     };
-    StoreError::Fatal(format!("{}: {advice}", db.message()))
+    StoreError::Fatal(format!("the event was not appended: {}: {advice}. No event was touched", db.message()))
 }

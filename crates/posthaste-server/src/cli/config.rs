@@ -39,8 +39,7 @@ Examples:
 
 File, environment and flags together, and the files that sinks name; no
 database and no broker is asked (`posthaste doctor` does that). The exit code is
-2 if it cannot be used, with the reason: the first key or value that is not
-known, or else all that does not fit together.";
+2 if it cannot be used, and every reason is printed.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:

@@ -39,6 +39,48 @@ pub(crate) fn read<T: DeserializeOwned>(
     })
 }
 
+/// The same for the whole file, and on behind keys and words that are not known: each of them is a problem for the list.
+/// What is wrong in another way ends the list, because nobody knows what was meant.
+pub(crate) fn read_whole<T: DeserializeOwned>(
+    tree: &Tree,
+    problems: &mut Vec<String>,
+) -> Result<T, ConfigError> {
+    let mut value = tree.value.clone();
+    loop {
+        let error = match serde_path_to_error::deserialize(value.clone()) {
+            Ok(read) => return Ok(read),
+            Err(error) => error,
+        };
+        let (path, message) = (error.path().to_string(), error.into_inner().to_string());
+        let path = if path == "." || path == "?" { String::new() } else { path };
+        problems.push(explain(tree, &path, &message, &[]).to_string());
+        let unknown = match quoted(&message).first() {
+            Some(key) if message.starts_with("unknown field") => member(parent(&path, key), key),
+            _ if message.starts_with("unknown variant") => path,
+            _ => String::new(),
+        };
+        if unknown.is_empty() || !drop_at(&mut value, &unknown) {
+            return Err(ConfigError::new(problems.join("\n")));
+        }
+    }
+}
+
+/// Takes a value out of a table; `false` if it is not there.
+fn drop_at(value: &mut Value, path: &str) -> bool {
+    let mut steps: Vec<&str> = path.split(['.', '[']).map(|step| step.trim_end_matches(']')).collect();
+    let last = steps.pop().unwrap_or_default();
+    let found = steps.into_iter().try_fold(value, |value, step| match value {
+        Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
+        other => other.get_mut(step),
+    });
+    found.and_then(Value::as_object_mut).is_some_and(|table| table.remove(last).is_some())
+}
+
+/// The table that an unknown key is in: serde may or may not have stepped into the key already.
+fn parent<'a>(path: &'a str, unknown: &str) -> &'a str {
+    path.strip_suffix(unknown).map_or(path, |parent| parent.trim_end_matches('.'))
+}
+
 fn explain(tree: &Tree, path: &str, message: &str, siblings: &[&str]) -> ConfigError {
     let names = quoted(message);
     if message.starts_with("unknown field") && !names.is_empty() {
@@ -66,9 +108,7 @@ fn explain(tree: &Tree, path: &str, message: &str, siblings: &[&str]) -> ConfigE
 
 fn unknown_key(tree: &Tree, path: &str, names: &[&str], siblings: &[&str]) -> ConfigError {
     let unknown = names[0];
-    // serde may or may not have stepped into the key already.
-    let parent = path.strip_suffix(unknown).map_or(path, |parent| parent.trim_end_matches('.'));
-    let full = member(parent, unknown);
+    let full = member(parent(path, unknown), unknown);
     let known: Vec<&str> = names[1..].iter().chain(siblings).copied().collect();
     let (place, shown) = (tree.place(&full), tree.shown(&full));
     ConfigError::new(format!("{place}: unknown key `{shown}`, {}", hint(unknown, &known)))

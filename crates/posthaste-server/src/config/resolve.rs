@@ -44,9 +44,9 @@ impl Review<'_> {
 
 /// Reads the sections and checks them.
 pub(super) fn resolve(tree: &Tree) -> Result<Config, ConfigError> {
-    let file: File = problem::read(tree, "", tree.value.clone(), &[])?;
     let mut review = Review { tree, problems: Vec::new(), warnings: Vec::new() };
-    let sinks = sinks(&mut review, &file)?;
+    let file: File = problem::read_whole(tree, &mut review.problems)?;
+    let sinks = sinks(&mut review, &file);
     let routes = routes(&mut review, &file);
     let outboxes = outboxes(&mut review, &file, &routes);
     if let Err(why) = file.relay.check() {
@@ -80,39 +80,46 @@ fn effective(file: &File, routes: &[(Route, Vec<String>)]) -> Result<Value, Conf
         .map_err(|error| ConfigError::new(format!("cannot show the configuration: {error}")))
 }
 
-fn sinks(review: &mut Review<'_>, file: &File) -> Result<Vec<SinkSetting>, ConfigError> {
+fn sinks(review: &mut Review<'_>, file: &File) -> Vec<SinkSetting> {
     let mut settings = Vec::new();
     for (name, value) in &file.sinks {
-        let path = member("sinks", name);
-        if name == UNROUTED {
-            review.problem(&path, format!("a sink cannot be named `{UNROUTED}`: that one is built in"));
+        match sink(review, file, name, value) {
+            Ok(setting) => settings.push(setting),
+            Err(error) => review.problems.push(error.to_string()),
         }
-        check_name(review, &path, name);
-        let (own, mut theirs) = split(value);
-        let own: SinkOwn = problem::read(review.tree, &path, own, &[])?;
-        if own.rate_limit_per_s.is_some_and(|rate| rate <= 0.0) {
-            review.problem(
-                &member(&path, "rate_limit_per_s"),
-                "rate_limit_per_s must be above 0; pause a sink to stop it",
-            );
-        }
-        if file.require_tls {
-            demand_tls(review, &path, &mut theirs);
-        }
-        let config = SinkConfig::read(review.tree, &path, theirs)?;
-        if let Err(error) = config.check() {
-            review.problem(&member(&path, error.option_name()), format!("{path}.{error}"));
-        }
-        settings.push(SinkSetting {
-            name: name.as_str().into(),
-            config,
-            start_at: own.start_at,
-            classes: own.classes,
-            rate_limit_per_s: own.rate_limit_per_s,
-            durable: own.durability == Durability::Durable,
-        });
     }
-    Ok(settings)
+    settings
+}
+
+fn sink(review: &mut Review<'_>, file: &File, name: &str, value: &Value) -> Result<SinkSetting, ConfigError> {
+    let path = member("sinks", name);
+    if name == UNROUTED {
+        review.problem(&path, format!("a sink cannot be named `{UNROUTED}`: that one is built in"));
+    }
+    check_name(review, &path, name);
+    let (own, mut theirs) = split(value);
+    let own: SinkOwn = problem::read(review.tree, &path, own, &[])?;
+    if own.rate_limit_per_s.is_some_and(|rate| rate <= 0.0) {
+        review.problem(
+            &member(&path, "rate_limit_per_s"),
+            "rate_limit_per_s must be above 0; pause a sink to stop it",
+        );
+    }
+    if file.require_tls {
+        demand_tls(review, &path, &mut theirs);
+    }
+    let config = SinkConfig::read(review.tree, &path, theirs)?;
+    if let Err(error) = config.check() {
+        review.problem(&member(&path, error.option_name()), format!("{path}.{error}"));
+    }
+    Ok(SinkSetting {
+        name: name.into(),
+        config,
+        start_at: own.start_at,
+        classes: own.classes,
+        rate_limit_per_s: own.rate_limit_per_s,
+        durable: own.durability == Durability::Durable,
+    })
 }
 
 /// `require_tls` at the top means every sink. Those that reach nobody over a network have no such key.

@@ -246,6 +246,23 @@ fn a_sink_without_a_route_is_a_warning_and_nothing_at_all_is_an_error() {
 }
 
 #[test]
+fn every_slip_is_told_at_once() {
+    let error = wrong(
+        "servce = \"x\"\nlog.format = \"pretty\"\noutbox.url = \"postgres://h/d\"\noutbox.limits.topic = 3\n\
+         [sinks.n]\ntype = \"natss\"\n[[route]]\ntopics = [\"*\"]\nsinks = [\"m\"]",
+    );
+    for part in [
+        "line 1: unknown key `servce`",
+        "line 2: `log.format` cannot be `pretty`",
+        "`outbox.limits.topic`",
+        "natss",
+        "there is no sink `m`",
+    ] {
+        assert!(error.contains(part), "{part:?} is not in:\n{error}");
+    }
+}
+
+#[test]
 fn defaults_of_sinks_are_shown() {
     let shown = ok(
         "outbox.url = \"postgres://h/d\"\n[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\nmax_in_flight = 7",

@@ -331,6 +331,15 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
     assert_eq!(status["outboxes"][0]["sinks"][0]["backlog"]["count"], 1, "{status}");
     let doctor = cli(&["doctor"]).out;
     assert!(doctor.contains("adopted_table"), "{doctor}");
+    // Beside a log of ours it is left alone.
+    let url = service.database.url();
+    let both = Scratch::new(&format!(
+        "[[outbox]]\nname = \"log\"\nurl = \"{url}\"\n[[outbox]]\nname = \"old\"\nurl = \"{url}\"\n[outbox.adopt]\n\
+         preset = \"outbox-events\"\n[sinks.out]\ntype = \"stdout\"\n[[route]]\ntopics = [\"*\"]\nsinks = [\"out\"]\n"
+    ));
+    let status = run(&["migrate", "status", "--config", both.path()]);
+    assert!(status.code == 1 && status.out.contains("not set up yet"), "{}{}", status.out, status.err);
+    assert!(status.err.contains("outbox old") && status.err.contains("an adopted table"), "{}", status.err);
     let refused = run(&["migrate", "up", "--config", file.path()]);
     assert!(refused.code == 1 && refused.err.contains("belongs to its owners"), "{}", refused.err);
     let refused = run(&["pause", "--sink", "out", "--reason", "x", "--config", file.path()]);

@@ -65,6 +65,19 @@ async fn an_event_goes_from_append_to_the_sink() {
     assert!(sinks[0]["lanes"][0]["owner"].is_null(), "{sinks}");
 }
 
+/// A broker that is down is no reason to restart the relay, and its code is where people look.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_says_which_sink_is_out_of_reach() {
+    let Some(outbox) = Outbox::new().await else { return };
+    let file = outbox.config(
+        "[sinks.far]\ntype = \"nats\"\nurl = \"nats://127.0.0.1:1\"\n[[route]]\ntopics = [\"*\"]\nsinks = [\"far\"]\n",
+    );
+    outbox.append(&["a", "--payload", "1"]);
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.page("/readyz", |status, body| status == 200 && body.contains("sink far is out of reach: nats."));
+    daemon.stop();
+}
+
 /// Passed over by the new one, and never read by the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_sink_behind_unread_events_says_so() {

@@ -1,6 +1,6 @@
 //! An outbox in a SQLite file, through the binary: set up, append, relay, look, act.
 
-use crate::binary::{Ended, run};
+use crate::binary::{Ended, Scratch, run};
 use crate::daemon::Daemon;
 use posthaste_sqlite::Synchronous;
 use posthaste_sqlite::writer::{WriteError, Writer};
@@ -37,6 +37,28 @@ impl Shop {
         let writer = Writer::open(&self.0.join("shop.db"), Synchronous::Full).expect("the file opens");
         writer.run_blocking(move |tx| tx.execute_batch(sql).map_err(WriteError::from)).expect("a statement");
     }
+}
+
+#[test]
+fn a_new_sink_behind_unread_events_says_so() {
+    let shop = Shop::make();
+    shop.run(&["migrate", "up"]).ok();
+    shop.run(&["append", "a", "--payload", "1"]).ok();
+    let relay = shop.relay();
+    relay.events(1);
+    assert!(!relay.stop().contains("no sink has read"), "the first sink reads all");
+    for _ in 0..2 {
+        shop.run(&["append", "b", "--payload", "2"]).ok();
+    }
+    let file = Scratch::new(&format!(
+        "outbox.url = \"{}\"\nhttp.listen = \"127.0.0.1:0\"\n[sinks.other]\ntype = \"null\"\n\
+         [[route]]\ntopics = [\"*\"]\nsinks = [\"other\"]\n",
+        shop.url()
+    ));
+    let relay = Daemon::start(&["--config", file.path()]);
+    let warning = relay.says("no sink has read");
+    assert!(warning.contains("sink=other") && warning.contains("unread=2"), "{warning}");
+    relay.stop();
 }
 
 /// What a newcomer does, in that order.

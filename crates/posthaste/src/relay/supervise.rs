@@ -458,7 +458,7 @@ impl Supervisor {
         let unsettled = |held: &Held| held.progress.unsettled.load(std::sync::atomic::Ordering::Relaxed) > 0;
         let busy = self.held.values().any(unsettled);
         let outage =
-            |(id, held): (&LaneId, &Held)| held.progress.outage().map(|code| (id.sink.clone(), code));
+            |(id, held): (&LaneId, &Held)| held.progress.outage().map(|code| (Arc::clone(&id.sink), code));
         self.tell(
             true,
             match self.held.iter().find_map(outage) {
