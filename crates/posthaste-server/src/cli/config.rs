@@ -11,7 +11,7 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   posthaste config check      exit code 2, and why, if it cannot be used
-  posthaste config show       every key as it is in force; secrets masked
+  posthaste config show       what is in force; secrets masked
   posthaste config example    a file to start from, with the keys explained
   posthaste config schema     JSON schema of the file, for editors
 
