@@ -27,6 +27,10 @@ pub(super) fn next(standing: &Standing) -> Vec<String> {
             "posthaste adopt migrate finish",
             "lets held sinks go on, and says which lines of the configuration can go",
         ],
+        Trigger::On if standing.waiting.count == 0 => &[
+            "posthaste run",
+            "goes on with the rows whose time has not come; `finish --anyway` does not wait",
+        ],
         Trigger::On => &["posthaste run", "goes on with the rows that wait in the table, until none is left"],
     };
     lines.iter().map(|line| (*line).to_owned()).collect()
