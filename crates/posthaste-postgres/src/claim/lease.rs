@@ -3,6 +3,7 @@
 //! The lane is a formality: every relay has its own, and rows are what is really leased. A lane whose rows were taken
 //! by somebody else is lost as a whole: it forgets what it had in hand, and the relay takes a new one.
 
+use super::aside::Aside;
 use super::hand::Hand;
 use super::layout::Style;
 use super::line::Line;
@@ -10,14 +11,13 @@ use super::row::{Moment, Shape};
 use super::settle::Outcome;
 use super::store::Inner;
 use super::take::{Ahead, TakingOver};
-use super::write::Written;
 use crate::error::commit_error;
 use crate::session::Param;
 use async_trait::async_trait;
 use futures_util::future::join;
 use posthaste::route::Filter;
 use posthaste::store::{Care, DueBatch, DueQuery, LaneId, Lease, Page, PageLimit, Settlement, StoreError};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,6 +39,7 @@ pub(super) struct ClaimLease {
     pub(super) hand: Mutex<Hand>,
     pub(super) ahead: Mutex<Ahead>,
     pub(super) taking_over: Mutex<TakingOver>,
+    pub(super) aside: Mutex<Aside>,
     /// Bytes of an event, as the last claim found them; 0: nobody knows yet.
     pub(super) event_bytes: AtomicUsize,
     /// The pause after the next look that finds nothing.
@@ -74,6 +75,7 @@ impl ClaimLease {
             hand: Mutex::default(),
             ahead: Mutex::default(),
             taking_over: Mutex::default(),
+            aside: Mutex::default(),
             event_bytes: AtomicUsize::new(0),
             pages: AtomicU64::new(0),
             lost: AtomicBool::new(false),
@@ -95,6 +97,7 @@ impl ClaimLease {
         self.lost.store(true, Ordering::Relaxed);
         locked(&self.hand).clear();
         locked(&self.ahead).clear();
+        locked(&self.aside).clear();
         StoreError::LeaseLost(self.id.clone())
     }
 
@@ -104,7 +107,12 @@ impl ClaimLease {
         let held = line.as_ref().is_some_and(|line| line.in_transaction()) && !locked(&self.hand).is_empty();
         // CRASH: a connection that is dropped with its transaction open leaves rows unlocked and unchanged.
         *line = None;
-        if held && self.inner.style() == Style::Locked { self.lose() } else { error }
+        if held && self.inner.style() == Style::Locked {
+            // The same rows are there for the next claim, and would be published again at once, and again.
+            self.inner.note_trouble();
+            return self.lose();
+        }
+        error
     }
 
     /// The connection, a new one if it has to be.
@@ -132,8 +140,8 @@ impl ClaimLease {
         }
         // No settlement of these rows may be on its way while their marks change; and the heartbeat waits for nobody. A
         // claim or settlement takes seconds at most, a third of the lease is longer.
-        let Ok(_line) = self.line.try_lock() else { return Ok(()) };
-        self.give_back_forgotten(heart).await.map_err(commit_error)?;
+        let Ok(mut slot) = self.line.try_lock() else { return Ok(()) };
+        self.give_ahead_back(&mut slot).await?;
         let (mut seqs, mut ids, mut marks) = (Vec::new(), Vec::new(), Vec::new());
         for (seq, row) in locked(&self.hand).rows() {
             seqs.push(seq);
@@ -145,7 +153,17 @@ impl ClaimLease {
         }
         let params: [Param<'_>; 2] = [(&ids, Type::TEXT_ARRAY), (&marks, Type::TIMESTAMPTZ_ARRAY)];
         let rows = heart.query(&sql, &params).await.map_err(commit_error)?;
-        let renewed: FxHashMap<String, Moment> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let mut renewed: FxHashMap<String, Moment> =
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        if renewed.len() < ids.len() {
+            // The application holds some of them: nobody can take those meanwhile.
+            let ours = heart.query(&self.inner.statements.ours(), &params).await.map_err(commit_error)?;
+            let ours: FxHashSet<String> = ours.iter().map(|row| row.get(0)).collect();
+            let held = ids.iter().zip(&marks).filter(|(id, _)| ours.contains(*id));
+            for (id, mark) in held {
+                renewed.entry(id.clone()).or_insert_with(|| mark.unwrap_or_default());
+            }
+        }
         let lost = locked(&self.hand).renewed(&renewed, &seqs);
         *locked(&self.renewed_at) = Instant::now();
         if lost > 0 {
@@ -213,30 +231,24 @@ impl Lease for ClaimLease {
         if outcome.seqs.is_empty() {
             return Ok(());
         }
+        let mut ahead = Vec::new();
         if outcome.has_untried() {
             // The sink is away: what waits for it must not wait in hand.
-            self.add_ahead_to(&mut outcome);
+            ahead = self.add_ahead_to(&mut outcome);
         }
-        let Written { missed, refused } = match self.next_to_claim_ahead(&outcome) {
-            Some(query) => join(self.write(&mut slot, &outcome), self.claim_ahead(query)).await.0?,
-            None => self.write(&mut slot, &outcome).await?,
+        let written = match self.next_to_claim_ahead(&outcome) {
+            Some(query) => join(self.write(&mut slot, &outcome), self.claim_ahead(query)).await.0,
+            None => self.write(&mut slot, &outcome).await,
         };
-        if missed > 0 {
-            self.inner.count_missed(missed as u64);
-            tracing::warn!(lane = %self.id, rows = missed,
-                "settled rows were taken or changed by somebody else meanwhile; theirs stands, ours is dropped");
-        }
+        let written = written.inspect_err(|_| self.put_ahead_again(ahead))?;
+        self.tell_missed(written.missed);
+        let left = self.leave_hand(&outcome, &written);
         let mut hand = locked(&self.hand);
-        for seq in &outcome.seqs {
-            if let Some(row) = hand.drop_row(*seq) {
-                hand.forget(&row.id);
-            }
+        for id in left.iter().filter(|id| !written.refused.contains(id)) {
+            hand.forget(id);
         }
         for (id, pause, attempts) in outcome.keep {
             hand.keep(id, pause, attempts);
-        }
-        for id in refused {
-            hand.keep(id, self.inner.row_lease(), None);
         }
         Ok(())
     }
@@ -256,8 +268,13 @@ impl Lease for ClaimLease {
     /// Gives back what is in hand, and commits what was settled.
     async fn release(&self) -> Result<(), StoreError> {
         let mut slot = self.line.lock().await;
-        let outcome = Outcome::back(locked(&self.hand).rows());
         if !self.is_lost() {
+            self.write_aside(&mut slot).await?;
+            // What could not be written stays marked, and is taken over after the lease.
+            let outcome = {
+                let (hand, aside) = (locked(&self.hand), locked(&self.aside));
+                Outcome::back(hand.rows().filter(|(_, row)| !aside.has(&row.id)))
+            };
             let marked = self.inner.style() == Style::Marked && !outcome.is_empty();
             if marked {
                 self.write(&mut slot, &outcome).await?;
@@ -267,6 +284,7 @@ impl Lease for ClaimLease {
             }
             locked(&self.hand).clear();
             locked(&self.ahead).clear();
+            locked(&self.aside).clear();
         }
         *slot = None;
         *self.second.lock().await = None;

@@ -22,6 +22,7 @@
 
 mod admin;
 mod advice;
+mod aside;
 mod audit;
 mod check;
 mod doctor;

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
 /// A moment as the server counts it. It goes back as it came: nothing is rounded, and infinity stays what it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Moment(i64);
 
 impl<'a> FromSql<'a> for Moment {

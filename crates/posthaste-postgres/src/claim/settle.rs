@@ -9,6 +9,7 @@ use super::row::{Claimed, Moment};
 use super::statements::Statements;
 use crate::session::Param;
 use posthaste::store::{Deferral, Due, ErrorClass, Reason, Settlement};
+use rustc_hash::FxHashSet;
 use std::time::Duration;
 use tokio_postgres::types::Type;
 
@@ -20,7 +21,7 @@ const ERROR_CHARS_MAX: usize = 2_000;
 const UNTRIED_PAUSE: Duration = Duration::from_millis(200);
 
 /// What a settlement means for rows in hand.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Outcome {
     delivered: Rows,
     failed: Rows,
@@ -72,10 +73,10 @@ impl Rows {
         params
     }
 
-    /// One of them.
-    fn one(&self, at: usize) -> Self {
-        fn pick<T: Clone>(list: &[T], at: usize) -> Vec<T> {
-            list.get(at).cloned().into_iter().collect()
+    /// Some of them.
+    fn pick(&self, at: &[usize]) -> Self {
+        fn pick<T: Clone>(list: &[T], at: &[usize]) -> Vec<T> {
+            at.iter().filter_map(|at| list.get(*at).cloned()).collect()
         }
         Self {
             ids: pick(&self.ids, at),
@@ -88,6 +89,25 @@ impl Rows {
             was_at: pick(&self.was_at, at),
             restored: pick(&self.restored, at),
         }
+    }
+
+    /// Those of these keys, and the others.
+    fn split(&self, chosen: &FxHashSet<String>) -> (Self, Self) {
+        let (mine, others): (Vec<usize>, Vec<usize>) =
+            (0..self.ids.len()).partition(|at| chosen.contains(&self.ids[*at]));
+        (self.pick(&mine), self.pick(&others))
+    }
+
+    fn append(&mut self, mut more: Self) {
+        self.ids.append(&mut more.ids);
+        self.marks.append(&mut more.marks);
+        self.attempts.append(&mut more.attempts);
+        self.delays.append(&mut more.delays);
+        self.errors.append(&mut more.errors);
+        self.classes.append(&mut more.classes);
+        self.was.append(&mut more.was);
+        self.was_at.append(&mut more.was_at);
+        self.restored.append(&mut more.restored);
     }
 
     fn put_failure(&mut self, row: &Claimed, attempts: u32, error: Option<&str>, class: Option<ErrorClass>) {
@@ -201,10 +221,7 @@ impl Outcome {
 
     /// How many kinds of fate there are in it.
     pub(super) fn kinds(&self) -> usize {
-        [&self.delivered, &self.failed, &self.dead, &self.back]
-            .iter()
-            .filter(|rows| !rows.ids.is_empty())
-            .count()
+        self.all().iter().filter(|rows| !rows.ids.is_empty()).count()
     }
 
     /// Whether everything in it was delivered.
@@ -217,12 +234,53 @@ impl Outcome {
         !self.back.ids.is_empty()
     }
 
+    fn all(&self) -> [&Rows; 4] {
+        [&self.delivered, &self.failed, &self.dead, &self.back]
+    }
+
+    fn all_mut(&mut self) -> [&mut Rows; 4] {
+        [&mut self.delivered, &mut self.failed, &mut self.dead, &mut self.back]
+    }
+
+    /// Keys and marks of everything in it.
+    pub(super) fn keys(&self) -> (Vec<String>, Vec<Option<Moment>>) {
+        let rows = || self.all().into_iter();
+        (
+            rows().flat_map(|rows| rows.ids.iter().cloned()).collect(),
+            rows().flat_map(|rows| rows.marks.iter().copied()).collect(),
+        )
+    }
+
+    /// What it says about these rows, and about the others.
+    pub(super) fn split(&self, chosen: &FxHashSet<String>) -> (Self, Self) {
+        let (mut mine, mut others) = (Self::default(), Self::default());
+        let both = mine.all_mut().into_iter().zip(others.all_mut());
+        for (rows, (mine, others)) in self.all().into_iter().zip(both) {
+            (*mine, *others) = rows.split(chosen);
+        }
+        (mine, others)
+    }
+
+    /// Takes in what another one says.
+    pub(super) fn append(&mut self, mut more: Self) {
+        for (rows, more) in self.all_mut().into_iter().zip(more.all_mut()) {
+            rows.append(std::mem::take(more));
+        }
+    }
+
+    /// The rows bear another mark by now.
+    pub(super) fn remark(&mut self, mark: Option<Moment>) {
+        for rows in self.all_mut() {
+            rows.marks.fill(mark);
+        }
+    }
+
     /// The same, one row each.
     pub(super) fn singles(&self) -> Vec<Self> {
         let each = |rows: &Rows, put: fn(&mut Self) -> &mut Rows| -> Vec<Self> {
             let single = |at: usize| {
                 let mut outcome = Self::default();
-                *put(&mut outcome) = rows.one(at);
+                *put(&mut outcome) = rows.pick(&[at]);
                 outcome
             };
             (0..rows.ids.len()).map(single).collect()
@@ -236,8 +294,7 @@ impl Outcome {
 
     /// The key of its first row.
     pub(super) fn first(&self) -> Option<&str> {
-        let all = [&self.delivered, &self.failed, &self.dead, &self.back];
-        all.into_iter().find_map(|rows| rows.ids.first()).map(String::as_str)
+        self.all().into_iter().find_map(|rows| rows.ids.first()).map(String::as_str)
     }
 
     /// Rows that go back as they were.

@@ -21,13 +21,16 @@ use posthaste::store::{
     Controls, JoinPlan, LaneId, LaneView, Lease, Roll, SinkPlan, Store, StoreError, Swept,
 };
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
+/// Pauses after settlements that failed with rows locked.
+const TROUBLE_MIN: Duration = Duration::from_millis(500);
+const TROUBLE_MAX: Duration = Duration::from_secs(60);
 /// Longest sweep: the next one goes on.
 const SWEEP_MAX: Duration = Duration::from_secs(2);
 
@@ -46,6 +49,16 @@ pub(super) struct Inner {
     epochs: AtomicI64,
     relays: AtomicUsize,
     missed: AtomicU64,
+    trouble: Mutex<Trouble>,
+    /// Nothing could be written any more: whoever takes a lane next rehearses first.
+    doubtful: AtomicBool,
+}
+
+/// Settlements that failed one after another, with their rows back where they were.
+#[derive(Default)]
+struct Trouble {
+    until: Option<Instant>,
+    pause: Duration,
 }
 
 impl ClaimStore {
@@ -66,6 +79,8 @@ impl ClaimStore {
                 epochs: AtomicI64::new(0),
                 relays: AtomicUsize::new(1),
                 missed: AtomicU64::new(0),
+                trouble: Mutex::default(),
+                doubtful: AtomicBool::new(false),
             }),
         })
     }
@@ -88,6 +103,38 @@ impl Inner {
 
     pub(super) fn count_missed(&self, rows: u64) {
         self.missed.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Rows went back unsettled although they were published. The pause grows each time: whatever is the matter, they are not
+    /// published again as fast as the broker answers.
+    pub(super) fn note_trouble(&self) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.pause = (trouble.pause * 2).clamp(TROUBLE_MIN, TROUBLE_MAX);
+        trouble.until = Some(Instant::now() + trouble.pause);
+    }
+
+    pub(super) fn note_success(&self) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Trouble::default();
+    }
+
+    pub(super) fn is_resting(&self) -> bool {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.until.is_some_and(|until| until > Instant::now())
+    }
+
+    pub(super) fn doubt(&self) {
+        self.doubtful.store(true, Ordering::Relaxed);
+        self.note_trouble();
+    }
+
+    /// After doubts nothing is claimed before every statement has been tried again.
+    async fn dispel_doubts(&self) -> Result<(), StoreError> {
+        if self.doubtful.load(Ordering::Relaxed) {
+            let mut line = Line::open(&self.config, self.statements.layout()).await?;
+            rehearse::rehearse(&mut line, &self.statements).await?;
+            self.doubtful.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// How long a mark stands: never shorter than the engine trusts a lease.
@@ -226,6 +273,7 @@ impl Store for ClaimStore {
         let inner = &self.inner;
         let Some(plan) = inner.plan() else { return Ok(None) };
         let Some(sink) = plan.sinks.iter().find(|sink| sink.name == lane.sink) else { return Ok(None) };
+        inner.dispel_doubts().await?;
         let epoch = inner.epochs.fetch_add(1, Ordering::Relaxed) + 1;
         let (filter, relay) = (sink.filter.clone(), Arc::clone(&plan.relay));
         let lease = Arc::new(ClaimLease::new(Arc::clone(inner), lane.clone(), epoch, relay, filter));

@@ -88,14 +88,15 @@ impl ClaimLease {
     /// The next events.
     pub(super) async fn next(&self, query: &DueQuery) -> Result<Vec<DueEvent>, StoreError> {
         let mut slot = self.line.lock().await;
+        self.write_aside(&mut slot).await?;
         if !locked(&self.ahead).events.is_empty() {
             if is_ordinary(query) {
                 return Ok(self.take_ahead(query.events));
             }
-            let mut outcome = Outcome::default();
-            self.add_ahead_to(&mut outcome);
-            self.write(&mut slot, &outcome).await?;
-            self.drop_rows(&outcome);
+            self.give_ahead_back(&mut slot).await?;
+        }
+        if self.inner.is_resting() {
+            return Ok(Vec::new());
         }
         let Some(left_out) = self.left_out(query) else { return Ok(Vec::new()) };
         let line = self.ready(&mut slot).await?;
@@ -172,11 +173,16 @@ impl ClaimLease {
         if found.all() > 0 {
             self.event_bytes.store((found.bytes / found.all()).max(1), Ordering::Relaxed);
         }
+        self.give_excess_back(line, &found).await?;
+        Ok(self.take_in_hand(found.rows))
+    }
+
+    async fn give_excess_back(&self, line: &mut Line, found: &Found) -> Result<(), tokio_postgres::Error> {
         if self.inner.style() == Style::Marked && !found.excess.is_empty() {
             let back = Outcome::back(found.excess.iter().map(|(seq, row)| (*seq, row)));
             back.write(line, &self.inner.statements, None).await?;
         }
-        Ok(self.take_in_hand(found.rows))
+        Ok(())
     }
 
     /// Rows of the next claim: as many as fit, by what the last one found. Few different numbers, for each is a statement of
@@ -229,6 +235,7 @@ impl ClaimLease {
         // An UPDATE returns rows in any order.
         rows.sort_by_key(|(claimed, _)| claimed.n);
         let mut hand = locked(&self.hand);
+        let was_empty = hand.is_empty();
         let mut events = Vec::with_capacity(rows.len());
         for (claimed, mut stored) in rows {
             stored.seq = hand.next();
@@ -236,7 +243,8 @@ impl ClaimLease {
             hand.take(stored.seq, claimed);
             events.push(DueEvent { stored, attempts, reason: Reason::Retry });
         }
-        if !events.is_empty() {
+        if was_empty {
+            // Rows that were in hand before have waited longer for their renewal.
             *locked(&self.renewed_at) = Instant::now();
         }
         events
@@ -263,6 +271,7 @@ impl ClaimLease {
             found => found?,
         };
         self.note_dead_relays(found.all());
+        self.give_excess_back(line, &found).await?;
         if let [(row, _)] = found.rows.as_mut_slice() {
             row.charged = row.attempts.is_some();
             if row.attempts.is_some_and(|spent| statements.layout().retry.is_exhausted(spent)) {
@@ -328,28 +337,38 @@ impl ClaimLease {
         }
     }
 
-    /// What was claimed ahead goes back with this outcome.
-    pub(super) fn add_ahead_to(&self, outcome: &mut Outcome) {
-        let seqs: Vec<i64> = locked(&self.ahead).events.drain(..).map(|event| event.stored.seq).collect();
+    /// What was claimed ahead goes back with this outcome. If that fails it has to be put there again, or it would be in
+    /// hand and nobody's.
+    pub(super) fn add_ahead_to(&self, outcome: &mut Outcome) -> Vec<DueEvent> {
+        let events: Vec<DueEvent> = locked(&self.ahead).events.drain(..).collect();
         let hand = locked(&self.hand);
-        outcome.add_back(seqs.iter().filter_map(|seq| Some((*seq, hand.row(*seq)?))));
+        let seqs = events.iter().map(|event| event.stored.seq);
+        outcome.add_back(seqs.filter_map(|seq| Some((seq, hand.row(seq)?))));
+        events
     }
 
-    /// What was claimed ahead and never asked for goes back, or it would be renewed for ever.
-    pub(super) async fn give_back_forgotten(&self, line: &mut Line) -> Result<(), tokio_postgres::Error> {
-        let mut outcome = Outcome::default();
-        self.add_ahead_to(&mut outcome);
-        if !outcome.is_empty() {
-            outcome.write(line, &self.inner.statements, None).await?;
-            self.drop_rows(&outcome);
+    pub(super) fn put_ahead_again(&self, events: Vec<DueEvent>) {
+        if !self.is_lost() {
+            locked(&self.ahead).events.extend(events);
         }
-        Ok(())
     }
 
-    fn drop_rows(&self, outcome: &Outcome) {
-        let mut hand = locked(&self.hand);
-        for seq in &outcome.seqs {
-            hand.drop_row(*seq);
+    /// What was claimed ahead goes back: something else was asked for, or nobody asked, and it would be renewed for ever.
+    pub(super) async fn give_ahead_back(&self, slot: &mut Option<Line>) -> Result<(), StoreError> {
+        let mut outcome = Outcome::default();
+        let events = self.add_ahead_to(&mut outcome);
+        if outcome.is_empty() {
+            return Ok(());
+        }
+        match self.write(slot, &outcome).await {
+            Ok(written) => {
+                self.leave_hand(&outcome, &written);
+                Ok(())
+            }
+            Err(error) => {
+                self.put_ahead_again(events);
+                Err(error)
+            }
         }
     }
 }

@@ -4,8 +4,12 @@ use super::layout::Style;
 use super::lease::{ClaimLease, locked};
 use super::line::Line;
 use super::settle::Outcome;
-use crate::error::{commit_error, describe};
+use crate::error::{commit_error, describe, is_code};
+use crate::session::Param;
 use posthaste::store::StoreError;
+use rustc_hash::FxHashSet;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 /// What became of a settlement.
 #[derive(Debug, Default)]
@@ -14,6 +18,21 @@ pub(super) struct Written {
     pub(super) missed: usize,
     /// Keys of rows about which the table takes nothing.
     pub(super) refused: Vec<String>,
+    /// What could not be written yet: somebody else holds these rows.
+    pub(super) held: Outcome,
+}
+
+/// Rows tried one by one that may wait for somebody's lock: the rest is not tried at all then.
+const PATIENT_ROWS: usize = 2;
+
+/// Whether somebody else held the row, or what its triggers need, for longer than we wait.
+fn is_held(error: &tokio_postgres::Error) -> bool {
+    is_code(error, &SqlState::LOCK_NOT_AVAILABLE) || is_code(error, &SqlState::T_R_DEADLOCK_DETECTED)
+}
+
+/// Whether it is about the table rather than a row: a column, a type or a right that is not there any more.
+fn is_structural(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| code.code().starts_with("42"))
 }
 
 /// Whether the table said no to what was written: a trigger, a constraint, a type. Locks, deadlocks, a full disk and the
@@ -36,9 +55,27 @@ impl ClaimLease {
             Style::Locked => self.write_locked(line, outcome).await,
         };
         match written {
-            Ok(written) => Ok(written),
+            Ok(written) => {
+                self.inner.note_success();
+                Ok(written)
+            }
+            Err(error) if is_structural(&error) => Err(self.table_changed(slot, &error)),
             Err(error) => Err(self.failed(slot, commit_error(error))),
         }
+    }
+
+    /// Nothing of a settlement can be written any more. Publishing on would be publishing for ever: the lane ends, and the
+    /// next one rehearses before it claims.
+    fn table_changed(&self, slot: &mut Option<Line>, error: &tokio_postgres::Error) -> StoreError {
+        *slot = None;
+        self.inner.doubt();
+        drop(self.lose());
+        StoreError::Fatal(format!(
+            "{} takes nothing of what became of its rows: {}. A column, a type or a right has changed; nothing is claimed \
+             until that is mended",
+            self.inner.statements.layout().table,
+            describe(error)
+        ))
     }
 
     /// Most settlements are one statement, and that is a transaction by itself.
@@ -52,13 +89,34 @@ impl ClaimLease {
             // published again (G2). After it, nothing of it is.
             posthaste::crash_point!("claim.settle");
             match outcome.write(line, &self.inner.statements, None).await {
-                Ok(missed) => return Ok(Written { missed, refused: Vec::new() }),
-                Err(error) if is_refusal(&error) => {}
+                Ok(missed) => return Ok(Written { missed, ..Written::default() }),
+                Err(error) if is_refusal(&error) || is_held(&error) => {}
                 Err(error) => return Err(error),
             }
         }
+        self.write_what_is_free(line, outcome).await
+    }
+
+    /// Writes about rows that nobody else holds, in a transaction: the others are told apart into those that are still
+    /// ours, and those that are gone.
+    pub(super) async fn write_what_is_free(
+        &self,
+        line: &mut Line,
+        outcome: &Outcome,
+    ) -> Result<Written, tokio_postgres::Error> {
+        let statements = &self.inner.statements;
         line.begin().await?;
-        let written = self.write_all_or_each(line, outcome).await?;
+        let free = keys(line, &statements.free(), outcome).await?;
+        let (mine, rest) = outcome.split(&free);
+        let mut written = Written::default();
+        if !mine.is_empty() {
+            written = self.write_all_or_each(line, &mine).await?;
+        }
+        if !rest.is_empty() {
+            let (held, gone) = rest.split(&keys(line, &statements.ours(), &rest).await?);
+            written.missed += gone.keys().0.len();
+            written.held.append(held);
+        }
         posthaste::crash_point!("claim.settle");
         line.commit().await?;
         Ok(written)
@@ -89,29 +147,68 @@ impl ClaimLease {
     ) -> Result<Written, tokio_postgres::Error> {
         let statements = &self.inner.statements;
         match outcome.write(line, statements, Some("savepoint posthaste")).await {
-            Ok(missed) => return Ok(Written { missed, refused: Vec::new() }),
-            Err(error) if is_refusal(&error) => {}
+            Ok(missed) => return Ok(Written { missed, ..Written::default() }),
+            Err(error) if is_refusal(&error) || is_held(&error) => {}
             Err(error) => return Err(error),
         }
-        let mut written = Written::default();
-        for single in outcome.singles() {
+        let (mut written, mut structural, mut waited) = (Written::default(), None, 0);
+        let singles = outcome.singles();
+        let all = singles.len();
+        for single in singles {
+            if waited >= PATIENT_ROWS {
+                self.put_held(&mut written, single);
+                continue;
+            }
             let again = "rollback to savepoint posthaste; savepoint posthaste";
             match single.write(line, statements, Some(again)).await {
                 Ok(missed) => {
                     written.missed += missed;
                     line.batch("release savepoint posthaste; savepoint posthaste").await?;
                 }
+                Err(error) if is_held(&error) => {
+                    waited += 1;
+                    self.put_held(&mut written, single);
+                }
                 Err(error) if is_refusal(&error) => {
                     tracing::error!(lane = %self.id, row = single.first(), error = %describe(&error),
                         "the table refuses what became of a row; it is published again after the lease");
                     written.refused.extend(single.first().map(str::to_owned));
+                    structural = is_structural(&error).then_some(error).or(structural);
                 }
                 Err(error) => return Err(error),
             }
         }
-        if !written.refused.is_empty() {
-            line.batch("rollback to savepoint posthaste").await?;
+        line.batch("rollback to savepoint posthaste").await?;
+        match structural {
+            Some(error) if written.refused.len() == all => Err(error),
+            _ => Ok(written),
         }
-        Ok(written)
     }
+
+    /// A row that is only locked by us goes with our transaction: there is nothing to keep.
+    fn put_held(&self, written: &mut Written, single: Outcome) {
+        match self.inner.style() {
+            Style::Marked => written.held.append(single),
+            Style::Locked => written.refused.extend(single.first().map(str::to_owned)),
+        }
+    }
+
+    pub(super) fn tell_missed(&self, rows: usize) {
+        if rows > 0 {
+            self.inner.count_missed(rows as u64);
+            tracing::warn!(lane = %self.id, rows,
+                "settled rows were taken or changed by somebody else meanwhile; theirs stands, ours is dropped");
+        }
+    }
+}
+
+/// Keys that a question about an outcome's rows answers with.
+async fn keys(
+    line: &mut Line,
+    sql: &str,
+    outcome: &Outcome,
+) -> Result<FxHashSet<String>, tokio_postgres::Error> {
+    let (ids, marks) = outcome.keys();
+    let params: [Param<'_>; 2] = [(&ids, Type::TEXT_ARRAY), (&marks, Type::TIMESTAMPTZ_ARRAY)];
+    Ok(line.query(sql, &params).await?.iter().map(|row| row.get(0)).collect())
 }

@@ -5,6 +5,7 @@ mod adr;
 mod beside;
 mod faults;
 mod ground;
+mod held;
 mod migrate;
 mod others;
 mod outbox_events;

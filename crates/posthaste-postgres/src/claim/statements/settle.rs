@@ -180,18 +180,34 @@ impl Statements {
         ))
     }
 
-    /// Renews marks. `$1` keys, `$2` marks. All get the same one: who shares a mark was in the same hand. `None`: locks need
-    /// no renewal.
+    /// Renews marks of rows that nobody has locked. `$1` keys, `$2` marks. All get the same one: who shares a mark was in
+    /// the same hand. `None`: locks need no renewal.
     #[must_use]
     pub fn renewed(&self) -> Option<String> {
         let (_, _, mark) = self.marking()?;
+        let (table, fence, id) = (self.table(), self.fence(), of(&self.layout.id));
         Some(format!(
-            "update {} as t set {} = now()\n  from unnest($1::text[], $2::timestamptz[]) as u (id, mark)\n where {}\nreturning {}::text, {}::timestamptz",
-            self.table(),
+            "with free as materialized (\n  select {id} as id, u.mark from unnest($1::text[], $2::timestamptz[]) as u (id, mark)\n    join {table} as t on {fence}\n     for update of t skip locked\n)\nupdate {table} as t set {} = now()\n  from free as u\n where {fence}\nreturning {id}::text, {}::timestamptz",
             quote(&mark),
-            self.fence(),
-            of(&self.layout.id),
             of(&mark)
         ))
+    }
+
+    /// Which of these rows are still ours. `$1` keys, `$2` marks.
+    #[must_use]
+    pub fn ours(&self) -> String {
+        format!(
+            "select {}::text from unnest($1::text[], $2::timestamptz[]) as u (id, mark)\n  join {} as t on {}",
+            of(&self.layout.id),
+            self.table(),
+            self.fence()
+        )
+    }
+
+    /// The same for those that nobody else has locked; they are locked now. The application may hold a row for as long as it
+    /// likes: the others do not wait for it.
+    #[must_use]
+    pub fn free(&self) -> String {
+        format!("{}\n   for update of t skip locked", self.ours())
     }
 }
