@@ -167,7 +167,8 @@ impl Handover {
         let table = quoted(&self.place.table);
         let outbox = format!("{}.outbox", self.log());
         // A row is locked before it is tried, which takes UPDATE; so does every claim.
-        let sql = "select distinct w.what from (values (has_table_privilege($1, 'UPDATE'), 'UPDATE on ' || $1),
+        let sql = "select w.what from (values
+              ($3 = 'UPDATE' or has_table_privilege($1, 'UPDATE'), 'UPDATE on ' || $1),
               (has_table_privilege($1, 'SELECT'), 'SELECT on ' || $1), (has_table_privilege($1, $3), $3 || ' on ' || $1),
               (has_table_privilege($1, 'TRIGGER'), 'TRIGGER on ' || $1), (has_schema_privilege($4, 'CREATE'), 'CREATE on schema ' || $4),
               (has_column_privilege($2, 'payload', 'INSERT'), 'INSERT on ' || $2),

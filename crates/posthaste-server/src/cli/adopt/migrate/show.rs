@@ -126,11 +126,12 @@ pub(super) fn finished(pair: &Pair<'_>, standing: &Standing, sinks: &Sinks<'_>, 
             thousands(standing.dead.count)
         ));
     }
-    lines.push(format!(
+    lines.push(
         "\nNow one of these:\n\
          - keep the trigger, and the application as it is. Rows that somebody sets back\n  to waiting by hand, or writes past the trigger (disabled, or with\n  session_replication_role = replica), are not handed over and need the\n  adopted outbox: keep it in the configuration as long as anybody does that\n\
          - change the application to append to the log by itself (docs/append.md); when\n  it is deployed: posthaste adopt migrate stop --reason …"
-    ));
+            .to_owned(),
+    );
     lines.push(format!(
         "\nNot needed in the configuration any more, if nobody does:\n  [[outbox]]\n  name = \"{name}\"\n  … with its [outbox.adopt]\n\
          Without it nobody publishes what waits in the table. This stays 0:\n  {question}"
