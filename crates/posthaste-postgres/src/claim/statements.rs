@@ -12,8 +12,8 @@
 //! - No statement waits for a lock longer than the session's `lock_timeout`.
 
 mod admin;
-pub(super) mod handover;
 mod claim;
+pub(super) mod handover;
 mod settle;
 mod sweep;
 #[cfg(test)]
