@@ -27,7 +27,8 @@
 //!
 //! The function is `SECURITY DEFINER` with its settings pinned: the application needs no new right. It acts as the role
 //! that ran `start`, with that role's search path, because marking a row runs its owners' own triggers, and these must find
-//! what they find when a relay marks one.
+//! what they find when a relay marks one. A path in which others may create functions is refused: theirs would run with the
+//! definer's rights.
 //!
 //! # Steps
 //!

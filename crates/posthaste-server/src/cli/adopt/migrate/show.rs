@@ -134,7 +134,7 @@ pub(super) fn finished(pair: &Pair<'_>, standing: &Standing, sinks: &Sinks<'_>, 
     );
     lines.push(format!(
         "\nNot needed in the configuration any more, if nobody does:\n  [[outbox]]\n  name = \"{name}\"\n  … with its [outbox.adopt]\n\
-         Without it nobody publishes what waits in the table. This stays 0:\n  {question}"
+         Without it nobody publishes what waits in the table. This tells how much:\n  {question}"
     ));
     if pair.layout.keep_published.is_some() {
         lines.push(format!("Without it nobody deletes old rows of {table}: it has a retention now."));
