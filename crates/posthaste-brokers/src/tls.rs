@@ -9,6 +9,7 @@
 //! read once when the sink is built too: a wrong path is an error at the start and not an outage.
 
 use crate::BuildError;
+use posthaste::sink::Failure;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
@@ -27,6 +28,26 @@ impl Files<'_> {
     /// Whether any is named: then nobody expects a connection without TLS.
     pub(crate) fn any(&self) -> bool {
         self.ca.is_some() || self.certificate.is_some() || self.key.is_some()
+    }
+
+    /// Whom we trust and who we are, as an operator finds it.
+    pub(crate) fn in_words(&self) -> String {
+        let ca = match self.ca {
+            Some(path) => format!("ca_file {}", path.display()),
+            None => "the system's authorities".to_owned(),
+        };
+        match self.certificate {
+            Some(path) => format!("{ca}, cert_file {}", path.display()),
+            None => ca,
+        }
+    }
+
+    /// A refusal by TLS, with the files that it is about.
+    pub(crate) fn name_in(&self, mut failure: Failure) -> Failure {
+        if failure.code.ends_with(".tls") {
+            failure.message = format!("{} ({})", failure.message, self.in_words());
+        }
+        failure
     }
 
     /// Reads them.

@@ -7,8 +7,9 @@ grant usage on sequence posthaste.outbox_seq to :app;
 -- SELECT only: USAGE would let an application turn the ring.
 grant select on sequence posthaste.outbox_segment, posthaste.outbox_wakeup to :app;
 grant select, insert on posthaste.idempotency_keys to :app;
--- DELETE: whoever consumes purges its own marks; there need not be a relay where it lives.
-grant select, insert, delete on posthaste.inbox to :app;
+-- DELETE, and UPDATE of a column for the lock before it: whoever consumes purges its own marks; there need not be a relay
+-- where it lives.
+grant select, insert, delete, update (processed_at) on posthaste.inbox to :app;
 grant execute on all functions in schema posthaste to :app, :relay, :admin;
 
 grant select on all tables in schema posthaste to :relay, :admin;

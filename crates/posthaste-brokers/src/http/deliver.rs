@@ -68,7 +68,7 @@ pub(super) async fn deliver(
     let began = Instant::now();
     match timeout_at(deadline, kit.client.execute(request)).await {
         Ok(Ok(response)) => Outcome::answered(answered(kit, message, response, statuses, origin).await),
-        Ok(Err(error)) => Outcome::silent(Silence::error(origin, &error)),
+        Ok(Err(error)) => Outcome::silent(Silence::error(origin, &kit.files, &error)),
         Err(_) => Outcome::silent(Silence::timeout(origin, began.elapsed())),
     }
 }

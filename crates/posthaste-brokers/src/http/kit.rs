@@ -33,6 +33,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Kit {
     pub(super) client: Client,
     pub(super) keys: Keys,
+    /// Whom it trusts and who it is, in words.
+    pub(super) files: String,
 }
 
 /// Keeps the kit up to date.
@@ -80,7 +82,7 @@ impl Keeper {
         // Before the files are read: a change in between is seen at the next look.
         let (tls_files, secret_files) = (stamps(tls_files(config)), stamps(config.secret_files()));
         let client = client(config, &resolver)?;
-        let kit = Some(Arc::new(Kit { client, keys: config.keys()? }));
+        let kit = Some(Arc::new(Kit { client, keys: config.keys()?, files: config.tls().in_words() }));
         let state = State { kit, tls_files, secret_files, looked: Instant::now(), trouble: None };
         Ok(Self { config: config.clone(), resolver, name: name.to_owned(), state: Mutex::new(state) })
     }
@@ -114,7 +116,11 @@ impl Keeper {
         }
         let fresh = || {
             let client = if same_tls { kit.client.clone() } else { client(&self.config, &self.resolver)? };
-            Ok::<_, BuildError>(Arc::new(Kit { client, keys: self.config.keys()? }))
+            Ok::<_, BuildError>(Arc::new(Kit {
+                client,
+                keys: self.config.keys()?,
+                files: self.config.tls().in_words(),
+            }))
         };
         match fresh() {
             Ok(fresh) => {

@@ -119,7 +119,7 @@ impl Silence {
     }
 
     /// The client says what went wrong.
-    pub(super) fn error(origin: &str, error: &reqwest::Error) -> Self {
+    pub(super) fn error(origin: &str, files: &str, error: &reqwest::Error) -> Self {
         let failure =
             |code: &'static str, why: String| Failure::of_destination(code, format!("{origin}: {why}"));
         if let Some(forbidden) = find::<Forbidden>(error) {
@@ -127,7 +127,7 @@ impl Silence {
         }
         let tls = find::<rustls::Error>(error);
         if let Some(tls) = tls.filter(|tls| error.is_connect() || is_about_us(tls)) {
-            let why = format!("no TLS connection: {tls}");
+            let why = format!("no TLS connection: {tls} ({files})");
             return Self { failure: failure("http.tls", why), sent: false };
         }
         if error.is_connect() {

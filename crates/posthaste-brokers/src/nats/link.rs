@@ -75,7 +75,8 @@ impl Dial for Dialler {
         let opened = match dialled {
             Ok(Ok(client)) => Session::open(client, self.config.identity()).await,
             Ok(Err(error)) => {
-                return Ended::NeverBegan(connect_failure(&error, &name, &self.config.identity()));
+                let failure = connect_failure(&error, &name, &self.config.identity());
+                return Ended::NeverBegan(self.config.tls().name_in(failure));
             }
             Err(_) => return Ended::NeverBegan(unreachable("no connection in time")),
         };

@@ -68,7 +68,7 @@ impl Dial for Dialler {
 
 impl Dialler {
     async fn dial(&self, server: &Address, sink: &str) -> Result<(Arc<Session>, Transport), Failure> {
-        let files = self.config.files_in_words();
+        let files = self.config.tls().in_words();
         let failure = |error: io::Error| verdict::connect_failure(&error, &server.to_string(), &files);
         let tls = self.tls(server)?;
         let login = self.config.login().map_err(|error| config_failure(&error))?;

@@ -265,18 +265,6 @@ impl RabbitmqConfig {
         }
     }
 
-    /// What TLS relies on, for the message that says it failed.
-    fn files_in_words(&self) -> String {
-        let ca = match &self.ca_file {
-            Some(path) => format!("ca_file {}", path.display()),
-            None => "the system's authorities".to_owned(),
-        };
-        match &self.cert_file {
-            Some(path) => format!("{ca}, cert_file {}", path.display()),
-            None => ca,
-        }
-    }
-
     /// Whether a secret goes over the wire as it is.
     fn sends_secret(&self) -> bool {
         self.password.is_some() || self.password_file.is_some()

@@ -92,7 +92,7 @@ impl Dial for Dialler {
         });
         let (session, mut drivers) = match dialled.await {
             Some(Ok(opened)) => opened,
-            Some(Err(failure)) => return Ended::NeverBegan(failure),
+            Some(Err(failure)) => return Ended::NeverBegan(self.config.tls().name_in(failure)),
             None => return Ended::NeverBegan(port.closed()),
         };
         tracing::info!(sink = port.sink(), server = session.server, "connected");

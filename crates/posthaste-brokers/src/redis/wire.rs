@@ -58,6 +58,9 @@ impl Connection {
 
     /// Commands that are written already, and as many replies as they have.
     pub(super) async fn send(&self, bytes: Vec<u8>, commands: usize) -> Result<Vec<Value>, RedisError> {
+        if commands == 0 {
+            return Ok(Vec::new());
+        }
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { replies: Vec::with_capacity(commands), wanted: commands, answer };
         self.requests.send(Request { bytes, waiting }).await.map_err(|_| ended())?;

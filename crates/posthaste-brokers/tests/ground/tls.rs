@@ -40,6 +40,8 @@ pub(crate) async fn the_authority_decides<G: Gate>() -> Result<(), ServiceError>
     let gate = G::open(certs.server(), None).await?;
     assert_gets_in::<G>(gate.way(Some(certs.ca()), None)).await;
     assert_refused::<G>(gate.way(Some(certs.other_ca()), None), &["UnknownIssuer"]).await;
+    let name = format!("ca_file {}", certs.other_ca().display());
+    assert_refused::<G>(gate.way(Some(certs.other_ca()), None), &[&name]).await;
     assert_refused::<G>(gate.way(None, None), &["UnknownIssuer"]).await;
     Ok(())
 }

@@ -3,9 +3,10 @@
 use crate::setting::{Setting, connect, fails_with, number, roles_of};
 use posthaste::store::StoreError;
 use posthaste_postgres::migrate::{self, Roles, SCHEMA_VERSION};
-use posthaste_postgres::{PostgresAdmin, PostgresConfig};
+use posthaste_postgres::{Inbox, PostgresAdmin, PostgresConfig};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{PgBouncer, Postgres, PostgresOptions, TestDatabase, Version};
+use std::time::Duration;
 
 /// "permission denied".
 const DENIED: &str = "42501";
@@ -197,6 +198,12 @@ async fn an_application_appends_in_every_way_and_can_do_nothing_else() {
     }
     copy(&app, "copy posthaste.outbox (topic, key, payload) from stdin", "t\tk\t\\\\x02\nt\tk\t\\\\x03\n")
         .await;
+    // What it consumed it marks, and it purges its own marks.
+    app.batch_execute("insert into posthaste.inbox (consumer, message_id, processed_at) values ('billing', 'm', now() - interval '1 day')")
+        .await
+        .expect("a mark");
+    let purged = Inbox::new("billing").purge(&app, Duration::from_secs(60), 10).await.expect("purges");
+    assert_eq!(purged, 1);
     assert_eq!(setting.number("select count(*) from posthaste.outbox").await, 7);
     assert_eq!(setting.number("select count(*) from posthaste.outbox where id is null").await, 0);
 

@@ -140,7 +140,8 @@ async fn a_service_moves_to_the_log() {
     let finished = step(&file, &[&["finish"][..], &owner].concat()).ok().out;
     assert!(finished.contains("is drained") && finished.contains("name = \"legacy\""), "{finished}");
     assert!(finished.contains("session_replication_role = replica"), "{finished}");
-    let question = finished.split_once("This tells how much:").map(|(_, question)| question).expect("a question");
+    let question =
+        finished.split_once("This tells how much:").map(|(_, question)| question).expect("a question");
     let left: i64 = service.client.query_one(question, &[]).await.expect("it runs as it is printed").get(0);
     assert_eq!(left, 0);
     let stopped = step(&file, &[&["stop", "--reason", "enough", "--yes"][..], &owner].concat()).ok().out;
