@@ -20,6 +20,8 @@ pub(super) const BYTES: usize = 4 << 10;
 const RUN: usize = 16;
 /// A payload below this length is no quotation of anything: `{}`, `true`, a number.
 const SHORT: usize = 8;
+/// The shortest beginning of a secret that tells something of it.
+const CUT: usize = 4;
 /// Escapes inside of escapes that are undone.
 const DEPTH: usize = 3;
 
@@ -50,6 +52,7 @@ pub(super) fn snippet(body: &[u8], hidden: &[String], payload: &[u8]) -> String 
 fn mark(marks: &mut [bool], text: &[u8], hidden: &[String], payloads: [&[u8]; 2]) {
     for secret in hidden.iter().filter(|secret| !secret.is_empty()) {
         mark_all(marks, text, secret.as_bytes());
+        mark_cut(marks, text, secret.as_bytes());
     }
     for payload in payloads {
         if payload.len() < RUN && payload.len() >= SHORT {
@@ -62,6 +65,13 @@ fn mark(marks: &mut [bool], text: &[u8], hidden: &[String], payloads: [&[u8]; 2]
 fn mark_all(marks: &mut [bool], text: &[u8], found: &[u8]) {
     for (at, _) in text.windows(found.len()).enumerate().filter(|(_, window)| *window == found) {
         marks[at..at + found.len()].fill(true);
+    }
+}
+
+/// Marks the beginning of a secret at the end: there the words were cut.
+fn mark_cut(marks: &mut [bool], text: &[u8], secret: &[u8]) {
+    if let Some(length) = (CUT..secret.len()).rev().find(|length| text.ends_with(&secret[..*length])) {
+        marks[text.len() - length..].fill(true);
     }
 }
 

@@ -111,3 +111,12 @@ fn hostile_words_show_nothing_of_ours() {
         assert!(shown.chars().count() <= CHARS, "{shown}");
     }
 }
+
+/// A long echo is cut somewhere, and that may be in the middle of a secret.
+#[test]
+fn a_secret_that_is_cut_in_two_is_masked() {
+    let payload = vec![b'p'; BYTES - 12];
+    let body = [&payload[..], b"Bearer sesame-and-more"].concat();
+    let words = snippet(&body, &["sesame-and-more".to_owned()], &payload);
+    assert!(words.contains("Bearer") && !words.contains("sesa"), "{words}");
+}
