@@ -2,7 +2,7 @@
 //!
 //! One supervisor serves one outbox; a process runs as many as it has outboxes. The supervisor beats
 //! its heart, takes and gives back lanes by fair share, and starts one [`lane`] task for each lane it
-//! owns. Everything about events happens in the lane. Read next: `lane.rs`, then its verbs `read.rs`,
+//! owns. Everything about events happens in the lane. Read next: `handle.rs`, `supervise.rs`, `lane.rs`, then its verbs `read.rs`,
 //! `publish.rs`, `due.rs`, `settle.rs`.
 //!
 //! Refused: one task for a whole outbox. A sink that hangs would stop the others (F30); as it is, every
@@ -12,8 +12,10 @@ mod breaker;
 mod calls;
 mod diary;
 mod due;
+mod handle;
 mod lane;
 mod pace;
+mod progress;
 mod publish;
 mod read;
 mod settings;
@@ -23,5 +25,5 @@ mod supervise;
 mod window;
 
 pub use diary::{News, Outage};
+pub use handle::{DrainOutcome, Health, Process, RelayHandle, RelayPlan, SinkEntry, start, start_in};
 pub use settings::RelaySettings;
-pub use supervise::{DrainOutcome, Health, Process, RelayHandle, RelayPlan, SinkEntry, start, start_in};

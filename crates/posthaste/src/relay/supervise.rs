@@ -1,15 +1,16 @@
 //! The supervisor of one outbox: heartbeat, fair shares, lanes, sweeps, drained shutdown.
 
 use super::diary::Diary;
-use super::lane::{self, LaneContext, LaneEnd, Progress};
+use super::handle::{DrainOutcome, Health, RelayPlan, SinkEntry};
+use super::lane::{self, LaneContext, LaneEnd};
+use super::progress::Progress;
 use super::settings::RelaySettings;
 use super::share;
 use crate::clock::Clock;
-use crate::event::Limits;
 use crate::lifecycle::ClassOverrides;
 use crate::route::{RouteTable, UNROUTED};
 use crate::sink::{NullSink, Sink};
-use crate::store::{Controls, JoinPlan, LaneId, Lease, Roll, SinkPlan, StartAt, Store, StoreError};
+use crate::store::{Controls, JoinPlan, LaneId, Lease, Roll, SinkPlan, StartAt, StoreError};
 use crate::task::{Task, spawn};
 use crate::telemetry;
 use rustc_hash::FxHashMap;
@@ -25,141 +26,6 @@ const BROKEN_PAUSE: Duration = Duration::from_secs(10);
 /// A lane that owes a settlement for this long is stalled (F85).
 const STALLED_AFTER: Duration = Duration::from_secs(30);
 
-/// A sink of an outbox.
-pub struct SinkEntry {
-    /// Its name.
-    pub name: Arc<str>,
-    /// The sink.
-    pub sink: Arc<dyn Sink>,
-    /// Where it begins if the store has never seen it.
-    pub start_at: StartAt,
-    /// Error classes set by configuration.
-    pub classes: ClassOverrides,
-}
-
-/// What one relay does for one outbox.
-pub struct RelayPlan {
-    /// Name of the outbox.
-    pub outbox: Arc<str>,
-    /// The service whose events these are.
-    pub service: Arc<str>,
-    /// Name of this relay, unique among all.
-    pub relay: Arc<str>,
-    /// The store.
-    pub store: Arc<dyn Store>,
-    /// Its sinks.
-    pub sinks: Vec<SinkEntry>,
-    /// Its routes.
-    pub routes: RouteTable,
-    /// What an event may be.
-    pub limits: Limits,
-    /// How many lanes, if they are to be created.
-    pub lanes: Option<u16>,
-}
-
-/// How a relay is.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Health {
-    /// Whether it makes progress, or has nothing to do.
-    pub ready: bool,
-    /// In words.
-    pub why: String,
-    /// Lanes it owns.
-    pub lanes_owned: usize,
-}
-
-/// How a drained shutdown went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DrainOutcome {
-    /// No live lease, no unsettled acknowledgement (G8).
-    Clean,
-    /// The deadline came first: leases expire by themselves, some events may be sent twice.
-    Hurried,
-}
-
-/// A running relay. Dropping it kills the relay as a crash would.
-pub struct RelayHandle {
-    stop: watch::Sender<bool>,
-    health: watch::Receiver<Health>,
-    failed: watch::Receiver<Option<String>>,
-    task: Task<DrainOutcome>,
-}
-
-impl RelayHandle {
-    /// Stops reading, lets what is in flight settle, gives the lanes back.
-    pub async fn drain(self) -> DrainOutcome {
-        self.stop.send_replace(true);
-        let Self { task, .. } = self;
-        task.await.unwrap_or(DrainOutcome::Hurried)
-    }
-
-    /// How it is.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        if self.task.is_finished() {
-            let why = self.failed.borrow().clone().unwrap_or_else(|| "stopped".to_owned());
-            return Health { ready: false, why, lanes_owned: 0 };
-        }
-        self.health.borrow().clone()
-    }
-
-    /// Resolves when the relay cannot go on, with an operator's message.
-    pub async fn failed(&mut self) -> String {
-        match self.failed.wait_for(Option::is_some).await {
-            Ok(why) => why.clone().unwrap_or_default(),
-            Err(_) => "the relay's task ended".to_owned(),
-        }
-    }
-}
-
-/// What all relays of one process share.
-///
-/// An event that kills its relay kills the process, whichever outbox it came from. Lanes that go one by one
-/// write down what they have in hand, and whatever was in hand is charged with the death (F21). So there is
-/// one hand in the whole process: while the killer is in it, no innocent event is, and none becomes a dead
-/// letter for another's deed. It costs only processes that keep dying, for as long as they do.
-#[derive(Debug, Clone, Default)]
-pub struct Process {
-    one_hand: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// Starts a relay that has its process for itself.
-pub fn start(
-    plan: RelayPlan,
-    settings: watch::Receiver<RelaySettings>,
-    routes: watch::Receiver<RouteTable>,
-    clock: Arc<dyn Clock>,
-) -> RelayHandle {
-    start_in(&Process::default(), plan, settings, routes, clock)
-}
-
-/// Starts a relay beside others in one process.
-pub fn start_in(
-    process: &Process,
-    plan: RelayPlan,
-    settings: watch::Receiver<RelaySettings>,
-    routes: watch::Receiver<RouteTable>,
-    clock: Arc<dyn Clock>,
-) -> RelayHandle {
-    let (stop, stopped) = watch::channel(false);
-    let waiting = Health { ready: false, why: "connecting".to_owned(), lanes_owned: 0 };
-    let (health_out, health) = watch::channel(waiting);
-    let (failed_out, failed) = watch::channel(None);
-    let mut supervisor = Supervisor::new(plan, settings, routes, clock, health_out);
-    supervisor.one_hand = Arc::clone(&process.one_hand);
-    let task = spawn("relay", async move {
-        match supervisor.run(stopped).await {
-            Ok(outcome) => outcome,
-            Err(why) => {
-                tracing::error!("{why}");
-                failed_out.send_replace(Some(why));
-                DrainOutcome::Hurried
-            }
-        }
-    });
-    RelayHandle { stop, health, failed, task }
-}
-
 struct Held {
     epoch: i64,
     stop: watch::Sender<bool>,
@@ -171,7 +37,7 @@ struct Held {
 /// A lane that ended, by id and epoch.
 type Ended = (LaneId, i64, LaneEnd);
 
-struct Supervisor {
+pub(super) struct Supervisor {
     plan: RelayPlan,
     join: JoinPlan,
     settings: watch::Receiver<RelaySettings>,
@@ -183,14 +49,14 @@ struct Supervisor {
     held: FxHashMap<LaneId, Held>,
     broken: FxHashMap<LaneId, (Instant, String)>,
     unclean_ends: usize,
-    one_hand: Arc<tokio::sync::Mutex<()>>,
+    pub(super) one_hand: Arc<tokio::sync::Mutex<()>>,
     diary: Arc<Diary>,
     ends: mpsc::Receiver<Ended>,
     ends_in: mpsc::Sender<Ended>,
 }
 
 impl Supervisor {
-    fn new(
+    pub(super) fn new(
         mut plan: RelayPlan,
         settings: watch::Receiver<RelaySettings>,
         routes: watch::Receiver<RouteTable>,
@@ -234,7 +100,7 @@ impl Supervisor {
         }
     }
 
-    async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<DrainOutcome, String> {
+    pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<DrainOutcome, String> {
         let mut joined = false;
         let sweeper = self.sweeper();
         let store = Arc::clone(&self.plan.store);
