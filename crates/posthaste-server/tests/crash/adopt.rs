@@ -1,12 +1,13 @@
 //! The relay of an adopted table dies at each of its points, in both claim styles: no row is lost, none stays stuck.
 
+use crate::rig::Relay;
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::TestDatabase;
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tokio_postgres::Client;
 
@@ -56,16 +57,6 @@ const LOCKED: Table = Table {
     insert: "outbox_events (aggregate_type, aggregate_id, event_type, payload) select 'o', gen_random_uuid(), 't', jsonb_build_object('n', g)",
     done: "outbox_events where status = 'PUBLISHED'",
 };
-
-/// Ended with whatever test it served.
-struct Relay(Child);
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Rig {
     dir: PathBuf,

@@ -1,13 +1,14 @@
 //! The process that moves a table to the log dies at each of its points, while an application writes and a relay relays
 //! both: nothing is lost, nothing is published twice, and the same command again goes on.
 
+use crate::rig::Relay;
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::TestDatabase;
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,16 +34,6 @@ const DDL: &str = "create table outbox (id uuid primary key default gen_random_u
     idempotency_key text, status text not null default 'pending', retry_count int not null default 0, last_error text, last_attempt_at timestamptz,
     next_attempt_at timestamptz not null default now(), published_at timestamptz, created_at timestamptz not null default now());
   create index on outbox (next_attempt_at) where status in ('pending', 'failed')";
-
-/// Ended with the test.
-struct Relay(Child);
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Rig {
     dir: PathBuf,

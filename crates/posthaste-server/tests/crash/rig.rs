@@ -15,6 +15,16 @@ use tokio_postgres::Client;
 
 const WAIT: Duration = Duration::from_secs(90);
 
+/// A relay's process. It ends with whatever test it served.
+pub(crate) struct Relay(pub(crate) Child);
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// How a crash point is reached.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Way {

@@ -16,22 +16,23 @@ const PRISMA: &str = r#"create type "OutboxStatus" as enum ('PENDING', 'PROCESSE
 const ADR: &str = "create table outbox_events (id uuid primary key default gen_random_uuid(), aggregate_type text, aggregate_id text, event_type text,
     payload jsonb, retry_count int not null default 0, next_retry_at timestamptz not null default now(), published_at timestamptz,
     created_at timestamptz not null default now(), updated_at timestamptz not null default now())";
-const PLAN: &str = "create table outbox_events (id uuid primary key default gen_random_uuid(), aggregate_type varchar(50) not null, aggregate_id uuid not null,
+pub(crate) const PLAN: &str = "create table outbox_events (id uuid primary key default gen_random_uuid(), aggregate_type varchar(50) not null, aggregate_id uuid not null,
     event_type varchar(100) not null, payload jsonb not null, occurred_at timestamptz default now(), status varchar(20) default 'PENDING',
     retry_count int default 0, next_attempt_at timestamptz default now(), last_error text, processed_at timestamptz);
   create index idx_outbox_poll on outbox_events (status, next_attempt_at)";
-const TALKIE: &str = "create table outbox (id uuid primary key default gen_random_uuid(), topic text not null, key text, payload_json jsonb not null,
+pub(crate) const TALKIE: &str = "create table outbox (id uuid primary key default gen_random_uuid(), topic text not null, key text, payload_json jsonb not null,
     idempotency_key text, status text not null default 'pending', retry_count int not null default 0, last_error text, last_attempt_at timestamptz,
     next_attempt_at timestamptz not null default now(), published_at timestamptz, created_at timestamptz not null default now(),
     unique (topic, idempotency_key))";
 
-struct Service {
-    database: TestDatabase,
-    client: Client,
+/// A database with somebody else's table in it.
+pub(crate) struct Service {
+    pub(crate) database: TestDatabase,
+    pub(crate) client: Client,
 }
 
 impl Service {
-    async fn new(ddl: &str) -> Option<Self> {
+    pub(crate) async fn new(ddl: &str) -> Option<Self> {
         let database = services::require(TestDatabase::create().await)?;
         let client = database.connect().await.expect("a connection");
         client.batch_execute(ddl).await.expect("the owners' DDL");
@@ -45,11 +46,11 @@ impl Service {
         ))
     }
 
-    async fn ask<T: for<'a> tokio_postgres::types::FromSql<'a>>(&self, sql: &str) -> T {
+    pub(crate) async fn ask<T: for<'a> tokio_postgres::types::FromSql<'a>>(&self, sql: &str) -> T {
         self.client.query_one(sql, &[]).await.expect("a question of the test").get(0)
     }
 
-    async fn until(&self, condition: &str) {
+    pub(crate) async fn until(&self, condition: &str) {
         let end = Instant::now() + Duration::from_secs(60);
         while !self.ask::<bool>(&format!("select {condition}")).await {
             assert!(Instant::now() < end, "{condition}");

@@ -1,33 +1,13 @@
 //! `posthaste adopt migrate` by command: both outboxes in one file, a step at a time.
 
+use crate::adopt::{PLAN, Service, TALKIE};
 use crate::binary::{Ended, Scratch, run};
 use crate::daemon::Daemon;
-use posthaste_testkit::services::{self, TestDatabase};
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
-use tokio_postgres::Client;
 
-const TALKIE: &str = "create table outbox (id uuid primary key default gen_random_uuid(), topic text not null, key text, payload_json jsonb not null,
-    idempotency_key text, status text not null default 'pending', retry_count int not null default 0, last_error text, last_attempt_at timestamptz,
-    next_attempt_at timestamptz not null default now(), published_at timestamptz, created_at timestamptz not null default now())";
-const PLAN: &str = "create table outbox_events (id uuid primary key default gen_random_uuid(), aggregate_type varchar(50) not null, aggregate_id uuid not null,
-    event_type varchar(100) not null, payload jsonb not null, occurred_at timestamptz default now(), status varchar(20) default 'PENDING',
-    retry_count int default 0, next_attempt_at timestamptz default now(), last_error text, processed_at timestamptz)";
 const ENDS: &str = "[sinks.out]\ntype = \"stdout\"\n[[route]]\ntopic = \"*\"\nsink = \"out\"\n";
 
-struct Service {
-    database: TestDatabase,
-    client: Client,
-}
-
 impl Service {
-    async fn new(ddl: &str) -> Option<Self> {
-        let database = services::require(TestDatabase::create().await)?;
-        let client = database.connect().await.expect("a connection");
-        client.batch_execute(ddl).await.expect("the owners' DDL");
-        Some(Self { database, client })
-    }
-
     /// Both outboxes; the table is reached by this address.
     fn both(&self, url: &str, preset: &str) -> Scratch {
         Scratch::new(&format!(
@@ -41,20 +21,6 @@ impl Service {
             "insert into outbox (topic, key, payload_json) select 't', 'k', to_jsonb(g) from generate_series(1, {rows}) g"
         );
         self.client.batch_execute(&sql).await.expect("rows");
-    }
-
-    async fn until(&self, condition: &str) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while !self
-            .client
-            .query_one(&format!("select {condition}"), &[])
-            .await
-            .expect("a question")
-            .get::<_, bool>(0)
-        {
-            assert!(Instant::now() < end, "{condition}");
-            tokio::time::sleep(Duration::from_millis(20)).await; // pace
-        }
     }
 }
 
