@@ -86,7 +86,8 @@ const LOCKED: Table = Table {
     name: "outbox_events",
     preset: "outbox-events",
     insert: "outbox_events (aggregate_type, aggregate_id, event_type, payload) select 'o', gen_random_uuid(), 't', jsonb_build_object('x', repeat('x', 50000))",
-    in_hand: "(select count(*) = 30 from (select from outbox_events for update skip locked) free)",
+    // By what the locks leave in the rows: a question that locks them itself would hide some from the relay's claim.
+    in_hand: "(select count(*) = 10 from outbox_events where xmax::text <> '0')",
     done: "outbox_events where status = 'PUBLISHED' and retry_count = 0",
 };
 
