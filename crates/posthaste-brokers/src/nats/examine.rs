@@ -5,18 +5,17 @@
 //! a client, so that remark is made wherever nothing else covers it.
 
 use super::NatsConfig;
-use super::link::{Link, Session};
+use super::dial::Info;
+use super::link::Link;
+use super::session::Session;
+use super::streams::{Config, Unseen, stream_by_subject};
 use super::verdict::check_subject;
-use async_nats::ServerInfo;
-use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamByNameErrorKind};
-use async_nats::jetstream::stream::{Config, PersistenceMode, RetentionPolicy, StorageType};
 use posthaste::sink::{Failure, Finding, Level};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Time for a first try at every server; a diagnosis is not in a hurry.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
 
@@ -44,7 +43,7 @@ pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[St
         finding("authenticated", Level::Ok, format!("connected as {}", session.identity())),
         transport(config, &info),
         version(&info.version),
-        payload(info.max_payload),
+        payload(info.bytes_max()),
     ];
     findings.extend(streams(&session, destinations).await);
     findings
@@ -64,7 +63,7 @@ fn no_session(failure: &Failure) -> Vec<Finding> {
     vec![finding("reachable", Level::Fail, text)]
 }
 
-fn reachable(info: &ServerInfo) -> Finding {
+fn reachable(info: &Info) -> Finding {
     if info.jetstream {
         let text = format!("server {:?}, version {}", info.server_name, info.version);
         return finding("reachable", Level::Ok, text);
@@ -76,7 +75,7 @@ fn reachable(info: &ServerInfo) -> Finding {
     finding("reachable", Level::Warn, text)
 }
 
-fn transport(config: &NatsConfig, info: &ServerInfo) -> Finding {
+fn transport(config: &NatsConfig, info: &Info) -> Finding {
     let loopback = info.client_ip.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
     match (config.wants_tls() || info.tls_required, config.sends_secret() && !loopback) {
         (true, _) => finding("transport", Level::Ok, "TLS, with the server's certificate verified"),
@@ -104,7 +103,10 @@ fn version(text: &str) -> Finding {
     finding("version", Level::Warn, format!("version {text} {remark}"))
 }
 
-fn payload(max: usize) -> Finding {
+fn payload(max: Option<usize>) -> Finding {
+    let Some(max) = max else {
+        return finding("payload", Level::Ok, "the server has no limit (max_payload)");
+    };
     let text = format!("payload and headers together have at most {max} bytes (max_payload)");
     if max >= PAYLOAD_BYTES {
         return finding("payload", Level::Ok, text);
@@ -116,11 +118,10 @@ fn payload(max: usize) -> Finding {
 }
 
 async fn streams(session: &Session, destinations: &[String]) -> Vec<Finding> {
-    let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(session.client().clone());
     let mut findings = Vec::new();
     let mut found = BTreeMap::new();
     for subject in destinations {
-        match stream_of(&context, subject).await {
+        match stream_of(session, subject).await {
             Ok(config) => {
                 let text = format!("subject {subject:?} goes to stream {:?}", config.name);
                 findings.push(finding("destination", Level::Ok, text));
@@ -139,40 +140,37 @@ async fn streams(session: &Session, destinations: &[String]) -> Vec<Finding> {
 /// How long the stream behind a subject remembers ids.
 pub(super) async fn dedup_window(link: &Link, subject: &str) -> Option<Duration> {
     let session = link.session_if_any(CONNECT_WAIT).await.ok()?;
-    let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(session.client().clone());
-    stream_of(&context, subject).await.ok().map(|config| config.duplicate_window)
+    stream_of(&session, subject).await.ok().map(|config| config.duplicate_window())
 }
 
-async fn stream_of(context: &Context, subject: &str) -> Result<Config, Finding> {
+async fn stream_of(session: &Session, subject: &str) -> Result<Config, Finding> {
     let fail = |text: String| finding("destination", Level::Fail, text);
     if let Err(why) = check_subject(subject) {
         return Err(fail(format!("subject {subject:?} {why}: its events are rejected")));
     }
-    // A user with no more rights than it needs may not ask; publishing works all the same.
-    let unseen = |why: String| {
-        let text =
-            format!("cannot see which stream takes {subject:?} ({why}); delivery does not need that right");
-        finding("destination", Level::Warn, text)
-    };
-    let name = context.stream_by_subject(subject).await.map_err(|error| match error.kind() {
-        GetStreamByNameErrorKind::NotFound => fail(format!(
+    stream_by_subject(session, subject).await.map_err(|unseen| match unseen {
+        Unseen::NoStream => fail(format!(
             "no stream takes the subject {subject:?}: its events wait until one does (nats stream add)"
         )),
-        _ => unseen(error.to_string()),
-    })?;
-    let stream = context.get_stream(&name).await.map_err(|error| unseen(error.to_string()))?;
-    Ok(stream.cached_info().config.clone())
+        // A user with no more rights than it needs may not ask; publishing works all the same.
+        Unseen::NoAnswer(why) => {
+            let text = format!(
+                "cannot see which stream takes {subject:?} ({why}); delivery does not need that right"
+            );
+            finding("destination", Level::Warn, text)
+        }
+    })
 }
 
 fn durability(config: &Config) -> Finding {
     let (name, replicas) = (&config.name, config.num_replicas);
     let warn = |text: String| finding("durability", Level::Warn, text);
-    if config.storage == StorageType::Memory {
+    if config.storage == "memory" {
         return warn(format!(
             "stream {name:?} is in memory: what was delivered is gone when its servers stop"
         ));
     }
-    if config.persist_mode == Some(PersistenceMode::Async) {
+    if config.persist_mode == "async" {
         return warn(format!("stream {name:?} acknowledges before it writes (persist_mode async)"));
     }
     if replicas <= 1 {
@@ -203,7 +201,7 @@ fn peculiar(config: &Config) -> Option<Finding> {
             format!("stream {name:?} is sealed: it takes nothing"),
         ));
     }
-    if config.retention == RetentionPolicy::Interest {
+    if config.retention == "interest" {
         let text = format!(
             "stream {name:?} keeps messages only for consumers that exist (retention interest): without one, events are acknowledged and dropped"
         );

@@ -10,13 +10,17 @@
 //!
 //! # How it is built
 //!
-//! Here are the options; `link` keeps one connection at a time and reads the acknowledgements; `sink`
-//! publishes a call's messages, one in flight for each key, and collects their answers; `verdict` is the
-//! table below in code; `examine` looks at the broker for `posthaste doctor`.
+//! Here are the options. `link` keeps one connection at a time; `dial` opens it and `login` says who we are. `wire`
+//! carries it: `entry` writes messages into the `outbox`, `frame` reads what comes, `ack` knows an acknowledgement when
+//! it sees one, and `session` gives it to whom it is for. `flight` publishes a call's messages, one in flight for each
+//! key, and collects their answers; `sink` starts flights. `verdict` is the table below in code. `examine` looks at the
+//! broker for `posthaste doctor`, by way of `streams`.
+//!
+//! The connection is our own, and not the client crate's: docs/adr/0011 says why. The crate is only there to be
+//! measured against (`bench`).
 //!
 //! The acknowledgements come to an inbox of our own, where the reply subject says which message of which
-//! call is meant. The client's own `publish` makes a channel, a permit and a timer for each message and
-//! keeps the ones that are never answered for ever; this way there is nothing to keep.
+//! call is meant. So there is nothing to keep for a message that is never answered.
 //!
 //! # What an acknowledgement is worth
 //!
@@ -56,19 +60,30 @@
 //! | a file of the configuration can no longer be read | `Retry` | sink | `nats.config` |
 //! | the sink was closed | `Retry` | sink | `nats.closed` |
 
+mod ack;
+mod address;
 pub(crate) mod bench;
+mod dial;
+mod entry;
 mod examine;
+mod flight;
+mod frame;
 mod link;
+mod login;
+mod outbox;
+mod session;
 mod sink;
+mod streams;
 mod verdict;
+mod wire;
 
 pub use examine::CHECKS;
 pub use sink::NatsSink;
 
-use crate::secret::read_text;
 use crate::tls::Files;
 use crate::{BuildError, Secret, Urls};
-use async_nats::{ConnectOptions, ServerAddr};
+use address::Address;
+use login::Login;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -79,14 +94,8 @@ const DELIVERY_TIMEOUT_MS: u64 = 8_000;
 /// Enough for full throughput (measured: 256 reach half of it), and below the 5,000 at which other
 /// clients of JetStream stop by themselves.
 const MAX_IN_FLIGHT: usize = 4_096;
-/// Acknowledgements that are not read yet are kept by the client up to 65,536; more would be dropped.
+/// Far more than helps; a server has queues of its own that overflow.
 const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
-/// For name, TCP, TLS and login together. With the longest pause between two tries this leaves 5 s for
-/// being back after an outage.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The client ends a connection at the third ping without an answer: a silent one lasts 4 to 6 s, less
-/// than the delivery timeout.
-const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Options of a NATS sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -179,14 +188,15 @@ impl NatsConfig {
     }
 
     /// Checks what can be checked without a server.
-    pub(crate) fn check(&self) -> Result<Vec<ServerAddr>, BuildError> {
+    pub(crate) fn check(&self) -> Result<Vec<Address>, BuildError> {
         let addresses = self.check_words()?;
-        self.connect_options("check")?;
+        self.tls().client_config()?;
+        Login::read(self)?;
         Ok(addresses)
     }
 
     /// Checks what can be checked without a server and without the files it names.
-    pub(crate) fn check_words(&self) -> Result<Vec<ServerAddr>, BuildError> {
+    pub(crate) fn check_words(&self) -> Result<Vec<Address>, BuildError> {
         if !(100..=600_000).contains(&self.delivery_timeout_ms) {
             return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
         }
@@ -200,70 +210,11 @@ impl NatsConfig {
         self.addresses()
     }
 
-    fn addresses(&self) -> Result<Vec<ServerAddr>, BuildError> {
+    fn addresses(&self) -> Result<Vec<Address>, BuildError> {
         let bad = |why: &str| BuildError::option("url", why);
-        let parse = |url: &str| {
-            let address: ServerAddr = url.parse().map_err(|_| bad("must look like nats://host:4222"))?;
-            if address.has_user_pass() || address.password().is_some() {
-                return Err(bad("must not hold credentials; use user with password_file, or token_file"));
-            }
-            if address.is_websocket() || address.host().is_empty() {
-                return Err(bad("must begin with nats:// or tls:// and name a host"));
-            }
-            Ok(address)
-        };
-        let addresses: Vec<_> = self.url.iter().map(parse).collect::<Result<_, _>>()?;
+        let addresses: Vec<_> =
+            self.url.iter().map(|url| Address::parse(url).map_err(bad)).collect::<Result<_, _>>()?;
         if addresses.is_empty() { Err(bad("there is no server")) } else { Ok(addresses) }
-    }
-
-    /// The client's options, with all files read anew.
-    fn connect_options(&self, name: &str) -> Result<ConnectOptions, BuildError> {
-        let options = ConnectOptions::new()
-            .name(format!("posthaste {name}"))
-            .connection_timeout(CONNECT_TIMEOUT)
-            .ping_interval(PING_INTERVAL)
-            .custom_inbox_prefix(&self.inbox_prefix)
-            .require_tls(self.wants_tls())
-            .tls_client_config(self.tls().client_config()?)
-            // We list the servers; those that a cluster gossips about may not be in our certificates.
-            .ignore_discovered_servers()
-            // Checked by ourselves, more strictly.
-            .skip_subject_validation(true);
-        self.authenticate(options)
-    }
-
-    fn authenticate(&self, options: ConnectOptions) -> Result<ConnectOptions, BuildError> {
-        let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
-        let token = Secret::read(self.token.as_ref(), self.token_file.as_ref(), "token_file")?;
-        let ways =
-            [self.user.is_some(), token.is_some(), self.creds_file.is_some(), self.nkey_file.is_some()];
-        if ways.iter().filter(|given| **given).count() > 1 {
-            return Err(BuildError::option(
-                "user",
-                "only one of user, token, creds_file, nkey_file can be used",
-            ));
-        }
-        match (&self.user, password) {
-            (Some(user), Some(password)) => {
-                return Ok(options.user_and_password(user.clone(), password.expose().to_owned()));
-            }
-            (None, None) => {}
-            (Some(_), None) => return Err(BuildError::option("user", "needs password or password_file")),
-            (None, Some(_)) => return Err(BuildError::option("password", "needs user")),
-        }
-        if let Some(token) = token {
-            return Ok(options.token(token.expose().to_owned()));
-        }
-        if let Some(path) = &self.creds_file {
-            let text = read_text("creds_file", path)?;
-            let bad = |_| BuildError::file("creds_file", path, "it holds no JWT with a key");
-            return options.credentials(&text).map_err(bad);
-        }
-        let Some(path) = &self.nkey_file else { return Ok(options) };
-        let text = read_text("nkey_file", path)?;
-        let seed = text.split_whitespace().find(|word| word.starts_with("SU"));
-        let seed = seed.ok_or_else(|| BuildError::file("nkey_file", path, "it holds no seed of a user"))?;
-        Ok(options.nkey(seed.to_owned()))
     }
 
     /// As whom we log in, in words that hold no secret.

@@ -4,11 +4,10 @@
 //! event may only be rejected for something that is its own. What could heal by an operator's hand, a
 //! missing stream, a full disk, a missing right, stays a `Retry` of its destination.
 
-use async_nats::{ConnectError, ConnectErrorKind};
+use super::ack;
 use posthaste::sink::{Failure, Verdict};
 use serde::Deserialize;
 use std::borrow::Cow;
-use std::error::Error;
 
 /// What the server answered to one message.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +45,9 @@ impl Answer {
         }
         if status == Some(503) {
             return Some(Self::NoResponders);
+        }
+        if ack::is_plain(payload) {
+            return Some(Self::Stored);
         }
         let ack: Ack<'_> = serde_json::from_slice(payload).ok()?;
         match ack.error {
@@ -143,48 +145,14 @@ impl Silence {
     }
 }
 
-/// Why there is no connection, in words that tell an operator where to look.
-pub(super) fn connect_failure(error: &ConnectError, server: &str, identity: &str) -> Failure {
-    let words = source_of(error);
-    let refused =
-        matches!(error.kind(), ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication);
-    if refused || words.to_lowercase().contains("authentication") {
-        return Failure::of_sink("nats.auth", format!("{server} refuses {identity}: {words}"));
-    }
-    if error.kind() == ConnectErrorKind::Tls || tls_error(error).is_some() {
-        return Failure::of_sink("nats.tls", format!("{server}: no TLS connection: {words}"));
-    }
-    Failure::of_sink("nats.unreachable", format!("{server}: {words}"))
-}
-
-/// The innermost error that says more than "IO error".
-fn source_of(error: &ConnectError) -> String {
-    match tls_error(error) {
-        Some(tls) => tls.to_string(),
-        None => error.source().map_or_else(|| error.to_string(), ToString::to_string),
-    }
-}
-
-/// The client hides errors of TLS inside errors of I/O.
-fn tls_error(error: &ConnectError) -> Option<&rustls::Error> {
-    let mut next = error.source();
-    while let Some(error) = next {
-        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
-            return Some(tls);
-        }
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    None
-}
-
 pub(super) fn denied(subject: &str, identity: &str) -> Verdict {
     let text = format!("{identity} may not publish to {subject:?}; its events wait until it may");
     Verdict::Retry(Failure::of_destination("nats.denied", text))
 }
 
-pub(super) fn too_large(why: &dyn std::fmt::Display) -> Verdict {
-    Verdict::Rejected(Failure::of_event("nats.too_large", format!("the server takes less: {why}")))
+pub(super) fn too_large(bytes: usize, most: usize) -> Verdict {
+    let text = format!("{bytes} bytes with their headers; the server takes {most} (max_payload)");
+    Verdict::Rejected(Failure::of_event("nats.too_large", text))
 }
 
 pub(super) fn bad_header(name: &str) -> Verdict {
@@ -196,9 +164,15 @@ pub(super) fn bad_subject(subject: &str, why: &str) -> Verdict {
     Verdict::Rejected(Failure::of_event("nats.bad_subject", format!("subject {subject:?} {why}")))
 }
 
+/// A line of 4,096 bytes is what a server takes by default (`max_control_line`), and at a longer one it hangs up.
+const SUBJECT_BYTES_MAX: usize = 3_800;
+
 /// Whether a message can be published under this subject. The server checks little of this by itself:
 /// it would store a message under `a..b` that no consumer can ever ask for.
 pub(super) fn check_subject(subject: &str) -> Result<(), &'static str> {
+    if subject.len() > SUBJECT_BYTES_MAX {
+        return Err("is longer than a server takes");
+    }
     if subject.bytes().any(|b| b <= b' ' || b == 0x7f) {
         return Err("holds a space or a control character");
     }
@@ -295,6 +269,8 @@ mod tests {
         ] {
             assert!(check_subject(bad).is_err(), "{bad}");
         }
+        assert!(check_subject(&"s".repeat(SUBJECT_BYTES_MAX)).is_ok());
+        assert!(check_subject(&"s".repeat(SUBJECT_BYTES_MAX + 1)).is_err());
     }
 
     #[test]
