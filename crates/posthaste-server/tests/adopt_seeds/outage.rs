@@ -57,7 +57,7 @@ async fn f50_kafka_goes_away_and_no_attempt_is_spent() {
     for case in CASES {
         let Some(service) = Service::new(case.ddl).await else { return };
         insert(&service, &case).await;
-        let file = service.config(&format!("preset = \"{}\"", case.preset), &kafka::sink(&kafka), "");
+        let file = service.config(&format!("preset = \"{}\"", case.preset), &kafka::sink(&kafka, 5_000), "");
         let relay = Daemon::start(&["--config", file.path()]);
         service.until(&format!("(select count(*) = 80 from {})", case.done)).await;
         running.push((case, service, file, relay));

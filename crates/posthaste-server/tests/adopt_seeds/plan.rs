@@ -57,7 +57,7 @@ async fn the_worker_to_kafka() {
         polled[0].contains("|{") && !polled.iter().any(|row| row.contains("later")),
         "due, and in order: {polled:?}"
     );
-    let file = service.config("preset = \"outbox-events\"", &kafka::sink(kafka), "");
+    let file = service.config("preset = \"outbox-events\"", &kafka::sink(kafka, kafka::PATIENT_MS), "");
     let relay = Daemon::start(&["--config", file.path()]);
 
     service.until("(select count(*) = 120 from outbox_events where status = 'PUBLISHED')").await;
@@ -125,8 +125,11 @@ async fn the_owners_worker_runs_beside_ours() {
     let Some(kafka) = kafka::shared().await else { return };
     kafka.create_topic("Beside.Placed", 1, 1, &[]).await.expect("a topic");
     let service = Arc::new(service);
-    let file = service.config("preset = \"outbox-events\"", &kafka::sink(kafka), "");
+    let file = service.config("preset = \"outbox-events\"", &kafka::sink(kafka, kafka::PATIENT_MS), "");
     let relays = [(); 2].map(|()| Daemon::start(&["--config", file.path()]));
+    for relay in &relays {
+        relay.says("lane taken");
+    }
     let (stop, theirs) = (Arc::new(AtomicBool::new(false)), Arc::clone(&service));
     let flag = Arc::clone(&stop);
     let worker = tokio::spawn(async move { worker(&theirs, kafka, &flag).await });

@@ -38,7 +38,7 @@ async fn the_relay_job_to_kafka() {
     service.execute(GOOD).await;
     let fetched = service.psql(FETCH);
     assert_eq!((fetched.len(), &fetched[..3]), (20, &["unknown", "large", "none"].map(str::to_owned)[..]));
-    let file = service.config("preset = \"prisma-outbox\"", &kafka::sink(kafka), "");
+    let file = service.config("preset = \"prisma-outbox\"", &kafka::sink(kafka, kafka::PATIENT_MS), "");
     let relay = Daemon::start(&["--config", file.path()]);
 
     service.until(r#"(select count(*) = 60 from "Outbox" where "status" = 'PROCESSED')"#).await;

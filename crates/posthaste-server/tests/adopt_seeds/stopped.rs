@@ -5,7 +5,7 @@
 
 use crate::binary::{Scratch, posthaste};
 use crate::daemon::Daemon;
-use crate::ground::{Service, WAIT};
+use crate::ground::{PATIENT, Service, WAIT};
 use posthaste_testkit::conformance::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
@@ -36,6 +36,16 @@ impl Stuck {
         let stderr = std::fs::File::create(&log).expect("a file for its log");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         Self { child: command.spawn().expect("the binary starts"), log }
+    }
+
+    /// Waits until it stands in the middle of a publish: the pipe holds the first event, and not the second. Rows that are
+    /// claimed in the table are not enough, because the answer to the claim may still be on its way.
+    async fn publishes(&self) {
+        let out = self.child.stdout.as_ref().expect("it is piped");
+        eventually("it publishes", WAIT, async || {
+            (rustix::io::ioctl_fionread(out).expect("a pipe") >= 50_000).then_some(())
+        })
+        .await;
     }
 
     fn signal(&self, signal: Signal) {
@@ -87,20 +97,22 @@ const LOCKED: Table = Table {
     preset: "outbox-events",
     insert: "outbox_events (aggregate_type, aggregate_id, event_type, payload) select 'o', gen_random_uuid(), 't', jsonb_build_object('x', repeat('x', 50000))",
     // By what the locks leave in the rows: a question that locks them itself would hide some from the relay's claim.
-    in_hand: "(select count(*) = 10 from outbox_events where xmax::text <> '0')",
+    in_hand: "(select count(*) >= 10 from outbox_events where xmax::text <> '0')",
     done: "outbox_events where status = 'PUBLISHED' and retry_count = 0",
 };
 
 async fn stopped(table: Table, says: &[&str]) {
     let Some(service) = Service::new(table.ddl).await else { return };
     service.execute(&format!("insert into {} from generate_series(1, 40)", table.insert)).await;
-    let adopt = format!("preset = \"{}\"\nbatch = 10\nlease_ms = 4000", table.preset);
+    let adopt = format!("preset = \"{}\"\nbatch = 10\nlease_ms = 8000", table.preset);
     let config = service.config(&adopt, "type = \"stdout\"", "");
-    let short = std::fs::read_to_string(config.path()).expect("it is there");
-    let relay = "[relay]\nlease_ttl_ms = 4000\npublish_timeout_ms = 2000\n";
-    let config = Scratch::new(&short.replace("[relay]\n", relay));
+    let long = std::fs::read_to_string(config.path()).expect("it is there");
+    // As long as a machine may stand still between the claim and the signal.
+    let relay = "lease_ttl_ms = 8000\npublish_timeout_ms = 5000\n";
+    let config = Scratch::new(&long.replace(PATIENT, relay));
     let mut first = Stuck::start(&config);
     service.until(table.in_hand).await;
+    first.publishes().await;
     first.signal(Signal::STOP);
 
     let second = Daemon::start(&["--config", config.path()]);

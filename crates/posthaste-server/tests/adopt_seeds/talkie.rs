@@ -58,7 +58,7 @@ async fn the_publisher_service_to_kafka() {
         .await;
     assert_eq!(found(&service, FAILED_OR_DEAD), ["due", "later"]);
     assert_eq!(found(&service, SCHEDULED), ["due"]);
-    let file = service.config("preset = \"talkie\"", &kafka::sink(kafka), "");
+    let file = service.config("preset = \"talkie\"", &kafka::sink(kafka, kafka::PATIENT_MS), "");
     let relay = Daemon::start(&["--config", file.path()]);
 
     service.until("(select count(*) = 122 from outbox where status = 'published')").await;
