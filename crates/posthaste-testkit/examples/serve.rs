@@ -22,8 +22,7 @@ enum Server {
 async fn start(kind: &str) -> Result<(Server, String), ServiceError> {
     Ok(match kind {
         "kafka" => {
-            // A heap for throughput, not for starting many of them.
-            let server = Kafka::start(&KafkaOptions::default().heap_mb(512)).await?;
+            let server = Kafka::start(&KafkaOptions::default().for_throughput()).await?;
             let url = format!("kafka://{}", server.bootstrap());
             (Server::Kafka(server), url)
         }

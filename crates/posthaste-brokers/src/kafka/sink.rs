@@ -158,6 +158,8 @@ struct Flight<'a> {
     stopped: bool,
     call: Call<'a>,
     line: Option<Arc<Line>>,
+    /// The last one that was found good: most messages of a call have the same.
+    topic: &'a str,
     news: Vec<(u32, News)>,
     sent: Vec<u32>,
 }
@@ -176,6 +178,7 @@ impl<'a> Flight<'a> {
             stopped: false,
             call,
             line: None,
+            topic: "",
             news: Vec::new(),
             sent: Vec::new(),
         }
@@ -302,7 +305,11 @@ impl<'a> Flight<'a> {
     }
 
     fn try_send(&mut self, index: u32, line: LineId) -> Result<LineId, Refused> {
-        verdict::check_topic(&self.messages[index as usize].destination).map_err(Refused::Verdict)?;
+        let topic = self.messages[index as usize].destination.as_str();
+        if topic != self.topic || topic.is_empty() {
+            verdict::check_topic(topic).map_err(Refused::Verdict)?;
+            self.topic = topic;
+        }
         match self.hand_over(index, line) {
             // The line is gone, and another one takes its place: at the latest when it is asked for.
             Err(Refusal::Fault(fault)) if fault.is_nobodys() => {

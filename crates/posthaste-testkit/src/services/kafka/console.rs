@@ -15,11 +15,14 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{SERVICE, java::Java};
+use super::{
+    SERVICE,
+    java::{Java, Jvm},
+};
 use crate::services::ServiceError;
 
 /// Enough for a dump of some 100 MB, which it passes on as it reads.
-const HEAP_MB: u32 = 128;
+const JVM: Jvm = Jvm { heap_mb: 128, optimises: false };
 /// Kafka's own clients give up after a minute at the latest.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -40,7 +43,7 @@ impl Console {
     pub(super) fn start(java: &Java, dir: &Path) -> std::io::Result<Self> {
         java.compile()?;
         let mut child = Command::new(java.program())
-            .args(java.args(dir, HEAP_MB))
+            .args(java.args(dir, JVM))
             .arg("Console")
             .current_dir(dir)
             .stdin(Stdio::piped())

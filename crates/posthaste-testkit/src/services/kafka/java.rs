@@ -24,6 +24,20 @@ pub(super) struct Java {
     jars: PathBuf,
 }
 
+/// What a JVM may use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Jvm {
+    pub(super) heap_mb: u32,
+    /// With the compiler that takes its time. Without it a JVM is up sooner, and slower ever after.
+    pub(super) optimises: bool,
+}
+
+impl Default for Jvm {
+    fn default() -> Self {
+        Self { heap_mb: 256, optimises: false }
+    }
+}
+
 impl Java {
     pub(super) fn find() -> Result<Self, ServiceError> {
         let jars = locate(SERVICE, &[services_dir().join("kafka/jars")])?;
@@ -39,13 +53,13 @@ impl Java {
     }
 
     /// The JVM's arguments before the class that is run. `dir` holds the logger's configuration.
-    pub(super) fn args(&self, dir: &Path, heap_mb: u32) -> Vec<String> {
+    pub(super) fn args(&self, dir: &Path, jvm: Jvm) -> Vec<String> {
         let archive = self.jars.with_file_name("kafka.jsa");
         let mut args = vec![
             "-XX:+UseSerialGC".to_owned(),
-            "-XX:TieredStopAtLevel=1".to_owned(),
+            format!("-XX:TieredStopAtLevel={}", if jvm.optimises { 4 } else { 1 }),
             "-XX:-UsePerfData".to_owned(),
-            format!("-Xmx{heap_mb}m"),
+            format!("-Xmx{}m", jvm.heap_mb),
             format!("-Dlog4j2.configurationFile={}", dir.join("log4j2.properties").display()),
             "-cp".to_owned(),
             // Not a pattern for a shell: the JVM takes all jars of the directory. First, as when the archive was made.

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::{
     SERVICE,
-    java::Java,
+    java::{Java, Jvm},
     options::{Bound, INTERNAL, KafkaOptions, Place, Security},
 };
 use crate::services::{
@@ -24,7 +24,7 @@ const READY: &str = "Kafka Server started";
 pub struct Node {
     id: u32,
     java: Java,
-    heap_mb: u32,
+    jvm: Jvm,
     listeners: Vec<Listener>,
     controller: Option<Port>,
     process: Process,
@@ -68,7 +68,7 @@ impl Node {
         let controller = controls.then(Port::claim).transpose().map_err(failed)?;
         let dir = PrivateDir::create("kafka", None).map_err(failed)?;
         let process = Process::new(format!("{SERVICE} node {id}"), dir, LastSignal::Kill)?;
-        Ok(Self { id, java: java.clone(), heap_mb: options.heap(), listeners, controller, process })
+        Ok(Self { id, java: java.clone(), jvm: options.jvm(), listeners, controller, process })
     }
 
     /// Writes its configuration. `controllers` are those of the whole cluster.
@@ -104,7 +104,7 @@ impl Node {
 
     pub(super) fn launch(&mut self) -> Result<(), ServiceError> {
         let dir = self.process.dir();
-        let mut args = self.java.args(dir.path(), self.heap_mb);
+        let mut args = self.java.args(dir.path(), self.jvm);
         args.extend(["kafka.Kafka".to_owned(), dir.join("server.properties").display().to_string()]);
         self.process.launch(self.java.program(), &args)
     }

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, net::SocketAddr, path::PathBuf};
 
+use super::java::Jvm;
 use crate::services::Pair;
 
 /// The listener that is always there: plaintext, for the brokers among themselves and for the test's own admin work.
@@ -54,7 +55,7 @@ pub struct KafkaOptions {
     plain_users: Vec<(String, String)>,
     authorizer: bool,
     settings: Vec<String>,
-    heap_mb: Option<u32>,
+    jvm: Jvm,
 }
 
 impl KafkaOptions {
@@ -109,10 +110,10 @@ impl KafkaOptions {
         self
     }
 
-    /// Each node's heap; 256 MB if not said.
+    /// Made for throughput, as a broker in production is, and not for starting many of them quickly.
     #[must_use]
-    pub fn heap_mb(mut self, heap_mb: u32) -> Self {
-        self.heap_mb = Some(heap_mb);
+    pub fn for_throughput(mut self) -> Self {
+        self.jvm = Jvm { heap_mb: 512, optimises: true };
         self
     }
 
@@ -120,8 +121,8 @@ impl KafkaOptions {
         1..=self.more_nodes + 1
     }
 
-    pub(super) fn heap(&self) -> u32 {
-        self.heap_mb.unwrap_or(256)
+    pub(super) fn jvm(&self) -> Jvm {
+        self.jvm
     }
 
     /// Arguments of the storage tool that make the SCRAM users before the first start.
