@@ -59,7 +59,7 @@ async fn a_row_that_the_application_holds_holds_up_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_claimed_ahead_and_is_held_goes_back_later() {
     let Some(mut ground) = Ground::make("talkie", DDL).await else { return };
-    (ground.layout.batch, ground.layout.lease) = (10, Duration::from_secs(1));
+    (ground.layout.batch, ground.layout.lease) = (10, Duration::from_secs(3));
     ground.execute("insert into outbox (topic) select 't' from generate_series(1, 20)").await;
     let store = ground.store().await.expect("connects");
     let sink = SinkPlan { name: "s".into(), filter: Filter::Everything, start_at: StartAt::Auto };

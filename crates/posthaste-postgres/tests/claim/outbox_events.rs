@@ -97,7 +97,7 @@ async fn a_relay_that_dies_or_is_cut_off_leaves_its_rows_pending() {
         _ => Reply::Deliver,
     });
     let first = ground.relay("first").await;
-    eventually("rows in hand", WAIT, async || (held.load(Ordering::Relaxed) == 30).then_some(())).await;
+    eventually("rows in hand", WAIT, async || (held.load(Ordering::Relaxed) >= 30).then_some(())).await;
     let second = ground.relay("second").await;
     // Locked, so nobody else gets them; and untouched for everybody who looks.
     let skipped = "select count(*) from (select from outbox_events where status = 'PENDING' for update skip locked) free";
@@ -133,7 +133,7 @@ async fn f50_an_outage_keeps_no_lock_and_spends_no_attempt() {
     eventually("a probe", WAIT, async || (offers.load(Ordering::Relaxed) > 51).then_some(())).await;
     let free = "(select count(*) = 80 from (select from outbox_events where status = 'PENDING' and retry_count = 0 for update skip locked) free)";
     // Well before the server would end a transaction that stands still.
-    let soon = std::time::Duration::from_secs(10);
+    let soon = std::time::Duration::from_secs(25);
     eventually("no row is locked", soon, async || {
         ground.ask::<bool>(&format!("select {free}")).await.then_some(())
     })
@@ -182,14 +182,20 @@ async fn the_owners_own_poller_runs_beside_ours() {
     for _ in 0..20 {
         ground.execute(&insert(200, "OrderPlaced")).await;
     }
-    ground.until("(select count(*) = 4000 from outbox_events where status = 'PUBLISHED')").await;
+    let mut rows = 4_000;
+    while ground.broker.deliveries().is_empty() {
+        // The poller was quicker: there is more until ours have met it.
+        ground.execute(&insert(200, "OrderPlaced")).await;
+        rows += 200;
+    }
+    ground.until(&format!("(select count(*) = {rows} from outbox_events where status = 'PUBLISHED')")).await;
     stop.store(true, Ordering::Relaxed);
     let theirs: HashSet<uuid::Uuid> = poller.await.expect("the poller").into_iter().collect();
     let ours: Vec<uuid::Uuid> = ground.broker.deliveries().iter().map(|one| one.id).collect();
     let distinct: HashSet<uuid::Uuid> = ours.iter().copied().collect();
     assert_eq!(ours.len(), distinct.len(), "none twice by ours");
     assert_eq!(distinct.intersection(&theirs).count(), 0, "none by both");
-    assert_eq!(ours.len() + theirs.len(), 4_000);
+    assert_eq!(ours.len() + theirs.len(), rows);
     assert!(!ours.is_empty() && !theirs.is_empty(), "both worked");
     for relay in relays {
         assert_eq!(relay.drain().await, DrainOutcome::Clean);

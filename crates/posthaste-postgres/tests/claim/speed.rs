@@ -169,8 +169,8 @@ async fn a_renewal_is_a_hot_update() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f27_a_backlog_does_not_keep_the_dead_waiting() {
     let Some(mut ground) = Ground::make("talkie", DDL).await else { return };
-    (ground.layout.batch, ground.layout.lease) = (10, Duration::from_secs(1));
-    ground.execute("insert into outbox (status, last_attempt_at) select 'publishing', now() - interval '900 ms' from generate_series(1, 3)").await;
+    (ground.layout.batch, ground.layout.lease) = (10, Duration::from_secs(5));
+    ground.execute("insert into outbox (status, last_attempt_at) select 'publishing', now() - interval '10 s' from generate_series(1, 3)").await;
     let (_store, lease) = lease(&ground).await;
     let (mut sizes, end) = (Vec::new(), tokio::time::Instant::now() + Duration::from_secs(60));
     while ground.ask::<bool>("select count(*) > 0 from outbox where id <= 3 and status <> 'published'").await

@@ -155,8 +155,7 @@ async fn a_sink_is_held_until_the_last_table_is_drained() {
 async fn a_pause_by_hand_outlives_the_hold() {
     use posthaste::admin::{Admin, Control, ControlTarget};
     let Some(mut ground) = ground("talkie", TALKIE).await else { return };
-    ground.settings.lease_ttl_ms = 2_000;
-    ground.settings.publish_timeout_ms = 1_000;
+    (ground.settings.lease_ttl_ms, ground.settings.publish_timeout_ms) = (2_000, 1_000);
     let relay = log_relay(&ground, "log").await;
     ground.until("(select count(*) > 0 from posthaste.lanes where sink = 's')").await;
     let admin = posthaste_postgres::PostgresAdmin::connect(ground.config()).await.expect("the log");
