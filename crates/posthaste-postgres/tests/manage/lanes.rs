@@ -163,12 +163,7 @@ async fn a_time_is_found_without_walking_the_log() {
         let to = RewindTo::Time(Timestamp(first + n * 100_000));
         admin.rewind("s", to, &somebody()).await.expect("permitted");
         drop(admin);
-        // A server's process counts what it read when it ends.
-        let end = Instant::now() + Duration::from_secs(30);
-        let left = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'posthaste'";
-        while setting.number(left).await > 0 {
-            assert!(Instant::now() < end, "connections stay");
-        }
+        setting.until_alone().await;
         let last = "select position from posthaste.receipts where sink = 's' order by n desc limit 1";
         assert_eq!(setting.number(last).await, expected, "{n}");
         let rows = setting.number(read).await - before;
@@ -231,7 +226,7 @@ async fn segments_are_truncated_after_rewinds_and_relanes() {
     admin.set_lanes(2, &somebody()).await.expect("permitted");
     reader.take().await.expect("sound");
     setting.append("t", 10).await;
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(90);
     loop {
         reader.drain().await;
         let swept = reader.store.sweep().await.expect("swept");
@@ -280,9 +275,11 @@ async fn lane_counts_change_under_load() {
     let end = Instant::now() + Duration::from_secs(4);
     let lanes = [2u16, 5, 1, 3, 8, 4];
     for round in 0.. {
-        if Instant::now() > end {
+        // A slow machine is given the time for it to be a load.
+        if Instant::now() > end && seen.len() > 600 {
             break;
         }
+        assert!(Instant::now() < end + Duration::from_secs(120), "{} seen", seen.len());
         // The count changes while pages are read and not settled.
         let read = reader.read().await;
         if round % 3 == 0 {

@@ -3,6 +3,7 @@
 use posthaste_postgres::migrate::{self, Roles};
 use posthaste_postgres::{PostgresAdmin, PostgresConfig};
 use posthaste_testkit::services::{ServiceError, TestDatabase};
+use std::time::{Duration, Instant};
 use tokio_postgres::{Client, NoTls};
 
 /// A database with an outbox, and a superuser's connection to it.
@@ -48,6 +49,15 @@ impl Setting {
 
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         number(&self.client, sql).await
+    }
+
+    /// Waits until no connection of ours is left: a server's process counts what it read when it ends.
+    pub(crate) async fn until_alone(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        let left = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'posthaste'";
+        while self.number(left).await > 0 {
+            assert!(Instant::now() < end, "connections stay");
+        }
     }
 
     pub(crate) async fn text(&self, sql: &str) -> String {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(90);
 
 async fn count(client: &Client) -> i64 {
     client.query_one("select count(*) from posthaste.outbox", &[]).await.expect("count").get(0)

@@ -71,10 +71,12 @@ async fn f7_g2_a_flush_that_fails_loses_no_page() {
     let mut failed = 0;
     for n in 0..5 {
         client.batch_execute(APPEND).await.expect("an append");
-        let unflushed = "select (pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn())::int::bigint";
-        let is_due = number(&client, unflushed).await == 1;
+        let end = "select (pg_current_wal_insert_lsn() - '0/0')::bigint";
+        let appended = number(&client, end).await;
         let page = lease.read(WIDE).await;
-        assert!(!is_due || page.is_err(), "the flush was due and could not be done: {n}");
+        // Others flush too, now and then: then none was due.
+        let flushed = number(&client, "select (pg_current_wal_flush_lsn() - '0/0')::bigint").await;
+        assert!(flushed >= appended || page.is_err(), "the flush was due and could not be done: {n}");
         failed += usize::from(page.is_err());
         if failed > 0 {
             break;
@@ -155,7 +157,7 @@ async fn g7_repeated_settlements_do_not_starve_the_pool() {
         settling.push(tokio::spawn(async move { lease.settle(&through(page.number)).await }));
     }
     for task in settling {
-        let settled = tokio::time::timeout(Duration::from_secs(20), task).await;
+        let settled = tokio::time::timeout(WAIT, task).await;
         settled.expect("the pool is starved").expect("no panic").expect("harmless when repeated");
     }
 }
@@ -172,7 +174,7 @@ async fn g7_a_frozen_settlement_holds_up_a_taker_for_seconds_only() {
                 where sink = 's' and lane = 0 order by n desc limit 1";
     frozen.batch_execute(held).await.expect("an open settlement");
     let id = LaneId { sink: "s".into(), lane: 0 };
-    let taken = tokio::time::timeout(Duration::from_secs(15), store.take(&id)).await;
+    let taken = tokio::time::timeout(WAIT, store.take(&id)).await;
     let error = taken.expect("bounded").map(|_| ()).expect_err("somebody holds the number");
     assert!(error.is_transient(), "{error}");
     frozen.batch_execute("rollback").await.expect("it is gone");

@@ -144,7 +144,7 @@ impl InboxFixture for Service {
     async fn somebody_waits(&self) -> bool {
         let sql = "select count(*) from pg_stat_activity
                     where datname = current_database() and wait_event_type = 'Lock' and $1 = ''";
-        eventually("a transaction that waits", Duration::from_secs(20), || async {
+        eventually("a transaction that waits", Duration::from_secs(90), || async {
             (self.count(sql, "").await > 0).then_some(true)
         })
         .await

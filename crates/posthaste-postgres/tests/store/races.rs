@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Client;
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(90);
 const WIDE: PageLimit = PageLimit { events: 1_000, bytes: 1 << 20 };
 
 async fn join(config: PostgresConfig, relay: &str, lanes: u16) -> Arc<dyn Store> {
