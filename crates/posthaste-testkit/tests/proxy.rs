@@ -18,7 +18,7 @@ use tokio::{
 };
 
 /// For what must happen. Generous: only a failing test waits that long.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(90);
 /// For what must not happen. A loopback round trip takes a hundredth of it.
 const WHILE: Duration = Duration::from_millis(150);
 
@@ -202,17 +202,17 @@ async fn delays_each_way_without_narrowing_the_line() {
     round_trip(&mut stream, b"before").await.expect("passes");
     proxy.delay(Duration::from_millis(100)).await;
     let start = Instant::now();
-    // Ten writes that the network sees as ten: one after the other they would take two seconds.
+    // Fifty writes that the network sees as fifty: one after the other they would take ten seconds.
     stream.set_nodelay(true).expect("an option");
-    for _ in 0..10 {
+    for _ in 0..50 {
         stream.write_all(b"0123456789").await.expect("taken");
         tokio::task::yield_now().await;
     }
-    let mut answer = [0; 100];
+    let mut answer = [0; 500];
     timeout(SOON, stream.read_exact(&mut answer)).await.expect("in time").expect("an answer");
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(200), "{took:?} for two ways of 100 ms");
-    assert!(took < Duration::from_millis(1_500), "{took:?}: the chunks waited for each other");
+    assert!(took < Duration::from_secs(7), "{took:?}: the chunks waited for each other");
     proxy.pass().await;
     round_trip(&mut stream, b"after").await.expect("nothing was lost");
 }

@@ -54,7 +54,8 @@ impl SourceFixture for Fixture {
         config.start_from = how.start_from;
         config.in_hand_max = self.in_hand_max();
         config.stall_limit = how.stall_limit.unwrap_or(config.stall_limit);
-        config.lease_ttl = Duration::from_secs(2);
+        // Longer than a machine stands still between two beats.
+        config.lease_ttl = Duration::from_secs(4);
         // A broker of its own for each member, as a process would have.
         let source = Arc::new(open(&self.directory.file()).source(config).expect("joined"));
         let key = (group.to_owned(), member.to_owned());
@@ -100,7 +101,7 @@ fn text(n: i64) -> Outgoing {
 
 async fn take(source: &LocalSource, count: usize) -> (Vec<Delivery>, Vec<Change>) {
     let (mut taken, mut changes) = (Vec::new(), Vec::new());
-    let end = tokio::time::Instant::now() + Duration::from_secs(20);
+    let end = tokio::time::Instant::now() + Duration::from_secs(90);
     while taken.len() < count {
         assert!(tokio::time::Instant::now() < end, "{} of {count}", taken.len());
         let batch = source.next(MANY, Duration::from_millis(200)).await.expect("the broker answers");
@@ -220,16 +221,20 @@ async fn a_dropped_source_frees_its_partitions_before_its_lease_ends() {
     let config =
         || SourceConfig { lease_ttl: Duration::from_secs(600), ..SourceConfig::new("billing", ["orders"]) };
     let first = broker.source(config()).expect("joined");
-    eventually("both partitions", Duration::from_secs(20), || async {
-        let _ = first.next(MANY, Duration::from_millis(20)).await;
-        (first.view().await.ok()?.len() == 2).then_some(())
-    })
-    .await;
+    has_both(&first).await;
     let second = open(&directory.file()).source(config()).expect("joined");
     drop(first);
-    eventually("both partitions of the dead", Duration::from_secs(10), || async {
-        let _ = second.next(MANY, Duration::from_millis(20)).await;
-        (second.view().await.ok()?.len() == 2).then_some(())
+    has_both(&second).await;
+    // So is one that drains.
+    let third = open(&directory.file()).source(config()).expect("joined");
+    assert_eq!(second.drain(Duration::from_secs(60)).await.map(|drained| drained.abandoned), Ok(0));
+    has_both(&third).await;
+}
+
+async fn has_both(source: &LocalSource) {
+    eventually("both partitions", Duration::from_secs(60), || async {
+        let _ = source.next(MANY, Duration::from_millis(20)).await;
+        (source.view().await.ok()?.len() == 2).then_some(())
     })
     .await;
 }

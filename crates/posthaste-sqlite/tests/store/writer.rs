@@ -99,7 +99,7 @@ async fn a_busy_database_is_waited_for() {
     assert!(!job.is_finished());
     let_go.send(()).expect("the holder waits");
     job.await.expect("no panic").expect("written after all");
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(30));
     holder.join().expect("the holder ends");
 }
 
@@ -185,6 +185,6 @@ async fn a_writer_that_never_rests_lets_others_through() {
     for task in busy {
         written += task.await.expect("no panic");
     }
-    assert!(slowest < Duration::from_secs(5), "an insert beside {written} others took {slowest:?}");
+    assert!(slowest < Duration::from_secs(15), "an insert beside {written} others took {slowest:?}");
     assert_eq!(notes(&fixture).len() as i64, written + 60);
 }

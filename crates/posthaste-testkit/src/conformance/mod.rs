@@ -29,7 +29,7 @@ use std::future::Future;
 use std::time::Duration;
 
 /// Longest wait of a case. Far above anything a healthy machine needs: it ends a hang, it times nothing.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Asks again and again until there is an answer, and panics with `what` at the deadline.
 pub async fn eventually<T, F, A>(what: &str, deadline: Duration, mut ask: F) -> T

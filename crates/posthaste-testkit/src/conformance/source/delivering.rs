@@ -162,7 +162,7 @@ pub async fn an_empty_source_waits_as_long_as_told(fixture: &impl SourceFixture)
     assert!(member.next(MANY, Duration::from_millis(400)).await.is_empty());
     let waited = began.elapsed();
     assert!(waited >= Duration::from_millis(390), "{waited:?}");
-    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    assert!(waited < Duration::from_secs(30), "{waited:?}");
 }
 
 /// One message on an idle system waits for no timer.
@@ -170,7 +170,7 @@ pub async fn a_waiting_call_is_woken_by_a_message(fixture: &impl SourceFixture) 
     let topic = fixture.topic(1).await;
     let mut member = Member::join(fixture, &topic, "a").await;
     member.assigned(1).await;
-    let waiting = async { member.next(MANY, Duration::from_secs(15)).await };
+    let waiting = async { member.next(MANY, Duration::from_secs(60)).await };
     let publishing = async {
         // The call should be waiting by now; if it is not, the case says less, and is not wrong.
         tokio::time::sleep(Duration::from_millis(50)).await; // pace
@@ -179,7 +179,7 @@ pub async fn a_waiting_call_is_woken_by_a_message(fixture: &impl SourceFixture) 
     };
     let (taken, published) = tokio::join!(waiting, publishing);
     assert_eq!(numbers(&taken), [1]);
-    assert!(published.elapsed() < Duration::from_secs(3), "{:?}", published.elapsed());
+    assert!(published.elapsed() < Duration::from_secs(20), "{:?}", published.elapsed());
 }
 
 /// A consumer selects over many things; a call that loses must not swallow what it had taken.

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// At once, on a machine that does other things too.
+const SOON: Duration = Duration::from_secs(8);
+
 /// G8: in hand is finished, the rest goes to others at once, nothing twice.
 pub async fn g8_a_drain_waits_for_what_is_in_hand_and_gives_the_rest_back(fixture: &impl SourceFixture) {
     let topic = fixture.topic(2).await;
@@ -25,7 +28,7 @@ pub async fn g8_a_drain_waits_for_what_is_in_hand_and_gives_the_rest_back(fixtur
     let began = Instant::now();
     let mut heir = Member::join(fixture, &topic, "b").await;
     let rest = sorted(heir.consume(14).await);
-    assert!(began.elapsed() < Duration::from_secs(3), "nobody waits for a lease: {:?}", began.elapsed());
+    assert!(began.elapsed() < SOON, "nobody waits for a lease: {:?}", began.elapsed());
     let all = sorted([numbers(&taken), rest].concat());
     assert_eq!(all, (1..=20).collect::<Vec<_>>());
     assert!(heir.rest().await.is_empty());
@@ -159,7 +162,7 @@ pub async fn a_member_that_leaves_is_replaced_at_once(fixture: &impl SourceFixtu
             two.drain().await;
         }
         one.assigned(4).await;
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     }
 }
 

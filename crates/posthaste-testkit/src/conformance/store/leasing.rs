@@ -47,11 +47,12 @@ pub async fn an_expired_lane_is_free(fixture: &impl StoreFixture) {
 
 /// The heartbeat keeps it.
 pub async fn a_renewed_lane_stays(fixture: &impl StoreFixture) {
-    let a = relay_with(fixture, JoinPlan { lease_ttl: SHORT * 2, ..plan("a") }).await;
+    // Longer than a machine stands still between two beats.
+    let a = relay_with(fixture, JoinPlan { lease_ttl: SHORT * 6, ..plan("a") }).await;
     let b = relay(fixture, "b").await;
     let lease = a.lease().await;
     let held = [(lease.id().clone(), lease.epoch())];
-    let end = Instant::now() + SHORT * 4;
+    let end = Instant::now() + SHORT * 8;
     while Instant::now() < end {
         let roll = a.store.roll(&held).await.expect("the store answers");
         assert!(roll.lanes[0].owner.as_deref() == Some("a") && !roll.lanes[0].is_free);
