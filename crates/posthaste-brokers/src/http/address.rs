@@ -5,7 +5,7 @@
 //! with the base at the end, so that a surprise of that parser is a rejection and not a request elsewhere.
 
 use crate::{BuildError, Urls};
-use reqwest::Url;
+use url::Url;
 
 /// Longer URLs are refused by most servers anyway.
 const URL_BYTES_MAX: usize = 8_192;

@@ -9,7 +9,7 @@ use crate::secret::read_text;
 use crate::tls::Files;
 use crate::{BuildError, Secret, Urls};
 use base64::Engine;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

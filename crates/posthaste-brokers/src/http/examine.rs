@@ -7,7 +7,6 @@ use super::address::origin;
 use super::guard::{Forbidden, literal};
 use super::sink::HttpSink;
 use posthaste::sink::{Finding, Level, shown};
-use reqwest::Url;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::collections::BTreeMap;
@@ -15,6 +14,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
+use url::Url;
 
 /// For the name, for a connection, and for each step of a handshake.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -87,11 +87,7 @@ async fn addresses(
     sink: &HttpSink,
     url: &Url,
 ) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
-    if let Some(address) = literal(url) {
-        sink.guard.check_literal(url)?;
-        return Ok(vec![address]);
-    }
-    let asked = sink.keeper.resolver.addresses(url.host_str().unwrap_or_default());
+    let asked = sink.keeper.resolver.admitted(url.host_str().unwrap_or_default(), literal(url));
     timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err("the resolver does not answer".into()))
 }
 

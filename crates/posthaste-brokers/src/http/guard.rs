@@ -4,19 +4,18 @@
 //! somebody cannot reach. So what is not a public address is refused: ours, our neighbours', the cloud's
 //! metadata. IPv6 has many ways to write an IPv4 address; the one inside is judged.
 //!
-//! The guard is the client's resolver. What it answers is what is connected to, so there is no moment
+//! The guard stands between the resolver and the dialler. What it answers is what is connected to, so there is no moment
 //! between looking and connecting at which a name could change (DNS rebinding). An address that is written
-//! in a URL never comes to a resolver and is judged before the request is made.
+//! in a URL comes to no resolver: it is judged before the request is made, and again here when it is dialled.
 
 use crate::BuildError;
 use futures_util::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
-use reqwest::Url;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustc_hash::FxHashMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
+use url::Url;
 
 /// IPv4 networks that are not public.
 const PRIVATE_V4: [(Ipv4Addr, u8); 17] = [
@@ -70,10 +69,11 @@ impl Guard {
 
     /// Judges an address that a URL names itself.
     pub(super) fn check_literal(&self, url: &Url) -> Result<(), Forbidden> {
-        match literal(url) {
-            Some(address) if !self.admits(address) => Err(Forbidden { host: address.to_string() }),
-            _ => Ok(()),
-        }
+        literal(url).map_or(Ok(()), |address| self.check(address))
+    }
+
+    fn check(&self, address: IpAddr) -> Result<(), Forbidden> {
+        if self.admits(address) { Ok(()) } else { Err(Forbidden { host: address.to_string() }) }
     }
 }
 
@@ -207,7 +207,7 @@ async fn ask(
     found.map(|found| found.map(|address| address.ip()).collect()).map_err(|error| error.to_string())
 }
 
-/// The client's resolver: addresses that may be connected to, or none.
+/// A resolver that tells addresses that may be connected to, or none.
 #[derive(Clone)]
 pub(super) struct Guarded {
     pub(super) guard: Arc<Guard>,
@@ -215,11 +215,16 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    /// The addresses of a name that may be connected to.
-    pub(super) async fn addresses(
+    /// The addresses that may be connected to: that of the URL, or those of the name.
+    pub(super) async fn admitted(
         &self,
         name: &str,
+        literal: Option<IpAddr>,
     ) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
+        if let Some(address) = literal {
+            self.guard.check(address)?;
+            return Ok(vec![address]);
+        }
         let found = self.lookup.lookup(name.to_owned()).await?;
         if found.is_empty() {
             return Err(format!("{name} has no address").into());
@@ -232,17 +237,6 @@ impl Guarded {
             }
             _ => Ok(admitted),
         }
-    }
-}
-
-impl Resolve for Guarded {
-    fn resolve(&self, name: Name) -> Resolving {
-        let guarded = self.clone();
-        Box::pin(async move {
-            let found = guarded.addresses(name.as_str()).await?;
-            let addresses: Addrs = Box::new(found.into_iter().map(|ip| SocketAddr::new(ip, 0)));
-            Ok(addresses)
-        })
     }
 }
 

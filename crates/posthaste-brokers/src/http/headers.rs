@@ -1,18 +1,12 @@
 //! The headers of a request.
+//!
+//! They are written as text. Nothing that an event holds can end a line: names are checked by their parser, and values
+//! are printable ASCII, or encoded until they are.
 
 use super::sign::Signer;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName};
 use posthaste::sink::Message;
-use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
-
-const ID: HeaderName = HeaderName::from_static("webhook-id");
-const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// What tells a tombstone from an empty payload.
-const TOMBSTONE: HeaderName = HeaderName::from_static("posthaste-tombstone");
-/// Names of the headers whose values are percent-encoded.
-const ENCODED: HeaderName = HeaderName::from_static("posthaste-encoded");
 
 /// Names that mean something to HTTP, to what stands between us and the receiver, or to the signature. An
 /// event's header of such a name could end a request early, start another one, or forge who we are.
@@ -50,77 +44,101 @@ pub(super) fn is_ours(name: &str) -> bool {
     OURS.binary_search(&name).is_ok() || name.starts_with("x-forwarded-")
 }
 
-/// All headers of a message, or the name of the one that cannot travel. `fixed` are those of the
-/// configuration, and win.
-pub(super) fn headers(
+/// Writes all headers of a message, or tells the name of the one that cannot travel. `fixed` are those of the
+/// configuration, which are written elsewhere, and win.
+pub(super) fn write(
+    text: &mut Vec<u8>,
     message: &Message,
     fixed: &HeaderMap,
     signer: &Signer,
     now_seconds: u64,
-) -> Result<HeaderMap, String> {
-    let mut headers = HeaderMap::with_capacity(16 + fixed.len());
-    let (mut encoded, mut bad) = (String::new(), None);
+) -> Result<(), String> {
+    let mut writing = Writing { text, fixed, encoded: String::new(), has_type: false, has_accept: false };
+    let mut bad = None;
     message.each_header(|name, value| {
-        if add(&mut headers, &mut encoded, name, value).is_none() {
+        if writing.add(name, value).is_none() {
             bad = Some(name.to_owned());
         }
     });
-    if let Some(name) = bad {
-        return Err(name);
+    match bad {
+        Some(name) => return Err(name),
+        None => writing.finish(message.payload.is_none()),
     }
-    for (name, value) in fixed {
-        headers.insert(name, value.clone());
-    }
-    if !encoded.is_empty() {
-        headers.insert(ENCODED, plain(&encoded)?);
-    }
-    if message.payload.is_none() {
-        headers.insert(TOMBSTONE, HeaderValue::from_static("true"));
-    }
-    // Last, so that no header of the event's own can change who it is.
     let (id, timestamp) = (message.id(), now_seconds.to_string());
     let body = message.payload.as_deref().unwrap_or_default();
-    // The client leaves it out where there is no body, and some servers then refuse a POST (411).
-    headers.insert(CONTENT_LENGTH, body.len().into());
     if let Some(signature) = signer.sign(&id, &timestamp, body) {
-        headers.insert(SIGNATURE, plain(&signature)?);
+        line(text, "webhook-signature", &signature);
     }
-    headers.insert(TIMESTAMP, plain(&timestamp)?);
-    headers.insert(IDEMPOTENCY_KEY, plain(&id)?);
-    headers.insert(ID, plain(&id)?);
-    Ok(headers)
+    line(text, "webhook-timestamp", &timestamp);
+    line(text, "idempotency-key", &id);
+    line(text, "webhook-id", &id);
+    // Also where there is no body: some servers refuse a POST without it (411).
+    line(text, "content-length", &body.len().to_string());
+    Ok(())
 }
 
-fn plain(text: &str) -> Result<HeaderValue, String> {
-    HeaderValue::from_str(text).map_err(|_| text.to_owned())
+/// One header. Name and value have been looked at.
+pub(super) fn line(text: &mut Vec<u8>, name: &str, value: &str) {
+    text.extend_from_slice(name.as_bytes());
+    text.extend_from_slice(b": ");
+    text.extend_from_slice(value.as_bytes());
+    text.extend_from_slice(b"\r\n");
 }
 
-fn add(headers: &mut HeaderMap, encoded: &mut String, name: &str, value: &str) -> Option<()> {
-    let mut name = header_name(name)?;
-    // Two content types are none.
-    if is_ours(name.as_str()) || (name == CONTENT_TYPE && headers.contains_key(CONTENT_TYPE)) {
-        name = HeaderName::from_bytes(format!("x-event-{name}").as_bytes()).ok()?;
-    }
-    let text = carried(value);
-    if let Cow::Owned(_) = text {
-        encoded.push_str(if encoded.is_empty() { "" } else { ", " });
-        encoded.push_str(name.as_str());
-    }
-    let value = HeaderValue::from_str(&text).ok()?;
-    headers.try_append(name, value).ok().map(drop)
+struct Writing<'a> {
+    text: &'a mut Vec<u8>,
+    fixed: &'a HeaderMap,
+    /// Names of the headers whose values are percent-encoded.
+    encoded: String,
+    has_type: bool,
+    has_accept: bool,
 }
 
-/// The names that every message has are constants: no copy.
-fn header_name(name: &str) -> Option<HeaderName> {
-    Some(match name {
-        "Message-ID" => const { HeaderName::from_static("message-id") },
-        "type" => const { HeaderName::from_static("type") },
-        "key" => const { HeaderName::from_static("key") },
-        "time" => const { HeaderName::from_static("time") },
-        "source" => const { HeaderName::from_static("source") },
-        "content-type" => CONTENT_TYPE,
-        other => HeaderName::from_bytes(other.as_bytes()).ok()?,
-    })
+impl Writing<'_> {
+    fn add(&mut self, name: &str, value: &str) -> Option<()> {
+        // The names that every message has need no look.
+        match name {
+            "Message-ID" => self.put("message-id", value),
+            "type" | "key" | "time" | "source" => self.put(name, value),
+            other => {
+                let name = HeaderName::from_bytes(other.as_bytes()).ok()?;
+                // Two content types are none.
+                let is_second = name == CONTENT_TYPE && std::mem::replace(&mut self.has_type, true);
+                if is_second || is_ours(name.as_str()) {
+                    self.put(&format!("x-event-{name}"), value);
+                } else {
+                    self.has_accept |= name == ACCEPT;
+                    self.put(name.as_str(), value);
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn put(&mut self, name: &str, value: &str) {
+        if !self.fixed.is_empty() && self.fixed.contains_key(name) {
+            return;
+        }
+        let value = carried(value);
+        if let Cow::Owned(_) = value {
+            self.encoded.push_str(if self.encoded.is_empty() { "" } else { ", " });
+            self.encoded.push_str(name);
+        }
+        line(self.text, name, &value);
+    }
+
+    fn finish(self, is_tombstone: bool) {
+        if !self.has_accept && !self.fixed.contains_key(ACCEPT) {
+            line(self.text, "accept", "*/*");
+        }
+        if !self.encoded.is_empty() {
+            line(self.text, "posthaste-encoded", &self.encoded);
+        }
+        // What tells a tombstone from an empty payload.
+        if is_tombstone {
+            line(self.text, "posthaste-tombstone", "true");
+        }
+    }
 }
 
 /// The value as HTTP can carry it: as it is, or percent-encoded.
@@ -146,6 +164,7 @@ fn carried(value: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::header::HeaderValue;
     use posthaste::event::{Event, StoredEvent, Timestamp};
 
     fn made(event: Event) -> HeaderMap {
@@ -163,7 +182,9 @@ mod tests {
         let fixed =
             HeaderMap::from_iter([(HeaderName::from_static("x-api-key"), HeaderValue::from_static("ours"))]);
         let signer = Signer::new(&[]).expect("no secrets");
-        headers(&message, &fixed, &signer, 1_700_000_000).expect("headers")
+        let mut text = b"POST / HTTP/1.1\r\nx-api-key: ours\r\n".to_vec();
+        write(&mut text, &message, &fixed, &signer, 1_700_000_000).expect("headers");
+        crate::http::letter::map(&text)
     }
 
     fn of<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {

@@ -6,12 +6,17 @@
 //! those for a destination that has just said "not now": a receiver that asks for a minute must not get the
 //! other two thousand events of the call first.
 //!
+//! A courier keeps its slot for several messages, for getting one costs more than carrying one. Where others wait for
+//! room it gives the slot back after a moment ([`SLICE`]), behind them in the queue.
+//!
 //! A host that failed is on trial until it answers again: one request at a time. Otherwise a few dead hosts
 //! with many destinations would hold most of the sink's room, one timeout after another.
 
 use posthaste::sink::Failure;
 use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -21,11 +26,24 @@ const PLACES_MAX: usize = 256;
 /// Hosts that nobody delivers to now and that are remembered for their slots alone.
 const IDLE_MAX: usize = 1_024;
 
+/// How long a slot is kept where others wait. A host that answers quickly is sent a dozen messages in this time, and one
+/// that is slower changes hands after each of them.
+const SLICE: Duration = Duration::from_millis(10);
+
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Hosts {
     slots: usize,
+    window: Arc<Window>,
     table: Mutex<FxHashMap<String, Arc<Host>>>,
+}
+
+/// Room among all requests.
+#[derive(Debug)]
+struct Window {
+    room: Arc<Semaphore>,
+    /// Those who wait for room, for whatever host.
+    waiting: AtomicUsize,
 }
 
 /// One of them: scheme, name and port.
@@ -34,14 +52,34 @@ pub(super) struct Host {
     slots: Arc<Semaphore>,
     /// One permit: who has it may try a host that has failed.
     trial: Arc<Semaphore>,
+    window: Arc<Window>,
+    /// Whether there is trouble at all: usually not, and nobody needs the lock to know.
+    is_calm: AtomicBool,
     trouble: Mutex<Trouble>,
 }
 
 /// A slot of a host, and room among all requests. Dropping it gives them back.
 pub(super) struct Room {
-    _trial: Option<OwnedSemaphorePermit>,
+    trial: Option<OwnedSemaphorePermit>,
     _slot: OwnedSemaphorePermit,
     _place: OwnedSemaphorePermit,
+    since: Instant,
+}
+
+/// Counts somebody who waits, as long as it lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What went wrong last, and when.
@@ -61,8 +99,9 @@ pub(super) enum Reach {
 }
 
 impl Hosts {
-    pub(super) fn new(slots: usize) -> Self {
-        Self { slots, table: Mutex::default() }
+    pub(super) fn new(slots: usize, all: usize) -> Self {
+        let window = Window { room: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0) };
+        Self { slots, window: Arc::new(window), table: Mutex::default() }
     }
 
     pub(super) fn host(&self, origin: &str) -> Arc<Host> {
@@ -78,6 +117,8 @@ impl Hosts {
         let host = Arc::new(Host {
             slots: Arc::new(Semaphore::new(self.slots)),
             trial: Arc::new(Semaphore::new(1)),
+            window: Arc::clone(&self.window),
+            is_calm: AtomicBool::new(true),
             trouble: Mutex::default(),
         });
         table.insert(origin.to_owned(), Arc::clone(&host));
@@ -87,22 +128,46 @@ impl Hosts {
 
 impl Host {
     /// Room for a request, if there is some now.
-    pub(super) fn try_room(&self, window: &Arc<Semaphore>) -> Option<Room> {
+    pub(super) fn try_room(&self) -> Option<Room> {
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let trial = if self.is_on_trial() { Some(take(&self.trial)?) } else { None };
-        Some(Room { _trial: trial, _slot: take(&self.slots)?, _place: take(window)? })
+        Some(Room {
+            trial,
+            _slot: take(&self.slots)?,
+            _place: take(&self.window.room)?,
+            since: Instant::now(),
+        })
     }
 
     /// Waits for room. `None` is never seen: nobody closes what it waits for.
-    pub(super) async fn room(&self, window: Arc<Semaphore>) -> Option<Room> {
+    pub(super) async fn room(&self) -> Option<Room> {
+        let _waiting = Waiting::new(&self.window.waiting);
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
         let trial = if self.is_on_trial() { Some(take(&self.trial).await.ok()?) } else { None };
         let slot = take(&self.slots).await.ok()?;
-        Some(Room { _trial: trial, _slot: slot, _place: take(&window).await.ok()? })
+        let place = take(&self.window.room).await.ok()?;
+        Some(Room { trial, _slot: slot, _place: place, since: Instant::now() })
+    }
+
+    /// Whether who has this room may use it for one more request.
+    pub(super) fn may_stay(&self, room: &Room, now: Instant) -> bool {
+        let is_alone = self.window.waiting.load(Ordering::Relaxed) == 0;
+        room.trial.is_none() && (is_alone || now < room.since + SLICE) && !self.is_on_trial()
     }
 
     fn is_on_trial(&self) -> bool {
-        self.trouble().everywhere.is_some()
+        !self.is_calm() && self.trouble().everywhere.is_some()
+    }
+
+    /// Whether nothing is wrong with it.
+    pub(super) fn is_calm(&self) -> bool {
+        // Who has just put it right or wrong is known to the others a moment later: so are answers.
+        self.is_calm.load(Ordering::Acquire)
+    }
+
+    fn settle(&self, trouble: &Trouble) {
+        let is_calm = trouble.everywhere.is_none() && trouble.places.is_empty();
+        self.is_calm.store(is_calm, Ordering::Release);
     }
 
     /// It does not work, for anybody or for this destination.
@@ -118,19 +183,25 @@ impl Host {
                 trouble.places.insert(destination.to_owned(), entry);
             }
         }
+        self.settle(&trouble);
     }
 
     /// It answered, and this destination works.
     pub(super) fn answered(&self, destination: &str) {
+        if self.is_calm() {
+            return;
+        }
         let mut trouble = self.trouble();
         trouble.everywhere = None;
-        if !trouble.places.is_empty() {
-            trouble.places.remove(destination);
-        }
+        trouble.places.remove(destination);
+        self.settle(&trouble);
     }
 
     /// What went wrong since then, if nothing has worked after it.
     pub(super) fn failed_since(&self, then: Instant, destination: &str) -> Option<Failure> {
+        if self.is_calm() {
+            return None;
+        }
         let trouble = self.trouble();
         let place = trouble.places.get(destination);
         let known = trouble.everywhere.as_ref().filter(|(at, _)| *at >= then);
@@ -152,7 +223,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_counts_until_something_works() {
-        let hosts = Hosts::new(1);
+        let hosts = Hosts::new(1, 1);
         let (host, before) = (hosts.host("https://a"), Instant::now());
         assert_eq!(host.failed_since(before, "x"), None);
         host.failed(Reach::Everywhere, "x", &failure());
@@ -166,22 +237,39 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_that_failed_is_tried_by_one_at_a_time() {
-        let (host, window) = (Hosts::new(3).host("https://a"), Arc::new(Semaphore::new(3)));
-        let all: Vec<_> = (0..4).map(|_| host.try_room(&window)).collect();
+        let host = Hosts::new(3, 3).host("https://a");
+        let all: Vec<_> = (0..4).map(|_| host.try_room()).collect();
         assert_eq!(all.iter().flatten().count(), 3);
         drop(all);
         host.failed(Reach::Everywhere, "x", &failure());
-        let (one, two) = (host.try_room(&window), host.try_room(&window));
-        assert!(one.is_some() && two.is_none());
+        let (one, two) = (host.try_room(), host.try_room());
+        assert!(two.is_none());
+        assert!(!host.may_stay(one.as_ref().expect("a room"), Instant::now()), "one request");
         host.answered("x");
-        assert!(host.try_room(&window).is_some() && host.room(Arc::clone(&window)).await.is_some());
+        assert!(host.try_room().is_some() && host.room().await.is_some());
         drop(one);
-        assert_eq!((window.available_permits(), host.slots.available_permits()), (3, 3));
+        assert_eq!((host.window.room.available_permits(), host.slots.available_permits()), (3, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slot_is_kept_until_somebody_waits_for_it() {
+        let host = Hosts::new(1, 1).host("https://a");
+        let room = host.try_room().expect("a room");
+        tokio::time::advance(2 * SLICE).await;
+        assert!(host.may_stay(&room, Instant::now()), "nobody waits");
+        let mut other = Box::pin(host.room());
+        assert!(futures_util::poll!(&mut other).is_pending());
+        assert!(!host.may_stay(&room, Instant::now()) && host.may_stay(&room, room.since));
+        drop(room);
+        let room = other.await.expect("a room");
+        assert!(host.may_stay(&room, Instant::now() + 2 * SLICE), "nobody waits");
+        host.failed(Reach::Everywhere, "x", &failure());
+        assert!(!host.may_stay(&room, Instant::now()), "the host is on trial");
     }
 
     #[tokio::test]
     async fn one_destination_of_a_host_may_fail_alone() {
-        let (host, before) = (Hosts::new(1).host("https://a"), Instant::now());
+        let (host, before) = (Hosts::new(1, 1).host("https://a"), Instant::now());
         host.failed(Reach::Place, "x", &failure());
         host.answered("y");
         assert_eq!((host.failed_since(before, "x"), host.failed_since(before, "y")), (Some(failure()), None));
@@ -193,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn g7_idle_hosts_are_forgotten() {
-        let hosts = Hosts::new(1);
+        let hosts = Hosts::new(1, 1);
         let kept = hosts.host("https://kept");
         for n in 0..3 * IDLE_MAX {
             hosts.host(&format!("https://{n}"));

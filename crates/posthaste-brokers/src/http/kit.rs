@@ -1,17 +1,17 @@
-//! What every request needs: the client, the secrets, the fixed headers; and their files, read again when
+//! What every request needs: connections, the secrets, the fixed headers; and their files, read again when
 //! they change.
 //!
-//! Files are looked at once a second at most, when something is published. A new certificate makes a new
-//! client: what is in flight ends on the old one. New secrets leave connections alone. A file that cannot be
+//! Files are looked at once a second at most, when something is published. A new certificate makes a new dialler and an
+//! empty pool: what is in flight ends on the old connections, and nobody takes them again. New secrets leave connections alone. A file that cannot be
 //! read, or a certificate without its new key, changes nothing: rotation takes a moment, and what worked
 //! until now works better than nothing. It is said in the log and by `posthaste doctor`.
 
 use super::config::{HttpConfig, Keys};
+use super::dial::Dialer;
 use super::guard::{Guarded, Lookup};
+use super::pool::Pool;
 use crate::BuildError;
 use posthaste::sink::Verdict;
-use reqwest::Client;
-use reqwest::redirect::Policy;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,18 +20,17 @@ use tokio::time::Instant;
 
 /// For name, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Shorter than the 5 s after which some servers (Node's among them) close an idle connection: a request
-/// that meets such a close has an unknown end.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// A connection of HTTP/2 carries all requests of a host. One that has died silently must be noticed before
-/// they all have timed out.
-const PING_INTERVAL: Duration = Duration::from_secs(2);
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How connections are made, and those that wait.
+pub(super) struct Client {
+    pub(super) dialer: Dialer,
+    pub(super) pool: Arc<Pool>,
+}
 
 /// What a request needs.
 pub(super) struct Kit {
-    pub(super) client: Client,
+    pub(super) client: Arc<Client>,
     pub(super) keys: Keys,
     /// Whom it trusts and who it is, in words.
     pub(super) files: String,
@@ -115,7 +114,8 @@ impl Keeper {
             return kit;
         }
         let fresh = || {
-            let client = if same_tls { kit.client.clone() } else { client(&self.config, &self.resolver)? };
+            let client =
+                if same_tls { Arc::clone(&kit.client) } else { client(&self.config, &self.resolver)? };
             Ok::<_, BuildError>(Arc::new(Kit {
                 client,
                 keys: self.config.keys()?,
@@ -159,21 +159,10 @@ fn tls_files(config: &HttpConfig) -> [Option<&PathBuf>; 3] {
     [files.ca, files.certificate, files.key]
 }
 
-fn client(config: &HttpConfig, resolver: &Guarded) -> Result<Client, BuildError> {
+fn client(config: &HttpConfig, resolver: &Guarded) -> Result<Arc<Client>, BuildError> {
     let mut tls = config.tls().client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Client::builder()
-        .tls_backend_preconfigured(tls)
-        .dns_resolver(resolver.clone())
-        .no_proxy()
-        .redirect(Policy::none())
-        .referer(false)
-        .user_agent(concat!("posthaste/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT_TIMEOUT.min(config.delivery_timeout() / 2))
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        .pool_max_idle_per_host(config.max_in_flight_per_host)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .build()
-        .map_err(|error| BuildError::option("url", error.to_string()))
+    let patience = CONNECT_TIMEOUT.min(config.delivery_timeout() / 2);
+    let dialer = Dialer { resolver: resolver.clone(), tls: Arc::new(tls), patience };
+    Ok(Arc::new(Client { dialer, pool: Pool::new(config.max_in_flight) }))
 }

@@ -36,11 +36,15 @@
 //!
 //! # How it is built
 //!
-//! Here are the options; `address` makes URLs of destinations; `guard` looks at addresses; `kit` holds
-//! client and secrets and reads their files again when they change; `headers` and `sign` dress a request;
-//! `hosts` has the slots of each host; `sink` is a call, one in flight for each key, and `deliver` one
-//! request of it; `snippet` keeps a receiver's words, without our secrets and the payload; `verdict` is the
-//! table below in code; `examine` looks at receivers for `posthaste doctor`.
+//! `config` has the options; `address` makes URLs of destinations, and `place` what all requests of one have in common;
+//! `guard` looks at addresses; `kit` holds connections and secrets and reads their files again when they change; `letter`
+//! is a request, `headers` and `sign` write it; `hosts` has the slots of each host.
+//!
+//! `flight` is a call, one message in flight for each key. It makes requests and lays them on a `tray`; each `courier`
+//! takes them from there, one after another, with a slot of the host and a connection. `dial` makes connections, `link` is
+//! one of either kind, `wire` one of HTTP/1.1 (ADR 12), `answer` reads what comes over it, `pool` keeps those that wait.
+//! `deliver` says what an answer means; `verdict` is the table below in code; `snippet` keeps a receiver's words, without our secrets and the payload; `examine` looks at
+//! receivers for `posthaste doctor`.
 //!
 //! # What an answer is worth
 //!
@@ -77,18 +81,28 @@
 //! finding out. A receiver whose 500 means "down" gets `statuses = { 500 = "wait" }`.
 
 mod address;
+mod answer;
 pub(crate) mod bench;
 mod config;
+mod courier;
 mod deliver;
+mod dial;
 mod examine;
+mod flight;
 mod guard;
 mod headers;
 mod hosts;
 mod kit;
+mod letter;
+mod link;
+mod place;
+mod pool;
 mod sign;
 mod sink;
 mod snippet;
+mod tray;
 mod verdict;
+mod wire;
 
 pub use config::HttpConfig;
 pub use examine::CHECKS;

@@ -3,11 +3,12 @@
 //! The one rule behind the rows: an event may only be rejected for something that is its own. What an
 //! operator can heal, here or at the receiver, waits.
 
+use super::dial::Unreached;
 use super::guard::Forbidden;
 use super::hosts::Reach;
 use crate::BuildError;
+use hyper::StatusCode;
 use posthaste::sink::{Failure, Verdict};
-use reqwest::StatusCode;
 use rustls::AlertDescription;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -118,25 +119,35 @@ impl Silence {
         Self { failure, sent: false }
     }
 
-    /// The client says what went wrong.
-    pub(super) fn error(origin: &str, files: &str, error: &reqwest::Error) -> Self {
+    /// There is no connection.
+    pub(super) fn unreached(origin: &str, files: &str, unreached: &Unreached) -> Self {
         let failure =
             |code: &'static str, why: String| Failure::of_destination(code, format!("{origin}: {why}"));
-        if let Some(forbidden) = find::<Forbidden>(error) {
-            return Self::forbidden(forbidden);
+        let failure = match unreached {
+            Unreached::Late => failure("http.unreachable", "no connection in time".to_owned()),
+            Unreached::Failed(error) => {
+                match (find::<Forbidden>(&**error), find::<rustls::Error>(&**error)) {
+                    (Some(forbidden), _) => return Self::forbidden(forbidden),
+                    (None, Some(tls)) => return Self::tls(origin, files, tls),
+                    (None, None) => failure("http.unreachable", innermost(&**error)),
+                }
+            }
+        };
+        Self { failure, sent: false }
+    }
+
+    /// The connection ended without an answer.
+    pub(super) fn lost(origin: &str, files: &str, error: &(dyn Error + 'static)) -> Self {
+        if let Some(tls) = find::<rustls::Error>(error).filter(|tls| is_about_us(tls)) {
+            return Self::tls(origin, files, tls);
         }
-        let tls = find::<rustls::Error>(error);
-        if let Some(tls) = tls.filter(|tls| error.is_connect() || is_about_us(tls)) {
-            let why = format!("no TLS connection: {tls} ({files})");
-            return Self { failure: failure("http.tls", why), sent: false };
-        }
-        if error.is_connect() {
-            let slow = if error.is_timeout() { "no connection in time" } else { "" };
-            let why = if slow.is_empty() { innermost(error) } else { slow.to_owned() };
-            return Self { failure: failure("http.unreachable", why), sent: false };
-        }
-        let sent = !error.is_builder();
-        Self { failure: failure(CONNECTION_LOST, innermost(error)), sent }
+        let text = format!("{origin}: {}", innermost(error));
+        Self { failure: Failure::of_destination(CONNECTION_LOST, text), sent: true }
+    }
+
+    fn tls(origin: &str, files: &str, error: &rustls::Error) -> Self {
+        let text = format!("{origin}: no TLS connection: {error} ({files})");
+        Self { failure: Failure::of_destination("http.tls", text), sent: false }
     }
 
     pub(super) fn failure(&self) -> &Failure {
@@ -188,12 +199,12 @@ fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stat
 }
 
 /// The last error of the chain: it says the most, and none of the URL.
-fn innermost(error: &reqwest::Error) -> String {
-    let mut last: &(dyn Error + 'static) = error;
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut last = error;
     while let Some(next) = source(last) {
         last = next;
     }
-    if last.is::<reqwest::Error>() { "the request failed".to_owned() } else { last.to_string() }
+    last.to_string()
 }
 
 pub(super) fn bad_url(why: &str) -> Verdict {
@@ -209,6 +220,11 @@ pub(super) fn bad_header(name: &str) -> Verdict {
 pub(super) fn not_tried(failure: &Failure) -> Verdict {
     let message = format!("not tried: {}", failure.message);
     Verdict::Retry(Failure { message, ..failure.clone() })
+}
+
+/// Nobody knows how far it came.
+pub(super) fn interrupted() -> Verdict {
+    Verdict::Unknown(Failure::of_destination(CONNECTION_LOST, "the delivery was interrupted"))
 }
 
 pub(super) fn closed() -> Verdict {

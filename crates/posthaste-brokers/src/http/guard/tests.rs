@@ -148,8 +148,8 @@ async fn f47_a_name_that_changes_its_mind_gains_nothing() {
     let lookup = Arc::new(Script(Mutex::new(answers)));
     let guarded = Guarded { guard: Arc::new(guard(&[])), lookup };
     let ask = async || {
-        let resolved = guarded.resolve("rebind.example".parse().expect("a name")).await;
-        resolved.map(|addresses| addresses.map(|address| address.ip().to_string()).collect::<Vec<_>>())
+        let admitted = guarded.admitted("rebind.example", None).await;
+        admitted.map(|addresses| addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>())
     };
     assert_eq!(ask().await.expect("public"), ["93.184.216.34"]);
     let refused = ask().await.expect_err("private");
@@ -158,4 +158,8 @@ async fn f47_a_name_that_changes_its_mind_gains_nothing() {
     // Of a mixed answer only the public part is ever connected to.
     assert_eq!(ask().await.expect("partly public"), ["8.8.8.8"]);
     assert!(!ask().await.expect_err("nothing").is::<Forbidden>());
+    // An address in the URL is judged at the same door, and asks nobody.
+    let literal = async |text: &str| guarded.admitted(text, text.parse().ok()).await;
+    assert_eq!(literal("8.8.8.8").await.expect("public"), ["8.8.8.8".parse::<IpAddr>().expect("an address")]);
+    assert!(literal("127.0.0.1").await.expect_err("private").is::<Forbidden>());
 }

@@ -1,6 +1,7 @@
 //! With a resolver that lies.
 
 use super::*;
+use futures_util::future::BoxFuture;
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste_testkit::services::{Receiver, ReceiverOptions};
 use std::net::IpAddr;
