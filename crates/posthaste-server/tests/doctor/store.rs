@@ -8,7 +8,7 @@ use posthaste_testkit::services::{PgBouncer, Port, Postgres, PostgresOptions, Ve
 use std::time::{Duration, Instant};
 
 /// Long enough for a loaded machine.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// What breaks a check, in a database of its own.
 const BY_SQL: &[(&str, &str, &str)] = &[

@@ -57,9 +57,9 @@ impl Deliveries {
         book.all.len() - book.ids.len()
     }
 
-    /// The 99th percentile of append → arrival, of the deliveries from `from` on. The payload is the time
-    /// of the append, written by the database on the same machine.
-    pub(crate) fn p99_since(&self, from: usize) -> Duration {
+    /// A percentile of append → arrival, of the deliveries from `from` on. The payload is the time of the append, written by
+    /// the database on the same machine.
+    pub(crate) fn latency_since(&self, from: usize, percent: usize) -> Duration {
         let appended = |payload: &[u8]| std::str::from_utf8(payload).ok()?.parse::<f64>().ok();
         let since_epoch = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let all = self.all();
@@ -67,7 +67,7 @@ impl Deliveries {
             all[from..].iter().filter_map(|d| Some(since_epoch(d.at).as_secs_f64() - appended(&d.payload)?));
         let mut late: Vec<f64> = late.collect();
         late.sort_by(f64::total_cmp);
-        let at = late.len().saturating_sub(1) * 99 / 100;
+        let at = late.len().saturating_sub(1) * percent / 100;
         Duration::from_secs_f64(late.get(at).copied().unwrap_or(0.0).max(0.0))
     }
 }

@@ -7,9 +7,9 @@
 use crate::broker::{Login, make_stream, watch_stream};
 use crate::ledger::{Deliveries, assert_key_order};
 use crate::load::{Load, append, connect};
-use crate::relay::Relay;
+use crate::relay::{Relay, WAIT};
 use crate::rig::{Site, assert_blameless, await_all, await_settled, blame, config, count};
-use crate::scale::{is_soak, outage_time, sized};
+use crate::scale::{outage_time, sized};
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Nats, NatsOptions, Proxy, TestDatabase};
@@ -21,13 +21,21 @@ fn rate() -> i64 {
     sized(600, 1_000)
 }
 
-/// What the other sink's p99 is compared with.
+/// What the other sink's latency is compared with.
 const BEFORE: Duration = Duration::from_secs(2);
-/// The promise for a quiet machine is asserted at full size; beside other tests only what an outage could do.
-const P99_FLOOR: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(400));
 const RESUME_MAX: Duration = Duration::from_secs(5);
+
+/// The promise for a quiet machine is asserted at full size: the 99th percentile, and what is always allowed. A machine that
+/// does other things too stands still now and then, so there it is the median: an outage that came through would move it by
+/// more than this.
+fn latency() -> (usize, Duration) {
+    sized((50, Duration::from_millis(500)), (99, Duration::from_millis(50)))
+}
+
 /// For a machine that does other things too.
-const SLACK: Duration = Duration::from_secs(3);
+fn slack() -> Duration {
+    Duration::from_secs(sized(25, 3))
+}
 
 const SINKS: &str = "[sinks.file]\ntype = \"stdout\"\nstart_at = \"earliest\"\n\
     [[route]]\ntopics = [\"*\"]\nsinks = [\"nats\", \"file\"]\n\
@@ -66,17 +74,17 @@ impl Scene {
         self.site.start("posthaste.toml")
     }
 
-    /// The p99 of the other sink over this time.
-    async fn p99_over(&self, time: Duration) -> Duration {
+    /// A percentile of the other sink's latency over this time.
+    async fn latency_over(&self, time: Duration) -> Duration {
         let from = self.site.file.len();
         tokio::time::sleep(time).await; // pace: the load runs
-        self.site.file.p99_since(from)
+        self.site.file.latency_since(from, latency().0)
     }
 
     async fn await_delivery(&self, what: &str) -> Duration {
         let (started, before) = (Instant::now(), self.arrived.len());
         let more = || async { (self.arrived.len() > before).then_some(()) };
-        eventually(what, RESUME_MAX + SLACK, more).await;
+        eventually(what, RESUME_MAX + slack(), more).await;
         started.elapsed()
     }
 
@@ -85,18 +93,21 @@ impl Scene {
         let relay = self.relay();
         let load = Load::start(&self.database.url(), &["orders.placed"], rate()).await;
         self.await_delivery("the first delivery").await;
-        let before = self.p99_over(BEFORE).await;
+        let before = self.latency_over(BEFORE).await;
         begin().await;
-        let during = self.p99_over(outage_time()).await;
+        let during = self.latency_over(outage_time()).await;
         let (dead, tried) = blame(&self.client).await;
         assert_blameless(dead, tried, what);
         end().await;
         let resumed = self.await_delivery("delivery resumes").await;
         eprintln!(
-            "{what}: the other sink's p99 {before:?}, in the outage {during:?}; resumed after {resumed:?}"
+            "{what}: the other sink's latency {before:?}, in the outage {during:?}; resumed after {resumed:?}"
         );
-        let floor = if is_soak() { P99_FLOOR.0 } else { P99_FLOOR.1 };
-        assert!(during <= (2 * before).max(floor), "F30: {what}: p99 {before:?} became {during:?}");
+        let (percent, floor) = latency();
+        assert!(
+            during <= (2 * before).max(floor),
+            "F30: {what}: the latency of {percent} % went from {before:?} to {during:?}"
+        );
         load.stop().await;
         self.finish(what).await;
         relay.stop().await;
@@ -164,13 +175,11 @@ async fn f30_f40_one_dead_destination() {
     let relay = scene.relay();
     append(&scene.client, "lost.found", 300).await;
     let load = Load::start(&scene.database.url(), &["orders.placed"], rate()).await;
-    eventually("the good destination flows", RESUME_MAX * 4, || async {
-        (scene.arrived.len() > 500).then_some(())
-    })
-    .await;
+    eventually("the good destination flows", WAIT, || async { (scene.arrived.len() > 500).then_some(()) })
+        .await;
     load.stop().await;
     let waiting = "select count(*) from posthaste.deferred where sink = 'nats' and attempts = 0 and topic = 'lost.found'";
-    eventually("the others wait", RESUME_MAX * 4, || async {
+    eventually("the others wait", WAIT, || async {
         (count(&scene.client, waiting).await == 300).then_some(())
     })
     .await;
@@ -179,7 +188,7 @@ async fn f30_f40_one_dead_destination() {
     make_stream(scene._nats.addr(), None, "LOST", &["lost.>"]);
     let found = watch_stream(scene._nats.addr(), None, "LOST");
     let since = Instant::now();
-    eventually("what waited arrives", RESUME_MAX * 4, || async { (found.len() >= 300).then_some(()) }).await;
+    eventually("what waited arrives", WAIT, || async { (found.len() >= 300).then_some(()) }).await;
     eprintln!("dead destination: everything arrived {:?} after the stream was made", since.elapsed());
     found.all().into_iter().for_each(|delivery| scene.arrived.push(delivery));
     scene.finish("dead destination").await;

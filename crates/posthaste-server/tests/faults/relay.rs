@@ -81,12 +81,8 @@ impl Relay {
     }
 
     /// A drained shutdown, which must be clean (G8).
-    pub(crate) async fn stop(self) {
+    pub(crate) async fn stop(mut self) {
         self.signal(Signal::TERM);
-        self.stop_after_signal().await;
-    }
-
-    pub(crate) async fn stop_after_signal(mut self) {
         let status = self.ends().await;
         assert!(status.success(), "G8: a drained shutdown exits with 0: {status:?}");
     }

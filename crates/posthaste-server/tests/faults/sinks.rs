@@ -17,8 +17,8 @@ use std::time::{Duration, SystemTime};
 /// first events of it run into that, and it is probed.
 const SILENCE: Duration = Duration::from_secs(12);
 
-/// Far above what an event needs, far below a delivery timeout.
-const SOON: Duration = Duration::from_millis(1_500);
+/// Far above what an event needs, on a machine that does other things too, and below a delivery timeout.
+const SOON: Duration = Duration::from_secs(6);
 
 /// What a receiver got on a path.
 fn received(receiver: &Receiver, path: &str) -> Deliveries {
@@ -61,7 +61,7 @@ async fn f30_a_silent_sink_costs_another_nothing() {
     receiver.always("/hook", Answer::status(204));
     let appended = load.stop().await as usize;
     eventually("NATS has all", WAIT, || async { (at_nats.distinct() == appended).then_some(()) }).await;
-    let p99 = at_nats.p99_since(100);
+    let p99 = at_nats.latency_since(100, 99);
     eprintln!("silent sink beside NATS: {appended} events, p99 {p99:?}");
     assert!(p99 < SOON, "{p99:?}");
     let all = || async { (received(&receiver, "/hook").distinct() == appended).then_some(()) };

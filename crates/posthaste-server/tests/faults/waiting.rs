@@ -26,7 +26,7 @@ const ROUTE: &str = "[[route]]\ntopics = [\"*\"]\nsinks = [\"nats\"]\n\
 #[tokio::test(flavor = "multi_thread")]
 async fn f55_g3_very_many_deferred_events_and_a_kill() {
     let many: i64 = sized(30_000, 1_000_000);
-    let within = Duration::from_secs(sized(90, 900));
+    let within = Duration::from_secs(sized(180, 900));
     let server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default()).await);
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);
     make_stream(nats.addr(), None, "EVENTS", &["orders.>"]);

@@ -232,7 +232,8 @@ async fn an_interrupted_replay_says_how_to_go_on() {
         "--from-seq",
         "1",
         "--rate",
-        "1/s",
+        // Slower than any machine asks for the status.
+        "0.05/s",
         "--reason",
         "x",
         "--yes",

@@ -88,11 +88,12 @@ async fn a_second_signal_ends_at_once() {
     run(&["migrate", "up", "--url", &database.url()]).ok();
     let daemon = Daemon::start(&["--url", &database.url(), "--sink", "null"]);
     daemon.page("/readyz", |status, _| status == 200);
-    // Stopped, so that both signals wait for it and no drain can be quicker.
-    daemon.signal(Signal::STOP);
+    // No lease can be given back: no drain is quicker than the second signal.
+    let client = database.connect().await.expect("a connection");
+    client.batch_execute("begin; lock posthaste.lanes").await.expect("held");
     daemon.signal(Signal::TERM);
+    daemon.says("SIGTERM");
     daemon.signal(Signal::INT);
-    daemon.signal(Signal::CONT);
     let (code, said) = daemon.ends();
     assert!(code == 1 && said.contains("again: ending at once"), "{code} {said}");
 }
