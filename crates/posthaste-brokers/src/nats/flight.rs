@@ -21,13 +21,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::Semaphore;
 
+/// What a call appends before the writing begins. A server reads as much at once, and can begin with it while the
+/// rest is written.
+const APPEND_BYTES: usize = 64 << 10;
+
+/// Small, because a call has a thousand of them, and answers come in any order.
 #[derive(Clone, PartialEq)]
 enum Fate {
     /// Not sent.
     Waiting,
     /// Sent; the answer is to come.
     Sent,
-    Decided(Verdict),
+    Delivered,
+    Failed(Box<Verdict>),
 }
 
 /// One call.
@@ -139,7 +145,8 @@ impl<'a> Flight<'a> {
             match note {
                 Note::Answer(index, answer) => {
                     if self.fates.get(index) == Some(&Fate::Sent) {
-                        self.decide(index, answer.verdict(&self.messages[index].destination));
+                        let message = &self.messages[index];
+                        self.decide(index, answer.verdict(|| &message.destination));
                     }
                 }
                 Note::Denied(subject) => self.deny(&subject),
@@ -164,7 +171,7 @@ impl<'a> Flight<'a> {
             match self.fates[index] {
                 Fate::Waiting => self.decide(index, why.verdict(false)),
                 Fate::Sent => self.decide(index, why.verdict(true)),
-                Fate::Decided(_) => {}
+                Fate::Delivered | Fate::Failed(_) => {}
             }
         }
     }
@@ -174,7 +181,11 @@ impl<'a> Flight<'a> {
         if !self.ready.is_empty() {
             self.take_permits();
             let session = Arc::clone(self.answers.session());
-            session.outbox.append(|bytes| self.write_ready(bytes));
+            let mut goes_on = true;
+            while goes_on {
+                goes_on = false;
+                session.outbox.append(|bytes| goes_on = self.write_ready(bytes));
+            }
         }
         if self.permits > self.in_flight {
             self.window.add_permits(self.permits - self.in_flight);
@@ -194,9 +205,14 @@ impl<'a> Flight<'a> {
         }
     }
 
-    fn write_ready(&mut self, bytes: &mut Vec<u8>) {
+    /// Appends a piece, and answers whether there may be another one.
+    fn write_ready(&mut self, bytes: &mut Vec<u8>) -> bool {
+        let enough = bytes.len() + APPEND_BYTES;
         while self.permits > self.in_flight && outbox::has_room(bytes) {
-            let Some(index) = self.ready.pop_front() else { return };
+            if bytes.len() >= enough {
+                return true;
+            }
+            let Some(index) = self.ready.pop_front() else { break };
             // CRASH: from here on it may have left, also when this future is dropped. A death before the answer
             // leaves a message that the stream may hold: the relay sends it again, under the same id (G2).
             self.fates[index] = Fate::Sent;
@@ -206,6 +222,7 @@ impl<'a> Flight<'a> {
                 self.decide(index, verdict);
             }
         }
+        false
     }
 
     /// Decides a message and tells those behind it.
@@ -216,19 +233,21 @@ impl<'a> Flight<'a> {
     }
 
     fn set(&mut self, index: usize, verdict: Verdict) {
-        if !matches!(self.fates[index], Fate::Decided(_)) {
+        if let Fate::Waiting | Fate::Sent = self.fates[index] {
             self.undecided -= 1;
-            self.fates[index] = Fate::Decided(verdict);
+            let delivered = verdict == Verdict::Delivered;
+            self.fates[index] = if delivered { Fate::Delivered } else { Fate::Failed(Box::new(verdict)) };
         }
     }
 
     pub(super) fn verdicts(mut self) -> Vec<Verdict> {
-        // A message is undecided only while `fly` runs.
-        let fates = std::mem::take(&mut self.fates);
-        fates
-            .into_iter()
-            .map(|fate| if let Fate::Decided(verdict) = fate { verdict } else { Verdict::Held })
-            .collect()
+        let verdict = |fate| match fate {
+            Fate::Delivered => Verdict::Delivered,
+            Fate::Failed(verdict) => *verdict,
+            // A message is undecided only while `fly` runs.
+            Fate::Waiting | Fate::Sent => Verdict::Held,
+        };
+        std::mem::take(&mut self.fates).into_iter().map(verdict).collect()
     }
 }
 

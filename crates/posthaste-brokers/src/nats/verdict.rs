@@ -57,11 +57,12 @@ impl Answer {
         }
     }
 
-    pub(super) fn verdict(self, subject: &str) -> Verdict {
+    /// The subject is only asked for where words are made of it.
+    pub(super) fn verdict<'a>(self, subject: impl FnOnce() -> &'a str) -> Verdict {
         match self {
             Self::Stored => Verdict::Delivered,
-            Self::NoResponders => Verdict::Retry(nobody(subject)),
-            Self::Refused(error) => error.verdict(subject),
+            Self::NoResponders => Verdict::Retry(nobody(subject())),
+            Self::Refused(error) => error.verdict(subject()),
         }
     }
 }
@@ -226,7 +227,7 @@ mod tests {
         ];
         for (code, err_code, description, verdict, name, scope) in rows {
             let error = ApiError { code, err_code, description: description.to_owned() };
-            let found = Answer::Refused(error).verdict("s");
+            let found = Answer::Refused(error).verdict(|| "s");
             assert_eq!(seen(&found), (verdict, name.to_owned(), scope), "{err_code}");
         }
     }

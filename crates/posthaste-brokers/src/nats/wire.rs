@@ -242,3 +242,6 @@ impl Carrier {
         End::Lost(Failure::of_sink("nats.unreachable", text))
     }
 }
+
+#[cfg(test)]
+mod tests;

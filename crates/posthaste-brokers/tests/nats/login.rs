@@ -63,43 +63,65 @@ async fn a_rotated_password_is_read_again() {
     until_failed(&sink, "nowhere", "nats.no_stream").await;
 }
 
+/// A server with an operator, as `nsc` would make one, and the account that users belong to.
+async fn realm() -> Result<(Nats, KeyPair), ServiceError> {
+    let (operator, account, system) =
+        (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
+    let account_claims = r#"{"type":"account","version":2,"limits":{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1,"mem_storage":-1,"disk_storage":-1,"streams":-1,"consumer":-1}}"#;
+    let system_claims = r#"{"type":"account","version":2,"limits":{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1}}"#;
+    let settings = format!(
+        "operator: {}\nsystem_account: {}\nresolver: MEMORY\nresolver_preload: {{ {}: {}\n {}: {} }}",
+        jwt(&operator, &operator, "", r#"{"type":"operator","version":2}"#),
+        system.public_key(),
+        account.public_key(),
+        jwt(&account, &operator, "", account_claims),
+        system.public_key(),
+        jwt(&system, &operator, "", system_claims),
+    );
+    Ok((Nats::start(&NatsOptions::default().setting(&settings)).await?, account))
+}
+
+/// A user's credentials, signed by this account. `more` are members of the JWT beside the usual ones.
+fn creds(user: &KeyPair, signer: &KeyPair, more: &str) -> String {
+    let claims = r#"{"type":"user","version":2,"subs":-1,"data":-1,"payload":-1}"#;
+    let (token, seed) = (jwt(user, signer, more, claims), user.seed().expect("a seed"));
+    format!(
+        "-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+}
+
 /// Operator, account and user, as `nsc` would make them.
 #[tokio::test]
 async fn credentials() {
-    let (operator, account, system) =
-        (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
+    let (server, account) = require_service!(realm().await);
     let user = KeyPair::new_user();
-    let account_claims = r#"{"type":"account","version":2,"limits":{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1,"mem_storage":-1,"disk_storage":-1,"streams":-1,"consumer":-1}}"#;
-    let system_claims = r#"{"type":"account","version":2,"limits":{"subs":-1,"data":-1,"payload":-1,"imports":-1,"exports":-1,"wildcards":true,"conn":-1,"leaf":-1}}"#;
-    let user_claims = r#"{"type":"user","version":2,"subs":-1,"data":-1,"payload":-1}"#;
-    let settings = format!(
-        "operator: {}\nsystem_account: {}\nresolver: MEMORY\nresolver_preload: {{ {}: {}\n {}: {} }}",
-        jwt(&operator, &operator, r#"{"type":"operator","version":2}"#),
-        system.public_key(),
-        account.public_key(),
-        jwt(&account, &operator, account_claims),
-        system.public_key(),
-        jwt(&system, &operator, system_claims),
-    );
-    let server = require_service!(Nats::start(&NatsOptions::default().setting(&settings)).await);
-    let creds = |signer: &KeyPair| {
-        let (token, seed) = (jwt(&user, signer, user_claims), user.seed().expect("a seed"));
-        TestFile::write(&format!(
-            "-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-        ))
-    };
     let base = NatsConfig::new(&server.url());
-    let good = creds(&account);
+    let good = TestFile::write(&creds(&user, &account, ""));
     assert_gets_in(NatsConfig { creds_file: good.path(), ..base.clone() }).await;
-    let forged = creds(&KeyPair::new_account());
+    let forged = TestFile::write(&creds(&user, &KeyPair::new_account(), ""));
     let named = format!("the credentials in {}", forged.named());
     assert_refused(NatsConfig { creds_file: forged.path(), ..base }, &named).await;
 }
 
-fn jwt(subject: &KeyPair, signer: &KeyPair, claims: &str) -> String {
+/// The server ends a connection whose credentials have run out, and says so. New ones are used without a restart.
+#[tokio::test]
+async fn credentials_that_expire_are_named_and_renewed() {
+    let (server, account) = require_service!(realm().await);
+    let user = KeyPair::new_user();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let file = TestFile::write(&creds(&user, &account, &format!(r#""exp":{},"#, now.as_secs() + 4)));
+    let sink = build(NatsConfig { creds_file: file.path(), ..NatsConfig::new(&server.url()) }).await;
+    until_failed(&sink, "nowhere", "nats.no_stream").await;
+    let words = until_failed(&sink, "nowhere", "nats.auth").await;
+    assert!(words.contains(&file.named()), "{words}");
+    file.replace(&creds(&user, &account, ""));
+    until_failed(&sink, "nowhere", "nats.no_stream").await;
+}
+
+fn jwt(subject: &KeyPair, signer: &KeyPair, more: &str, claims: &str) -> String {
     let (subject, issuer) = (subject.public_key(), signer.public_key());
     let body = format!(
-        r#"{{"jti":"x","iat":1700000000,"iss":"{issuer}","name":"test","sub":"{subject}","nats":{claims}}}"#
+        r#"{{"jti":"x","iat":1700000000,{more}"iss":"{issuer}","name":"test","sub":"{subject}","nats":{claims}}}"#
     );
     let signed =
         format!("{}.{}", base64url(br#"{"typ":"JWT","alg":"ed25519-nkey"}"#), base64url(body.as_bytes()));

@@ -7,6 +7,7 @@ mod login;
 mod outage;
 mod tls;
 mod verdicts;
+mod wire;
 
 use crate::ground::load::{Copy, Load};
 use crate::ground::login::*;
