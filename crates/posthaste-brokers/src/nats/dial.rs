@@ -226,11 +226,13 @@ impl DialledBy<'_> {
     }
 }
 
-/// Whether the server's words are about who we are: `Authorization Violation`, `User Authentication Expired`,
-/// `Account Authentication Expired`, `Authentication Timeout`, `User Authentication Revoked`.
+/// Whether the server's words are about who we are. Only their beginning counts: others quote a subject, which may hold
+/// any word.
 pub(super) fn is_refusal(words: &str) -> bool {
+    const BEGINNINGS: [&str; 4] =
+        ["authorization violation", "authentication ", "user authentication ", "account authentication "];
     let words = words.to_ascii_lowercase();
-    words.contains("authorization violation") || words.contains("authentication")
+    BEGINNINGS.iter().any(|beginning| words.starts_with(beginning))
 }
 
 /// What TLS says, out of the errors that it is wrapped in.

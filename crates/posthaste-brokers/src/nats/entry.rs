@@ -161,7 +161,7 @@ mod tests {
         let pair =
             |line: &str| line.split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("a pair");
         let headers = lines.expect("headers").split("\r\n").map(pair).collect();
-        (line.to_owned(), headers, rest[head..total].as_bytes().to_vec())
+        (line.to_owned(), headers, rest.as_bytes()[head..total].to_vec())
     }
 
     #[test]

@@ -104,6 +104,9 @@ async fn its_last_words_are_the_reason() {
         let (code, words) = failure(said(&format!("-ERR '{refusal}'\r\nPING\r\n")).await);
         assert!(code == "nats.auth" && words.ends_with(&format!("refuses a user: {refusal}")), "{words}");
     }
+    // Somebody's topic, and not about us.
+    let denied = "-ERR 'Permissions Violation for Publish to \"user.authentication.expired\"'\r\n";
+    assert_eq!(failure(said(denied).await).0, "nats.unreachable");
     let (code, _) = failure(said("-ERR 'Permissions Violation for Subscription to \"I.*\"'\r\n").await);
     assert_eq!(code, "nats.denied");
     let (code, words) = failure(said("HTTP/1.1 400 Bad Request\r\n\r\n").await);
