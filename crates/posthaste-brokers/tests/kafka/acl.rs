@@ -103,7 +103,7 @@ async fn f30_a_right_that_is_lost_under_load_stops_its_topic_only() {
     assert_denied(&complaint(&sink, "losing").await, "losing");
     let started = Instant::now();
     keeping.more(5_000).await;
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     bed.kafka.allow(&right).await.expect("allowed");
     until_delivered(&sink, "losing", Duration::from_secs(5)).await;
 

@@ -25,7 +25,7 @@ async fn a_small_window_is_a_bound_and_not_an_obstacle() {
 async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
-    let sink = build(KafkaConfig { max_in_flight: 5, delivery_timeout_ms: 2_000, ..proxied }).await;
+    let sink = build(KafkaConfig { max_in_flight: 5, delivery_timeout_ms: 4_000, ..proxied }).await;
     let proxy = kafka.node(1).proxy("PROXIED");
     outage::window_of_five(proxy, &sink, &here).await;
     outage::window_is_free_again(proxy, &sink, &here).await;

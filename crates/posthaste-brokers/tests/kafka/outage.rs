@@ -104,7 +104,7 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
         }
     }
     let (here, there) = (here.expect("a topic on node 1"), there.expect("a topic on node 2"));
-    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..config(&kafka) }).await;
+    let sink = build(KafkaConfig { delivery_timeout_ms: 6_000, ..config(&kafka) }).await;
     until_delivered(&sink, &here, DEADLINE).await;
     until_delivered(&sink, &there, DEADLINE).await;
     kafka.node_mut(2).kill9().await.expect("killed");
@@ -136,7 +136,7 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
         for verdict in unknown {
             assert_seen(verdict, "unknown", "kafka.no_leader", Scope::Destination);
         }
-        assert!(slowest < Duration::from_secs(2), "round {round}: {slowest:?}");
+        assert!(slowest < Duration::from_secs(5), "round {round}: {slowest:?}");
     }
     kafka.node_mut(2).start_again().await.expect("started");
     until_delivered(&sink, &there, DEADLINE).await;

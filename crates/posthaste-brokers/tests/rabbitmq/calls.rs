@@ -40,7 +40,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let bed = require_service!(Bed::open().await);
     let queue = bed.queue().await;
     let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
-    let config = RabbitmqConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..RabbitmqConfig::new(&url) };
+    let config = RabbitmqConfig { max_in_flight: 5, delivery_timeout_ms: 4_000, ..RabbitmqConfig::new(&url) };
     let sink = build(config).await;
     outage::window_of_five(&proxy, &sink, &queue).await;
     assert_eq!(bed.take(&queue).await.len(), 6);

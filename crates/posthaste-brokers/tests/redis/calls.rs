@@ -114,7 +114,7 @@ async fn a_small_window_is_a_bound_and_not_an_obstacle() {
 async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let bed = require_service!(Bed::open().await);
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let config = RedisConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..RedisConfig::new(&url) };
+    let config = RedisConfig { max_in_flight: 5, delivery_timeout_ms: 4_000, ..RedisConfig::new(&url) };
     let sink = build(config).await;
     outage::window_of_five(&proxy, &sink, "s").await;
     assert_eq!(bed.stored("s").await.len(), 6);

@@ -369,14 +369,14 @@ async fn f28_a_connection_lost_before_sending_is_a_retry() {
 #[tokio::test]
 async fn no_answer_in_time_is_unknown_and_the_servers_fault() {
     let bed = require_service!(Bed::open().await);
-    let sink = build(RedisConfig { delivery_timeout_ms: 1_000, max_in_flight: 3, ..bed.config() }).await;
+    let sink = build(RedisConfig { delivery_timeout_ms: 3_000, max_in_flight: 3, ..bed.config() }).await;
     until_delivered(&sink, "s", DEADLINE).await;
     bed.server.pause();
     let messages = [loose("s"), keyed("s", "k"), keyed("s", "k"), loose("s")];
     let started = std::time::Instant::now();
     let verdicts = sink.publish(&messages).await;
     bed.server.resume();
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(9), "{:?}", started.elapsed());
     for verdict in &verdicts[..3] {
         assert_seen(verdict, "unknown", "redis.timeout", Scope::Sink);
     }
