@@ -110,7 +110,8 @@ impl Sessions {
         }
         let connection = open(&self.config, None).await?;
         if !self.config.pooled {
-            connection.client.batch_execute(SESSION).await.map_err(store_error)?;
+            let set = connection.client.batch_execute(SESSION);
+            connection.within(self.answer_max(), set).await.map_err(store_error)?;
         }
         let live = Live { connection, statements: FxHashMap::default() };
         Ok(Session {
@@ -295,9 +296,16 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let reusable = |live: &Live| !self.in_transaction && !live.connection.client.is_closed();
-        if let Some(live) = self.live.take().filter(reusable) {
-            self.sessions.idle.lock().unwrap_or_else(PoisonError::into_inner).push(live);
+        let Some(live) = self.live.take() else { return };
+        let mut idle = self.sessions.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.connection.client.is_closed() {
+            // What ended it, or kept it silent for too long, has done so to those that rest, too. Each of them would be waited
+            // for as long again, one after the other (G7); a new connection is quick.
+            let others = std::mem::take(&mut *idle);
+            drop(idle);
+            drop(others);
+        } else if !self.in_transaction {
+            idle.push(live);
         }
     }
 }

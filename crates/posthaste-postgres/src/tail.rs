@@ -166,8 +166,7 @@ impl LogLease {
     ) -> Result<Fetched, StoreError> {
         // The elders' rows are found by their xid: here the planner may use what it likes.
         session
-            .client()
-            .batch_execute(
+            .batch(
                 "set transaction isolation level repeatable read read only; \
                  set local enable_bitmapscan = on; set local enable_sort = on; set local plan_cache_mode = force_custom_plan",
             )
