@@ -90,7 +90,11 @@ impl Courier {
         if let Some(failure) = self.host.failed_since(self.order.started, destination) {
             return verdict::not_tried(&failure);
         }
-        let Outcome { verdict, failed } = match self.exchange(job, late).await {
+        let began = Instant::now();
+        if began >= self.order.deadline {
+            return Verdict::Held;
+        }
+        let Outcome { verdict, failed } = match self.exchange(job, began, late).await {
             Ok(answer) => Outcome::answered(self.judge(job, answer).await),
             Err(silence) => Outcome::silent(silence),
         };
@@ -103,8 +107,13 @@ impl Courier {
     }
 
     /// Sends a request and waits for the head of the answer.
-    async fn exchange(&mut self, job: &Job, mut late: Pin<&mut Sleep>) -> Result<Answer, Silence> {
-        let (began, mut is_repeated) = (Instant::now(), false);
+    async fn exchange(
+        &mut self,
+        job: &Job,
+        began: Instant,
+        mut late: Pin<&mut Sleep>,
+    ) -> Result<Answer, Silence> {
+        let mut is_repeated = false;
         loop {
             let mut link = self.link(&job.place, is_repeated, late.as_mut()).await?;
             match before(late.as_mut(), link.send(&job.letter, &job.place)).await {

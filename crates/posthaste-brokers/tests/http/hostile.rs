@@ -114,15 +114,17 @@ async fn f28_what_is_no_answer_leaves_the_outcome_unknown() {
     }
 }
 
-/// A head has a bound; nobody waits for its end.
+/// A head has a bound, in headers and in bytes; nobody waits for its end.
 #[tokio::test]
 async fn g7_a_head_without_an_end_is_given_up() {
-    let raw =
-        Raw::start(b"HTTP/1.1 200 OK\r\n", Then::Flood(b"x-more: and more and more and more\r\n")).await;
-    let sink = raw.sink(60_000).await;
-    let verdict = publish_one(&sink, loose("x")).await;
-    assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
-    assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
+    let floods: [&[u8]; 2] = [b"x-more: and more and more and more\r\n", b"and more and more and more"];
+    for flood in floods {
+        let raw = Raw::start(b"HTTP/1.1 200 OK\r\nx-endless: ", Then::Flood(flood)).await;
+        let sink = raw.sink(60_000).await;
+        let verdict = publish_one(&sink, loose("x")).await;
+        assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
+        assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
+    }
 }
 
 /// Every part of it is legal, so it is the deadline that ends it.
