@@ -40,10 +40,11 @@ impl Raw {
         let (count, bytes) = (Arc::clone(&connections), Arc::clone(&written));
         let task = spawn("raw", async move {
             let mut open = tokio::task::JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
+            while let Ok((mut stream, _)) = listener.accept().await {
                 let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
                 let (answer, then) = if is_first { (first, then) } else { (GOOD, Then::Keep) };
-                open.spawn(serve(stream, answer, then, Arc::clone(&bytes)));
+                let bytes = Arc::clone(&bytes);
+                open.spawn(async move { serve(&mut stream, answer, then, bytes).await });
             }
         });
         Self { addr, connections, written, _task: task }
@@ -59,8 +60,8 @@ impl Raw {
     }
 }
 
-async fn serve(mut stream: TcpStream, mut answer: &'static [u8], then: Then, written: Arc<AtomicUsize>) {
-    while read_request(&mut stream).await.is_some() {
+async fn serve(stream: &mut TcpStream, mut answer: &'static [u8], then: Then, written: Arc<AtomicUsize>) {
+    while read_request(stream).await.is_some() {
         if stream.write_all(answer).await.is_err() {
             return;
         }
@@ -201,4 +202,27 @@ async fn a_chunked_answer_leaves_the_connection_in_order() {
         assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
     }
     assert_eq!(raw.connections(), 1);
+}
+
+/// A receiver that refuses a large body says so before its end, and reads no more of it.
+#[tokio::test]
+async fn f46_an_answer_counts_while_the_request_is_being_written() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let addr = listener.local_addr().expect("bound");
+    let _task = spawn("early", async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut head = Vec::new();
+        while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+            assert!(stream.read_buf(&mut head).await.is_ok_and(|bytes| bytes > 0));
+        }
+        let refusal = b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(refusal).await.expect("written");
+        let (mut other, _) = listener.accept().await.expect("another connection");
+        serve(&mut other, GOOD, Then::Keep, Arc::default()).await;
+    });
+    let config = HttpConfig { allow_private: true, ..HttpConfig::new(&format!("http://{addr}")) };
+    let sink = build(HttpConfig { delivery_timeout_ms: 60_000, ..config }).await;
+    let large = message("x", Event::new("orders.placed", vec![b'x'; 64 << 20]));
+    assert_seen(&publish_one(&sink, large).await, "rejected", "http.413", Scope::Event);
+    assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered, "over a new connection");
 }
