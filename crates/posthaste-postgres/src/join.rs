@@ -61,7 +61,7 @@ impl Inner {
         let rows = session.query("select pg_current_xact_id()::text", &[]).await.map_err(store_error)?;
         let mark = BirthMark { seq: mark, xid: single(rows)? };
         session.begin().await.map_err(store_error)?;
-        session.client().batch_execute(SHORT_WAITS).await.map_err(store_error)?;
+        session.batch(SHORT_WAITS).await.map_err(store_error)?;
         let agreed = self.agree_in(&mut session, plan, heart, mark).await;
         match agreed {
             Ok(()) => session.commit().await.map_err(store_error),

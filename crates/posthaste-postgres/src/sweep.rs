@@ -343,7 +343,7 @@ async fn truncate(
     let truncate = inner
         .sessions
         .sql(&format!("set local lock_timeout = '{patience}'; truncate only posthaste.outbox_{segment}"));
-    if let Err(error) = session.client().batch_execute(&truncate).await {
+    if let Err(error) = session.batch(&truncate).await {
         inner.truncate_failures.fetch_add(1, Ordering::Relaxed);
         if is_code(&error, &SqlState::LOCK_NOT_AVAILABLE) {
             tracing::debug!(segment, "somebody reads the old segment; truncated later");

@@ -20,7 +20,7 @@ impl Inner {
             self.sessions.sql("select coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)");
         let mark: i64 = single(session.query(&sql, &[]).await.map_err(store_error)?)?;
         session.begin().await.map_err(store_error)?;
-        session.client().batch_execute(SHORT_WAITS).await.map_err(store_error)?;
+        session.batch(SHORT_WAITS).await.map_err(store_error)?;
         let taken = match self.take_in(&mut session, lane, mark).await {
             Ok(taken) => taken,
             Err(error) => {
