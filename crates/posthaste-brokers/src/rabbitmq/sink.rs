@@ -8,6 +8,10 @@
 //! refused or come back alone while those behind it are stored. So a key has one message in flight, as
 //! with every broker that answers message by message; many keys fill the window.
 //!
+//! After the half of its time a call sends nothing more: so what was sent has at least the other half for its answer, and
+//! a message that is not confirmed says something about its destination. What was not sent then is given back as soon as
+//! the rest is answered.
+//!
 //! Nothing is sent twice and nothing is sent on another connection than the one the call began with:
 //! trying again is the relay's affair.
 
@@ -67,17 +71,22 @@ impl Sink for RabbitmqSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let patience = self.config.delivery_timeout();
-        let deadline = Instant::now() + patience;
+        let (started, patience) = (Instant::now(), self.config.delivery_timeout());
         // Before the first wait: calls keep the order in which they were begun.
         let call = self.chain.enter(messages);
         let session = match self.link.session(CONNECT_WAIT.min(patience / 2)).await {
             Ok(session) => session,
             Err(failure) => return vec![Verdict::Retry(failure); messages.len()],
         };
-        let mut flight = Flight::new(&self.config, messages, call, session.register(), &self.window);
+        let (last_call, deadline) = (started + patience / 2, started + patience);
+        let (answers, window) = (session.register(), &self.window);
+        let mut flight = Flight::new(&self.config, messages, call, answers, window, last_call);
         let ping_wait = PING_WAIT_MAX.min(patience / 4);
-        if timeout_at(deadline - ping_wait, flight.fly()).await.is_err() {
+        for until in [last_call, deadline - ping_wait] {
+            // In time or not: what is left says.
+            let _ = timeout_at(until, flight.fly()).await;
+        }
+        if flight.is_open() {
             let silence = flight.find_out(ping_wait, self.config.delivery_timeout_ms).await;
             flight.read_notes();
             flight.give_up(&silence);
@@ -118,6 +127,8 @@ struct Flight<'a> {
     window: &'a Semaphore,
     turns: Vec<(usize, Turn)>,
     notes: Vec<Note>,
+    /// Nothing is sent after this.
+    last_call: Instant,
 }
 
 impl<'a> Flight<'a> {
@@ -127,6 +138,7 @@ impl<'a> Flight<'a> {
         call: Call<'a>,
         answers: Registration,
         window: &'a Semaphore,
+        last_call: Instant,
     ) -> Self {
         Self {
             config,
@@ -141,11 +153,23 @@ impl<'a> Flight<'a> {
             window,
             turns: Vec::new(),
             notes: Vec::new(),
+            last_call,
         }
     }
 
+    /// Whether there are messages without a verdict.
+    fn is_open(&self) -> bool {
+        self.undecided > 0
+    }
+
+    fn may_send(&self) -> bool {
+        Instant::now() < self.last_call
+    }
+
+    /// Until all is decided, or nothing is under way and nothing more may be sent. Nobody wakes it when the time for
+    /// sending is over: whoever calls this does. It may be dropped and called again.
     async fn fly(&mut self) {
-        while self.undecided > 0 {
+        while self.is_open() && (self.in_flight > 0 || self.may_send()) {
             self.await_news().await;
             self.take_turns();
             self.take_notes();
@@ -155,7 +179,7 @@ impl<'a> Flight<'a> {
 
     /// Waits for turns, for answers, or for room in the window.
     async fn await_news(&mut self) {
-        let (window, wants_room) = (self.window, !self.ready.is_empty());
+        let (window, wants_room) = (self.window, !self.ready.is_empty() && self.may_send());
         let mut room = pin!(window.acquire());
         poll_fn(|context| {
             let news = self.poll_news(context);
@@ -252,7 +276,7 @@ impl<'a> Flight<'a> {
 
     fn send_ready(&mut self) {
         let mut parcels = Vec::new();
-        while !self.ready.is_empty() && self.has_permit() {
+        while !self.ready.is_empty() && self.may_send() && self.has_permit() {
             let Some(index) = self.ready.pop_front() else { break };
             let message = &self.messages[index];
             let place = self.config.place(&message.destination);

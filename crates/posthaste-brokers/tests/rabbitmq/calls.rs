@@ -47,6 +47,24 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     outage::window_is_free_again(&proxy, &sink, &queue).await;
 }
 
+/// A key with more messages than there is time for: what was sent is confirmed, and the rest is given back. The last one
+/// must not leave a moment before the end, and then discredit its queue.
+#[tokio::test]
+async fn f30_a_hot_key_does_not_discredit_its_own_destination() {
+    let bed = require_service!(Bed::open().await);
+    let queue = bed.queue().await;
+    let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
+    let sink = build(RabbitmqConfig { delivery_timeout_ms: 4_000, ..RabbitmqConfig::new(&url) }).await;
+    until_delivered(&sink, &queue, DEADLINE).await;
+    proxy.delay(Duration::from_millis(20)).await;
+    let messages: Vec<_> = (0..2_000).map(|_| keyed(&queue, "hot")).collect();
+    let verdicts = sink.publish(&messages).await;
+    let delivered = verdicts.iter().take_while(|verdict| **verdict == Verdict::Delivered).count();
+    assert!((1..2_000).contains(&delivered), "{delivered}");
+    assert_eq!(verdicts[delivered..], vec![Verdict::Held; 2_000 - delivered]);
+    assert_eq!(bed.take(&queue).await.len(), delivered + 1, "what is held was not sent");
+}
+
 /// A dropped call gives its places in the window and in the chain back, what it had not sent is never sent,
 /// and a late answer to it is nobody's.
 #[tokio::test]
