@@ -28,8 +28,7 @@ pub(crate) fn start(format: LogFormat, flag: Option<&str>, configured: &str) -> 
     started.map_err(|error| ConfigError::new(format!("cannot start logging: {error}")))
 }
 
-/// A bare level is meant for Posthaste; other crates speak from warnings up. The NATS client does not: it logs an error
-/// at every try of an outage, and the relay says the same once.
+/// A bare level is meant for Posthaste; other crates speak from warnings up.
 fn filter(level: &str) -> Result<Targets, ConfigError> {
     let level = level.trim();
     let is_level =
@@ -38,7 +37,7 @@ fn filter(level: &str) -> Result<Targets, ConfigError> {
         _ if !is_level => level.to_owned(),
         "off" | "error" => level.to_owned(),
         _ => format!(
-            "warn,async_nats=off,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}"
+            "warn,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}"
         ),
     };
     if !is_level && !directives.contains('=') && !directives.contains(',') {
@@ -50,7 +49,7 @@ fn filter(level: &str) -> Result<Targets, ConfigError> {
 fn wrong(level: &str, why: &str) -> ConfigError {
     ConfigError::new(format!(
         "log level {level:?}: {why}. Use error, warn, info, debug or trace, or directives like \
-         posthaste=debug,async_nats=info"
+         posthaste=debug,rustls=warn"
     ))
 }
 
@@ -59,18 +58,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nats_client_is_silent_unless_it_is_asked_for() {
-        let speaks = |level: &str, target: &str| {
-            filter(level).expect("a level").would_enable(target, &tracing::Level::ERROR)
+    fn other_crates_speak_from_warnings_up_unless_they_are_asked_for() {
+        let speaks = |level: &str, target: &str, at: tracing::Level| {
+            filter(level).expect("a level").would_enable(target, &at)
         };
-        assert!(!speaks("info", "async_nats::connector"));
-        assert!(speaks("info", "rustls") && speaks("info", "posthaste::relay"));
-        assert!(speaks("info,async_nats=debug", "async_nats::connector"));
+        assert!(speaks("info", "posthaste::relay", tracing::Level::INFO));
+        assert!(speaks("info", "rustls", tracing::Level::WARN));
+        assert!(!speaks("info", "rustls", tracing::Level::INFO));
+        assert!(speaks("info,rustls=debug", "rustls::client", tracing::Level::DEBUG));
     }
 
     #[test]
     fn a_level_or_directives_and_nothing_else() {
-        for good in ["info", "DEBUG", "off", "posthaste=trace", "warn,async_nats=info"] {
+        for good in ["info", "DEBUG", "off", "posthaste=trace", "warn,rustls=warn"] {
             assert!(filter(good).is_ok(), "{good}");
         }
         for bad in ["verbose", "posthaste=loud"] {
