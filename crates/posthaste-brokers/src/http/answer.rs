@@ -95,6 +95,8 @@ impl Fields {
 
     fn framing(&mut self, status: StatusCode) -> Framing {
         if status.is_informational() || matches!(status.as_u16(), 204 | 304) {
+            // A body that must not be there may come all the same.
+            self.keeps &= self.coding.is_none() && self.length.unwrap_or_default() == 0;
             return Framing::Length(0);
         }
         match (self.coding.as_deref(), self.length) {
@@ -147,7 +149,10 @@ fn chunks(bytes: &[u8], data: &mut Vec<u8>) -> Part {
             return trailers(bytes, start);
         }
         let rest = &bytes[start..];
-        let Some(size) = usize::try_from(size).ok().filter(|size| size + 2 <= rest.len()) else {
+        let Some(size) = usize::try_from(size)
+            .ok()
+            .filter(|size| size.checked_add(2).is_some_and(|end| end <= rest.len()))
+        else {
             data.extend_from_slice(&rest[..rest.len().min(usize::try_from(size).unwrap_or(usize::MAX))]);
             return Part::More;
         };

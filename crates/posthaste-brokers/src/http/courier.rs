@@ -8,7 +8,9 @@
 //! A request is sent a second time, at once and over a new connection, only where it is certain that nobody has seen it: the
 //! old connection was closed before a byte of it was written, or a server of HTTP/2 says that it has not looked at it.
 //!
-//! One timer serves all requests of a courier: those of a call have the same deadline.
+//! One timer serves all requests of a courier: those of a call have the same deadline. So none of them is begun after half of
+//! the time ([`Order::last_begin`]): a timeout is a silence of at least the other half, and never a request that was cut off
+//! because others had the time before it.
 
 use super::deliver::{self, Outcome};
 use super::dial::Unreached;
@@ -32,7 +34,16 @@ pub(super) struct Order {
     pub(super) kit: Arc<Kit>,
     pub(super) statuses: Arc<Statuses>,
     pub(super) started: Instant,
+    /// When the last request may be begun.
+    pub(super) last_begin: Instant,
     pub(super) deadline: Instant,
+}
+
+impl Order {
+    /// Whether there is time enough to find out what a request is worth.
+    pub(super) fn may_begin(&self) -> bool {
+        Instant::now() < self.last_begin
+    }
 }
 
 pub(super) struct Courier {
@@ -44,6 +55,19 @@ pub(super) struct Courier {
     link: Option<Link>,
     /// The message whose request is on its way.
     in_hand: Option<usize>,
+}
+
+/// What there is instead of an answer.
+enum Missing {
+    /// It was too late to begin.
+    Time,
+    Answer(Silence),
+}
+
+impl From<Silence> for Missing {
+    fn from(silence: Silence) -> Self {
+        Self::Answer(silence)
+    }
 }
 
 impl Drop for Courier {
@@ -70,7 +94,8 @@ impl Courier {
             self.in_hand = Some(index);
             let verdict = self.deliver(&job, late.as_mut()).await;
             self.in_hand = None;
-            let stay = !late.is_elapsed() && self.host.may_stay(&room, Instant::now());
+            let now = Instant::now();
+            let stay = now < self.order.last_begin && self.host.may_stay(&room, now);
             next = self.order.tray.land(Landed { index, queue: self.queue, verdict }, stay);
         }
         if let Some(link) = self.link.take() {
@@ -90,42 +115,54 @@ impl Courier {
         if let Some(failure) = self.host.failed_since(self.order.started, destination) {
             return verdict::not_tried(&failure);
         }
-        let began = Instant::now();
-        if began >= self.order.deadline {
-            return Verdict::Held;
-        }
-        let Outcome { verdict, failed } = match self.exchange(job, began, late).await {
+        let exchanged = self.exchange(job, late).await;
+        let has_answered = exchanged.is_ok();
+        let Outcome { verdict, failed } = match exchanged {
             Ok(answer) => Outcome::answered(self.judge(job, answer).await),
-            Err(silence) => Outcome::silent(silence),
+            Err(Missing::Time) => return Verdict::Held,
+            Err(Missing::Answer(silence)) => Outcome::silent(silence),
         };
         // Before the slot is free: who gets it next must know.
         match failed {
             Some((reach, failure)) => self.host.failed(reach, destination, &failure),
-            None => self.host.answered(destination),
+            None if has_answered => self.host.answered(destination),
+            // A connection that was lost says nothing, for the host or against it.
+            None => {}
         }
+        self.host.moved();
         verdict
     }
 
     /// Sends a request and waits for the head of the answer.
-    async fn exchange(
-        &mut self,
-        job: &Job,
-        began: Instant,
-        mut late: Pin<&mut Sleep>,
-    ) -> Result<Answer, Silence> {
+    async fn exchange(&mut self, job: &Job, mut late: Pin<&mut Sleep>) -> Result<Answer, Missing> {
+        let order = Arc::clone(&self.order);
+        let files = &order.kit.files;
         let mut is_repeated = false;
         loop {
+            if !order.may_begin() {
+                return Err(Missing::Time);
+            }
             let mut link = self.link(&job.place, is_repeated, late.as_mut()).await?;
+            let began = Instant::now();
+            // Connecting took its time. Nothing was sent, and the connection is there for the next one.
+            if began >= order.last_begin {
+                self.link = Some(link);
+                return Err(Missing::Time);
+            }
             match before(late.as_mut(), link.send(&job.letter, &job.place)).await {
                 Some(Ok(answer)) => {
                     self.link = Some(link);
                     return Ok(answer);
                 }
                 Some(Err(lost)) if lost.is_unsent && !is_repeated => is_repeated = true,
-                Some(Err(lost)) => {
-                    return Err(Silence::lost(&self.origin, &self.order.kit.files, &*lost.error));
+                Some(Err(lost)) if lost.is_unsent => {
+                    return Err(Silence::unreached(&self.origin, files, &lost.error.into()).into());
                 }
-                None => return Err(Silence::timeout(&self.origin, began.elapsed())),
+                Some(Err(lost)) => return Err(Silence::lost(&self.origin, files, &*lost.error).into()),
+                None => {
+                    self.pool().forget(&self.origin, &link);
+                    return Err(Silence::timeout(&self.origin, began.elapsed()).into());
+                }
             }
         }
     }
@@ -179,6 +216,8 @@ async fn before<F: Future>(mut late: Pin<&mut Sleep>, work: F) -> Option<F::Outp
     let mut work = pin!(work);
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
+        // A timer says nothing to a task that has done too much at once; the clock does.
+        Poll::Pending if Instant::now() >= late.deadline() => Poll::Ready(None),
         Poll::Pending => late.as_mut().poll(context).map(|()| None),
     })
     .await

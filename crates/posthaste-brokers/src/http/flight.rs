@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 /// The last part of the delivery timeout, for reading the body of an answer that came late.
 const LAST_PART: Duration = BODY_WAIT.saturating_add(Duration::from_millis(50));
 
-/// How long after the deadline what was not sent is given back: requests whose time was up then, of other calls too, tell
+/// How long after the deadline what waits for a host of which nothing was heard is given back: requests whose time was up then, of other calls too, tell
 /// what their host is worth.
 const GRACE: Duration = Duration::from_millis(20);
 
@@ -46,6 +46,8 @@ struct Queue {
     waiting: VecDeque<(usize, Arc<Place>)>,
     /// Whether a slot is being asked for.
     asking: bool,
+    /// The host's moves when the call began with it.
+    moves: usize,
 }
 
 pub(super) struct Flight<'a> {
@@ -57,7 +59,10 @@ pub(super) struct Flight<'a> {
     turns: Vec<(usize, Turn)>,
     landed: Vec<Landed>,
     order: Arc<Order>,
+    /// Nothing is begun any more.
     is_late: bool,
+    /// Nothing is waited for any more.
+    is_over: bool,
     /// Destinations whose URL was found good, and the queues of their hosts: most messages of a call go to few, and a URL
     /// is slow to read.
     places: FxHashMap<&'a str, (Arc<Place>, usize)>,
@@ -70,7 +75,8 @@ pub(super) struct Flight<'a> {
 impl<'a> Flight<'a> {
     pub(super) fn new(sink: &'a HttpSink, messages: &'a [Message], call: Call<'a>, kit: Arc<Kit>) -> Self {
         let (started, patience) = (Instant::now(), sink.config.delivery_timeout());
-        let deadline = started + patience - LAST_PART.min(patience / 4);
+        let (last_begin, deadline) =
+            (started + patience / 2, started + patience - LAST_PART.min(patience / 4));
         let statuses = Arc::clone(&sink.statuses);
         Self {
             sink,
@@ -80,8 +86,9 @@ impl<'a> Flight<'a> {
             call,
             turns: Vec::new(),
             landed: Vec::new(),
-            order: Arc::new(Order { tray: Tray::default(), kit, statuses, started, deadline }),
+            order: Arc::new(Order { tray: Tray::default(), kit, statuses, started, last_begin, deadline }),
             is_late: false,
+            is_over: false,
             places: FxHashMap::default(),
             numbers: FxHashMap::default(),
             queues: Vec::new(),
@@ -90,10 +97,11 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Until every message has its verdict. Couriers end by themselves at the deadline; what none of them has carried
-    /// by then is given back.
+    /// Until every message has its verdict. Couriers begin nothing after half of the time and end by themselves at the
+    /// deadline; what none of them has carried is given back as soon as nothing of the call is on its way.
     pub(super) async fn fly(&mut self) {
-        let mut late = std::pin::pin!(sleep_until(self.order.deadline + GRACE));
+        let mut late = std::pin::pin!(sleep_until(self.order.last_begin));
+        let mut over = std::pin::pin!(sleep_until(self.order.deadline + GRACE));
         let order = Arc::clone(&self.order);
         while self.undecided > 0 {
             tokio::select! {
@@ -102,10 +110,11 @@ impl<'a> Flight<'a> {
                 () = self.call.turns(&mut self.turns) => self.take_turns(),
                 Some((queue, room)) = self.rooms.next() => self.use_room(queue, room),
                 Some(ended) = self.couriers.next() => self.relieve(ended.ok()),
-                () = &mut late, if !self.is_late => {
+                () = &mut late, if !self.is_late => self.is_late = true,
+                () = &mut over, if !self.is_over => {
                     // Timers that fell behind go off together.
                     tokio::task::yield_now().await;
-                    self.is_late = true;
+                    (self.is_late, self.is_over) = (true, true);
                 }
             }
             if self.is_late && self.couriers.is_empty() {
@@ -159,8 +168,9 @@ impl<'a> Flight<'a> {
             return *number;
         }
         let (number, host) = (self.queues.len(), self.sink.hosts.host(origin));
+        let (moves, waiting) = (host.moves(), VecDeque::new());
         self.numbers.insert(Arc::clone(origin), number);
-        self.queues.push(Queue { host, origin: Arc::clone(origin), waiting: VecDeque::new(), asking: false });
+        self.queues.push(Queue { host, origin: Arc::clone(origin), waiting, asking: false, moves });
         self.order.tray.open();
         number
     }
@@ -169,7 +179,7 @@ impl<'a> Flight<'a> {
     fn advance(&mut self, number: usize) {
         self.leave_out(number);
         self.lay(number);
-        while !self.is_late && !self.queues[number].asking && self.order.tray.len(number) > 0 {
+        while self.order.may_begin() && !self.queues[number].asking && self.order.tray.len(number) > 0 {
             let host = Arc::clone(&self.queues[number].host);
             match host.try_room() {
                 Some(room) => self.hire(number, room),
@@ -232,7 +242,7 @@ impl<'a> Flight<'a> {
     fn use_room(&mut self, number: usize, room: Option<Room>) {
         self.queues[number].asking = false;
         self.leave_out(number);
-        if let Some(room) = room.filter(|_| !self.is_late) {
+        if let Some(room) = room.filter(|_| self.order.may_begin()) {
             self.hire(number, room);
         }
         self.advance(number);
@@ -259,15 +269,23 @@ impl<'a> Flight<'a> {
         self.landed = landed;
     }
 
-    /// Time is up for what was not carried.
+    /// Time is up for what was not carried, and nothing of the call is on its way.
     fn give_back(&mut self) {
         self.order.tray.drain(&mut self.landed);
         self.land();
+        let mut is_all = true;
         for number in 0..self.queues.len() {
             let host = Arc::clone(&self.queues[number].host);
+            if self.is_behind_silence(number) {
+                is_all = false;
+                continue;
+            }
             let mut rest = self.order.tray.withdraw(number, |_| true);
             rest.extend(self.queues[number].waiting.drain(..).map(|(index, _)| index));
             rest.into_iter().for_each(|index| self.give_up(index, &host));
+        }
+        if !is_all {
+            return;
         }
         // Behind a message of another call.
         for index in 0..self.messages.len() {
@@ -275,6 +293,14 @@ impl<'a> Flight<'a> {
                 self.decide(index, Verdict::Held);
             }
         }
+    }
+
+    /// Whether others have all slots of this host and nothing was heard of it since: it may be dead, and who waits behind
+    /// them has to learn of it.
+    fn is_behind_silence(&self, number: usize) -> bool {
+        let queue = &self.queues[number];
+        let waits = !queue.waiting.is_empty() || self.order.tray.len(number) > 0;
+        waits && !self.is_over && queue.asking && queue.host.moves() == queue.moves
     }
 
     /// Decides a message and tells those behind it.

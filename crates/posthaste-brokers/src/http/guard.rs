@@ -9,12 +9,14 @@
 //! in a URL comes to no resolver: it is judged before the request is made, and again here when it is dialled.
 
 use crate::BuildError;
-use futures_util::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
+use futures_util::future::{BoxFuture, FutureExt, Shared, ready};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::Semaphore;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::sleep;
 use url::Url;
 
 /// IPv4 networks that are not public.
@@ -161,12 +163,26 @@ pub(super) trait Lookup: Send + Sync + 'static {
 
 /// Names that the system's resolver is asked for at once. Each is a thread that cannot be called back.
 const LOOKUPS_MAX: usize = 64;
+/// Names that are asked for or wait for it.
+const OPEN_MAX: usize = 1_024;
+/// How long a name waits for it: as long as a connection may take.
+const ROOM_WAIT: Duration = Duration::from_secs(3);
+const BUSY: &str = "the resolver is busy";
 
 /// The system's resolver. A name is asked for once at a time, for all who want it: a slow name has one
 /// thread, and not one for each request. Nothing is remembered.
 pub(super) struct System {
-    open: Arc<Mutex<FxHashMap<String, Answering>>>,
+    open: Book,
     room: Arc<Semaphore>,
+}
+
+/// The names that are being asked for.
+type Book = Arc<Mutex<FxHashMap<String, Asked>>>;
+
+struct Asked {
+    answering: Answering,
+    /// Who waits for the answer listens to it.
+    wanted: Arc<watch::Sender<()>>,
 }
 
 type Answering = Shared<BoxFuture<'static, Result<Vec<IpAddr>, String>>>;
@@ -180,31 +196,59 @@ impl Default for System {
 impl Lookup for System {
     fn lookup(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let answering = match open.get(&name) {
-            Some(answering) => answering.clone(),
-            None => {
-                let (book, room) = (Arc::clone(&self.open), Arc::clone(&self.room));
-                // A task: it ends and makes room also when nobody waits for it any more.
-                let asked = tokio::spawn(ask(name.clone(), book, room));
-                let answering = asked.map(|ended| ended.unwrap_or_else(|died| Err(died.to_string())));
-                let answering = answering.boxed().shared();
-                open.insert(name, answering.clone());
-                answering
+        if !open.contains_key(&name) {
+            if open.len() >= OPEN_MAX {
+                return Box::pin(ready(Err(std::io::Error::other(BUSY))));
             }
-        };
-        answering.map_err(std::io::Error::other).boxed()
+            let wanted = Arc::new(watch::Sender::new(()));
+            let (book, room) = (Arc::clone(&self.open), Arc::clone(&self.room));
+            // A task: it ends and makes room also when nobody waits for it any more. It needs the book first, which is ours
+            // until somebody waits.
+            let asked = tokio::spawn(ask(name.clone(), book, room, Arc::clone(&wanted)));
+            let answering = asked.map(|ended| ended.unwrap_or_else(|died| Err(died.to_string())));
+            open.insert(name.clone(), Asked { answering: answering.boxed().shared(), wanted });
+        }
+        let Asked { answering, wanted } = &open[&name];
+        let (answering, wants) = (answering.clone(), wanted.subscribe());
+        Box::pin(async move {
+            let _wants = wants;
+            answering.await.map_err(std::io::Error::other)
+        })
     }
 }
 
 async fn ask(
     name: String,
-    book: Arc<Mutex<FxHashMap<String, Answering>>>,
+    book: Book,
     room: Arc<Semaphore>,
+    wanted: Arc<watch::Sender<()>>,
 ) -> Result<Vec<IpAddr>, String> {
-    let _room = room.acquire().await;
-    let found = tokio::net::lookup_host((name.as_str(), 0)).await;
+    let found = tokio::select! {
+        biased;
+        room = room.acquire() => {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(|error| error.to_string());
+            drop(room);
+            found
+        }
+        () = unwanted(&name, &book, &wanted) => return Err(BUSY.to_owned()),
+        () = sleep(ROOM_WAIT) => Err(BUSY.to_owned()),
+    };
     book.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
-    found.map(|found| found.map(|address| address.ip()).collect()).map_err(|error| error.to_string())
+    found.map(|found| found.map(|address| address.ip()).collect())
+}
+
+/// Until nobody waits for this name. It is forgotten in the same moment: who comes next asks anew.
+async fn unwanted(name: &str, book: &Book, wanted: &watch::Sender<()>) {
+    loop {
+        {
+            let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+            if wanted.is_closed() {
+                book.remove(name);
+                return;
+            }
+        }
+        wanted.closed().await;
+    }
 }
 
 /// A resolver that tells addresses that may be connected to, or none.

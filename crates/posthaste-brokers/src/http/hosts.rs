@@ -56,6 +56,8 @@ pub(super) struct Host {
     /// Whether there is trouble at all: usually not, and nobody needs the lock to know.
     is_calm: AtomicBool,
     trouble: Mutex<Trouble>,
+    /// Requests that came to an end, whatever it was.
+    moves: AtomicUsize,
 }
 
 /// A slot of a host, and room among all requests. Dropping it gives them back.
@@ -120,6 +122,7 @@ impl Hosts {
             window: Arc::clone(&self.window),
             is_calm: AtomicBool::new(true),
             trouble: Mutex::default(),
+            moves: AtomicUsize::new(0),
         });
         table.insert(origin.to_owned(), Arc::clone(&host));
         host
@@ -184,6 +187,16 @@ impl Host {
             }
         }
         self.settle(&trouble);
+    }
+
+    /// A request came to an end. What went wrong with it is told before.
+    pub(super) fn moved(&self) {
+        self.moves.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many came to an end. The same number later: whoever has its slots still waits.
+    pub(super) fn moves(&self) -> usize {
+        self.moves.load(Ordering::Acquire)
     }
 
     /// It answered, and this destination works.

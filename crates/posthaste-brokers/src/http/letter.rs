@@ -6,10 +6,10 @@
 
 use super::headers;
 use super::kit::Kit;
+use super::parcel::{Gone, Parcel};
 use super::place::Place;
 use super::verdict;
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use posthaste::sink::{Message, Verdict};
@@ -50,14 +50,18 @@ impl Letter {
         [&self.text, if is_joined { &[] } else { &self.payload }]
     }
 
-    /// The same for HTTP/2.
-    pub(super) fn request(&self, place: &Place) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.payload.clone()));
+    /// The same for HTTP/2, and who hears that its body has left.
+    pub(super) fn request(&self, place: &Place) -> (Request<Parcel>, Option<Gone>) {
+        let (parcel, gone) = Parcel::new(self.payload.clone());
+        let mut request = Request::new(parcel);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = place.whole.clone();
         *request.headers_mut() = map(&self.text[..self.head_bytes]);
         request.headers_mut().remove(HOST);
-        request
+        for (name, value) in request.headers_mut() {
+            value.set_sensitive(place.sensitive.contains(name));
+        }
+        (request, gone)
     }
 }
 

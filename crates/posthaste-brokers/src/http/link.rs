@@ -4,11 +4,11 @@
 
 use super::answer::Head;
 use super::letter::Letter;
+use super::parcel::{Gone, Parcel};
 use super::place::Place;
 use super::snippet;
 use super::wire::Wire;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
@@ -71,7 +71,7 @@ impl Link {
             // How it ended is told to those who wait for answers.
             let _ = connection.await;
         });
-        Ok(Self::Many(Many { sender, _task: Arc::new(task) }))
+        Ok(Self::Many(Many { sender, task: Arc::new(task) }))
     }
 
     /// Whether it has nothing to do since its last answer.
@@ -133,8 +133,8 @@ async fn read_http2(incoming: &mut Incoming, words: &mut Vec<u8>) {
 /// HTTP/2: many requests at once. Clones are the same connection, which ends with the last of them.
 #[derive(Clone)]
 pub(super) struct Many {
-    sender: http2::SendRequest<Full<Bytes>>,
-    _task: Arc<Task<()>>,
+    sender: http2::SendRequest<Parcel>,
+    task: Arc<Task<()>>,
 }
 
 impl Many {
@@ -142,11 +142,21 @@ impl Many {
         self.sender.is_closed()
     }
 
+    /// Whether both are the same connection.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.task, &other.task)
+    }
+
     async fn send(&mut self, letter: &Letter, place: &Place) -> Result<Answer, Lost> {
-        let response = self.sender.try_send_request(letter.request(place)).await.map_err(|failed| {
-            let is_unsent = failed.message().is_some() || is_untouched(failed.error());
+        let (request, gone) = letter.request(place);
+        let mut response = self.sender.try_send_request(request).await.map_err(|failed| {
+            let is_unsent =
+                failed.message().is_some() || is_untouched(failed.error(), letter.payload.is_empty());
             Lost { error: failed.into_error().into(), is_unsent }
         })?;
+        if let Some(gone) = gone.filter(|_| response.status().is_success()) {
+            all_gone(gone, response.body_mut()).await?;
+        }
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         Ok(Answer {
             status: response.status(),
@@ -156,12 +166,30 @@ impl Many {
     }
 }
 
-/// Whether a server of HTTP/2 says that it has not looked at the request.
-fn is_untouched(error: &hyper::Error) -> bool {
+/// Waits until a request whose answer has begun has left as a whole. A 2xx before that is a promise for what is not there
+/// yet, and dropping the answer would cut the request off. The answer's body is taken meanwhile: who cannot get rid of
+/// it may not go on reading.
+async fn all_gone(mut gone: Gone, incoming: &mut Incoming) -> Result<(), Lost> {
+    let mut is_heard = true;
+    loop {
+        tokio::select! {
+            biased;
+            heard = &mut gone => {
+                let error = "the connection ended between the answer and the end of the request".into();
+                return heard.map_err(|_| Lost { error, is_unsent: false });
+            }
+            part = incoming.frame(), if is_heard => is_heard = matches!(part, Some(Ok(_))),
+        }
+    }
+}
+
+/// Whether a server of HTTP/2 says that it has not looked at the request. One that leaves may have taken a request that
+/// is whole with its head.
+fn is_untouched(error: &hyper::Error, is_empty: bool) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
     source.is_some_and(|error| {
         let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        let leaving = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+        let leaving = !is_empty && error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
         error.is_remote() && (refused || leaving)
     })
 }

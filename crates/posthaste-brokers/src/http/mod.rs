@@ -42,7 +42,8 @@
 //!
 //! `flight` is a call, one message in flight for each key. It makes requests and lays them on a `tray`; each `courier`
 //! takes them from there, one after another, with a slot of the host and a connection. `dial` makes connections, `link` is
-//! one of either kind, `wire` one of HTTP/1.1 (ADR 12), `answer` reads what comes over it, `pool` keeps those that wait.
+//! one of either kind, `wire` one of HTTP/1.1 (ADR 12), `answer` reads what comes over it, `parcel` is a body over HTTP/2, `pool` keeps
+//! those that wait.
 //! `deliver` says what an answer means; `verdict` is the table below in code; `snippet` keeps a receiver's words, without our secrets and the payload; `examine` looks at
 //! receivers for `posthaste doctor`.
 //!
@@ -59,7 +60,8 @@
 //!
 //! | what happened | verdict | scope | code |
 //! |---|---|---|---|
-//! | 2xx | `Delivered` | | |
+//! | 2xx, and the whole request was written | `Delivered` | | |
+//! | 2xx before the end of the request, whose rest cannot be written | `Unknown` | destination | `http.connection_lost` or `http.timeout` |
 //! | 400, 410, 413, 414, 415, 422, 431 | `Rejected` | event | `http.STATUS` |
 //! | 408, 429, 502, 503, 504, 507, 520 to 530 | `Retry` | destination | `http.STATUS` |
 //! | 401, 402, 403, 404, 405, 407, 421, 451: set up wrongly, here or there | `Retry` | destination | `http.STATUS` |
@@ -71,7 +73,7 @@
 //! | TLS refused: authority, name, expiry, client certificate | `Retry` | destination | `http.tls` |
 //! | the address is not public | `Retry` | destination | `http.private_address` |
 //! | not tried, the host has just failed for others | `Retry` | destination | as theirs |
-//! | not tried in time: other messages had all slots | `Held` | | |
+//! | not begun in the first half of the delivery timeout: other messages had all slots | `Held` | | |
 //! | the destination makes no URL, or one without TLS where it is required | `Rejected` | event | `http.bad_url` |
 //! | a header that HTTP cannot carry | `Rejected` | event | `http.bad_header` |
 //! | the sink was closed | `Retry` | sink | `http.closed` |
@@ -95,6 +97,7 @@ mod hosts;
 mod kit;
 mod letter;
 mod link;
+mod parcel;
 mod place;
 mod pool;
 mod sign;

@@ -4,12 +4,12 @@ use super::address::origin;
 use super::dial::Target;
 use super::headers::line;
 use hyper::Uri;
-use hyper::header::HeaderMap;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use std::fmt;
 use std::sync::Arc;
 use url::Url;
 
 /// Where requests of a destination go.
-#[derive(Debug)]
 pub(super) struct Place {
     pub(super) destination: String,
     /// Scheme, name and port.
@@ -19,6 +19,15 @@ pub(super) struct Place {
     pub(super) opening: Vec<u8>,
     /// The URL as a whole: what HTTP/2 asks for.
     pub(super) whole: Uri,
+    /// Headers that HTTP/2 must not keep in its tables.
+    pub(super) sensitive: Vec<HeaderName>,
+}
+
+impl fmt::Debug for Place {
+    /// Without what it opens with: credentials are in there. Paths may be secret, too.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("origin", &self.origin).finish_non_exhaustive()
+    }
 }
 
 impl Place {
@@ -26,12 +35,16 @@ impl Place {
     pub(super) fn new(destination: &str, url: &Url, fixed: &HeaderMap) -> Result<Self, &'static str> {
         const ODD: &str = "holds a character that no request can carry";
         let whole: Uri = url.as_str().parse().map_err(|_| ODD)?;
+        let is_secret =
+            |(name, value): (&HeaderName, &HeaderValue)| value.is_sensitive().then(|| name.clone());
+        let sensitive = fixed.iter().filter_map(is_secret).collect();
         Ok(Self {
             destination: destination.to_owned(),
             origin: origin(url).into(),
             target: Target::new(url),
             opening: opening(url, fixed).ok_or(ODD)?,
             whole,
+            sensitive,
         })
     }
 }
@@ -58,6 +71,7 @@ fn opening(url: &Url, fixed: &HeaderMap) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::header::{ACCEPT, AUTHORIZATION};
 
     #[test]
     fn what_is_asked_for_and_whom() {
@@ -72,8 +86,21 @@ mod tests {
             let url = Url::parse(text).expect("a URL");
             let place = Place::new("d", &url, &HeaderMap::new()).expect(text);
             let expected = format!("POST {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: posthaste/");
-            assert!(place.opening.starts_with(expected.as_bytes()), "{place:?}");
+            assert!(place.opening.starts_with(expected.as_bytes()), "{text}");
             assert_eq!(place.whole.to_string(), url.as_str());
         }
+    }
+
+    #[test]
+    fn credentials_are_not_shown() {
+        let mut secret = HeaderValue::from_static("hunter2");
+        secret.set_sensitive(true);
+        let fixed =
+            HeaderMap::from_iter([(AUTHORIZATION, secret), (ACCEPT, HeaderValue::from_static("*/*"))]);
+        let url = Url::parse("https://h.example/path").expect("a URL");
+        let place = Place::new("d", &url, &fixed).expect("a place");
+        assert_eq!(place.sensitive, [AUTHORIZATION]);
+        let shown = format!("{place:?}");
+        assert!(!shown.contains("path") && !shown.contains(&format!("{:?}", b"hunter2")[1..20]), "{shown}");
     }
 }

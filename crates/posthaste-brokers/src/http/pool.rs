@@ -96,6 +96,15 @@ impl Pool {
         }
     }
 
+    /// Nobody takes this connection any more: it may have died without a word. Those who have it go on.
+    pub(super) fn forget(&self, origin: &str, gone: &Link) {
+        let Link::Many(gone) = gone else { return };
+        let mut state = self.state();
+        let taken =
+            state.hosts.get_mut(origin).and_then(|shelf| shelf.many.take_if(|(_, many)| many.is(gone)));
+        state.idle -= usize::from(taken.is_some());
+    }
+
     /// Closes what is too old, and says whether there is something left.
     fn expire(&self) -> bool {
         let (mut state, now) = (self.state(), Instant::now());

@@ -9,6 +9,8 @@
 //! bytes that was written once, and an answer is read where it lies.
 //!
 //! Answers are read while the request is still being written: a receiver that refuses a large body says so before its end.
+//! A 2xx before its end is a promise for what is not there yet: it counts once the rest is written, and not at all if it
+//! cannot be.
 
 use super::answer::{self, Framing, Head, Part};
 use super::letter::Letter;
@@ -72,9 +74,14 @@ impl Wire {
         }
         // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again (G2).
         self.is_free = false;
-        let mut writing = Writing { left: letter.pieces(), is_flushed: false, failed: None };
+        let mut writing = Writing::new(letter.pieces());
         let head = poll_fn(|context| self.poll_exchange(&mut writing, context)).await;
-        let head = head.map_err(|error| Lost { error, is_unsent: false })?;
+        let mut head = head.map_err(|error| Lost { error, is_unsent: false })?;
+        if head.status.is_success() && !writing.is_flushed {
+            let rest = poll_fn(|context| self.poll_rest(&mut writing, context)).await;
+            rest.map_err(|error| Lost { error, is_unsent: false })?;
+            head.keeps &= !writing.is_torn;
+        }
         self.is_free = writing.is_flushed && head.keeps && head.framing == Framing::Length(0);
         // A body may follow, for the same reader: it is the connection's only if all of the request is out.
         Ok(Head { keeps: head.keeps && writing.is_flushed, ..head })
@@ -88,20 +95,50 @@ impl Wire {
         writing.advance(&mut self.stream, context);
         loop {
             // What went wrong first says more.
+            let before = self.buffer.len();
             match ready!(self.poll_read(context)) {
                 Ok(0) => return Poll::Ready(Err(writing.failure().unwrap_or(Ended::Unanswered.into()))),
                 Err(error) => return Poll::Ready(Err(writing.failure().unwrap_or(error.into()))),
                 Ok(_) => {}
             }
-            if let Some(head) = self.head()? {
+            if let Some(head) = self.head(before)? {
                 return Poll::Ready(Ok(head));
             }
         }
     }
 
-    /// The head that has come, if it is complete. What comes before the answer (1xx) is passed over.
-    fn head(&mut self) -> Result<Option<Head>, BoxError> {
-        while let Some((head, length)) = answer::head(&self.buffer)? {
+    /// Writes the rest of a request whose answer has begun. The answer is read meanwhile, and dropped where it is long: who
+    /// cannot get rid of it may not go on reading.
+    fn poll_rest(
+        &mut self,
+        writing: &mut Writing<'_>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), BoxError>> {
+        loop {
+            writing.advance(&mut self.stream, context);
+            if writing.is_flushed {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(failure) = writing.failure() {
+                return Poll::Ready(Err(failure));
+            }
+            if writing.is_unheard {
+                return Poll::Pending;
+            }
+            // Who says no more may still read.
+            writing.is_unheard = !ready!(self.poll_read(context)).is_ok_and(|bytes| bytes > 0);
+            if self.buffer.len() > BODY_BYTES_MAX {
+                self.buffer.clear();
+                writing.is_torn = true;
+            }
+        }
+    }
+
+    /// The head that has come, if it is complete. What comes before the answer (1xx) is passed over. A head is looked at when it
+    /// begins and after a line of it, of which there are few: one that comes byte by byte is not read again for each.
+    fn head(&mut self, before: usize) -> Result<Option<Head>, BoxError> {
+        let is_worth_it = before == 0 || self.buffer[before..].contains(&b'\n');
+        while is_worth_it && let Some((head, length)) = answer::head(&self.buffer)? {
             self.buffer.advance(length);
             if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(Some(head));
@@ -144,9 +181,17 @@ struct Writing<'a> {
     left: [&'a [u8]; 2],
     is_flushed: bool,
     failed: Option<io::Error>,
+    /// Nothing more comes from the other side.
+    is_unheard: bool,
+    /// Some of the answer's body was dropped.
+    is_torn: bool,
 }
 
-impl Writing<'_> {
+impl<'a> Writing<'a> {
+    fn new(left: [&'a [u8]; 2]) -> Self {
+        Self { left, is_flushed: false, failed: None, is_unheard: false, is_torn: false }
+    }
+
     /// Writes as much as can be written now. A failure is kept: an answer may be there all the same.
     fn advance(&mut self, stream: &mut Stream, context: &mut Context<'_>) {
         while !self.is_flushed && self.failed.is_none() {

@@ -69,6 +69,20 @@ async fn f30_a_host_that_has_failed_is_on_trial() {
     assert!(mute.most_at_once() > 1, "and then it has all its slots again");
 }
 
+/// It accepts and closes: that is no answer, and lets nobody off.
+#[tokio::test]
+async fn f30_a_connection_that_is_lost_ends_no_trial() {
+    let receiver = receiver().await;
+    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..near(&receiver) }).await;
+    receiver.next("/x", [Answer::in_manner(Manner::Silent)]);
+    assert_seen(&publish_one(&sink, loose("x")).await, "unknown", "http.timeout", Scope::Destination);
+    receiver.always("/x", Answer::in_manner(Manner::CloseUnanswered).after(Duration::from_millis(10)));
+    for verdict in sink.publish(&many("x", 20)).await {
+        assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
+    }
+    assert_eq!((receiver.most_at_once(), receiver.requests().len()), (1, 21), "one at a time");
+}
+
 /// A connection that is never made, in calls that overlap: the first failure ends the wait of all of them.
 #[tokio::test]
 async fn f30_calls_learn_from_each_other() {

@@ -3,6 +3,7 @@
 mod calls;
 mod conformance;
 mod dead_host;
+mod early;
 mod examine;
 mod guard;
 mod hostile;

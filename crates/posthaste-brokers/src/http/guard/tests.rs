@@ -163,3 +163,33 @@ async fn f47_a_name_that_changes_its_mind_gains_nothing() {
     assert_eq!(literal("8.8.8.8").await.expect("public"), ["8.8.8.8".parse::<IpAddr>().expect("an address")]);
     assert!(literal("127.0.0.1").await.expect_err("private").is::<Forbidden>());
 }
+
+fn open(system: &System) -> usize {
+    system.open.lock().expect("not poisoned").len()
+}
+
+/// All threads hang: a name waits a moment for one of them, and not at all for nobody.
+#[tokio::test(start_paused = true)]
+async fn g7_a_resolver_that_hangs_is_said_to_be_busy() {
+    let system = System::default();
+    let all = system.room.acquire_many(LOOKUPS_MAX as u32).await.expect("open");
+    let names = |n: usize| system.lookup(format!("{n}.invalid"));
+    let waiting: Vec<_> = (0..OPEN_MAX).map(names).collect();
+    assert_eq!((open(&system), system.room.available_permits()), (OPEN_MAX, 0));
+    assert!(names(OPEN_MAX).await.expect_err("one too many").to_string().contains("busy"));
+    let mut waiting = waiting.into_iter();
+    let (one, same) = (waiting.next().expect("one"), names(0));
+    drop(waiting);
+    tokio::time::timeout(ROOM_WAIT / 2, async {
+        while open(&system) > 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("what nobody waits for is forgotten");
+    let (one, same) = tokio::join!(one, same);
+    assert!(one.and(same).expect_err("no room").to_string().contains("busy"));
+    assert_eq!(open(&system), 0);
+    drop(all);
+    assert!(system.lookup("localhost".to_owned()).await.is_ok_and(|found| !found.is_empty()));
+}

@@ -1,0 +1,211 @@
+//! Answers that come before the end of the request.
+//!
+//! A refusal counts at once (see `hostile`). A 2xx is worth nothing before the receiver can have the whole request: the rest of
+//! it is written first, whatever the receiver does meanwhile.
+
+use super::*;
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use posthaste::task::{Task, spawn};
+use posthaste_testkit::services::{Answer, Certs, Manner, Pair};
+use rustls::ServerConfig;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+
+/// More than the buffers of two sockets hold.
+const LARGE: usize = 32 << 20;
+
+fn large() -> Message {
+    message("x", Event::new("orders.placed", vec![b'x'; LARGE]))
+}
+
+/// What a receiver does between its answer and the body of the request.
+#[derive(Clone, Copy, PartialEq)]
+enum Meanwhile {
+    Nothing,
+    /// It says more than anybody wants to know, and reads nothing before all of it is written.
+    Talk,
+    Close,
+}
+
+/// Answers one request after its head. Tells how much of the body it got.
+async fn early(listener: TcpListener, meanwhile: Meanwhile) -> usize {
+    let (mut stream, _) = listener.accept().await.expect("a connection");
+    let mut request = Vec::new();
+    let head = loop {
+        assert!(stream.read_buf(&mut request).await.is_ok_and(|bytes| bytes > 0), "a head");
+        if let Some(end) = request.windows(4).position(|four| four == b"\r\n\r\n") {
+            break end + 4;
+        }
+    };
+    let words = if meanwhile == Meanwhile::Talk { LARGE } else { 0 };
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {words}\r\n\r\n");
+    stream.write_all(answer.as_bytes()).await.expect("written");
+    match meanwhile {
+        Meanwhile::Nothing => {}
+        Meanwhile::Talk => stream.write_all(&vec![b'y'; words]).await.expect("somebody reads it"),
+        Meanwhile::Close => return 0,
+    }
+    request.len() - head + rest(&mut stream, LARGE - (request.len() - head)).await
+}
+
+async fn rest(stream: &mut TcpStream, most: usize) -> usize {
+    let (mut buffer, mut got) = (vec![0; 1 << 20], 0);
+    while got < most
+        && let Ok(bytes @ 1..) = stream.read(&mut buffer).await
+    {
+        got += bytes;
+    }
+    got
+}
+
+async fn deliver_early(meanwhile: Meanwhile) -> (Verdict, usize) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let task = spawn("early", early(listener, meanwhile));
+    let config = HttpConfig { allow_private: true, ..HttpConfig::new(&url) };
+    let sink = build(HttpConfig { delivery_timeout_ms: 60_000, ..config }).await;
+    let verdict = publish_one(&sink, large()).await;
+    (verdict, task.await.expect("an end"))
+}
+
+#[tokio::test]
+async fn g2_a_2xx_before_the_end_of_the_request_counts_when_it_is_written() {
+    for meanwhile in [Meanwhile::Nothing, Meanwhile::Talk] {
+        assert_eq!(deliver_early(meanwhile).await, (Verdict::Delivered, LARGE));
+    }
+}
+
+#[tokio::test]
+async fn g2_a_2xx_for_half_of_a_request_is_no_promise() {
+    let (verdict, _) = deliver_early(Meanwhile::Close).await;
+    assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
+}
+
+fn acceptor(server: &Pair) -> TlsAcceptor {
+    let chain = CertificateDer::pem_file_iter(&server.certificate).and_then(Iterator::collect);
+    let key = PrivateKeyDer::from_pem_file(&server.key).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.expect("versions").with_no_client_auth();
+    let mut config = builder.with_single_cert(chain.expect("a chain"), key).expect("a certificate");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// What a receiver of HTTP/2 does with each request.
+#[derive(Clone, Copy)]
+enum Deed {
+    /// It answers, reads the whole request, and then ends its answer.
+    AnswerFirst,
+    /// It answers, and wants no more of the request.
+    AnswerOnly,
+    /// It says that it has not looked at it.
+    Refuse,
+}
+
+struct Http2 {
+    sink: Arc<dyn Sink>,
+    /// The lengths of the bodies that were read.
+    bodies: mpsc::UnboundedReceiver<usize>,
+    _certs: Certs,
+    _task: Task<()>,
+}
+
+impl Http2 {
+    async fn start(deed: Deed) -> Self {
+        let certs = Certs::make().expect("certificates");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let (addr, acceptor) = (listener.local_addr().expect("bound"), acceptor(certs.server()));
+        let (tell, bodies) = mpsc::unbounded_channel();
+        let task = spawn("early http2", async move {
+            let mut open = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, tell) = (acceptor.clone(), tell.clone());
+                open.spawn(async move {
+                    let stream = acceptor.accept(stream).await.expect("TLS");
+                    let mut connection = h2::server::handshake(stream).await.expect("HTTP/2");
+                    let mut requests = tokio::task::JoinSet::new();
+                    while let Some(Ok((request, respond))) = connection.accept().await {
+                        requests.spawn(handle(deed, request.into_body(), respond, tell.clone()));
+                    }
+                });
+            }
+        });
+        let ca_file = Some(certs.ca().to_owned());
+        let config =
+            HttpConfig { allow_private: true, ca_file, ..HttpConfig::new(&format!("https://{addr}")) };
+        let sink = build(HttpConfig { delivery_timeout_ms: 60_000, ..config }).await;
+        Self { sink, bodies, _certs: certs, _task: task }
+    }
+}
+
+async fn handle(
+    deed: Deed,
+    mut body: RecvStream,
+    mut respond: SendResponse<Bytes>,
+    bodies: mpsc::UnboundedSender<usize>,
+) {
+    match deed {
+        Deed::Refuse => respond.send_reset(Reason::REFUSED_STREAM),
+        Deed::AnswerOnly => {
+            let mut answer = respond.send_response(Default::default(), false).expect("sent");
+            answer.send_data(Bytes::from_static(b"ok"), true).expect("sent");
+            respond.send_reset(Reason::NO_ERROR);
+        }
+        Deed::AnswerFirst => {
+            let mut answer = respond.send_response(Default::default(), false).expect("sent");
+            let mut length = 0;
+            while let Some(Ok(part)) = body.data().await {
+                length += part.len();
+                body.flow_control().release_capacity(part.len()).expect("within the window");
+            }
+            let _ = (bodies.send(length), answer.send_data(Bytes::from_static(b"ok"), true));
+        }
+    }
+}
+
+/// More than the window of a stream, which the receiver opens after its answer.
+#[tokio::test]
+async fn g2_a_2xx_over_http2_counts_when_the_request_is_written() {
+    let mut http2 = Http2::start(Deed::AnswerFirst).await;
+    assert_eq!(publish_one(&http2.sink, large()).await, Verdict::Delivered);
+    assert_eq!(http2.bodies.recv().await, Some(LARGE));
+    assert_eq!(publish_one(&http2.sink, message("x", Event::tombstone("t"))).await, Verdict::Delivered);
+    assert_eq!(http2.bodies.recv().await, Some(0));
+}
+
+#[tokio::test]
+async fn g2_a_2xx_over_http2_for_half_of_a_request_is_no_promise() {
+    let http2 = Http2::start(Deed::AnswerOnly).await;
+    let verdict = publish_one(&http2.sink, large()).await;
+    assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
+}
+
+/// Sent twice, and certainly seen by nobody.
+#[tokio::test]
+async fn f28_a_request_that_is_refused_unseen_is_a_retry() {
+    let http2 = Http2::start(Deed::Refuse).await;
+    let verdict = publish_one(&http2.sink, loose("x")).await;
+    assert_seen(&verdict, "retry", "http.unreachable", Scope::Destination);
+}
+
+/// A connection over which nothing came may be dead without a word: the next request does not find out once more.
+#[tokio::test]
+async fn after_a_timeout_nobody_takes_the_same_connection_of_http2() {
+    let certs = Certs::make().expect("certificates");
+    let options = ReceiverOptions::default().tls(certs.server()).http2();
+    let receiver = Receiver::start(&options).await.expect("a receiver");
+    let config = HttpConfig { ca_file: Some(certs.ca().to_owned()), ..near(&receiver) };
+    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..config }).await;
+    receiver.next("/x", [Answer::in_manner(Manner::Silent)]);
+    let verdict = publish_one(&sink, loose("x")).await;
+    assert_seen(&verdict, "unknown", "http.timeout", Scope::Destination);
+    assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
+    assert_eq!(receiver.connections(), 2);
+}
