@@ -74,7 +74,7 @@ pub trait Yard: Send {
     /// Takes the destination away.
     async fn remove(&mut self) -> YardResult<()>;
 
-    /// How [`read_all`](Self::read_all) knows, for the report: "every message's Nats-Msg-Id read from the stream".
+    /// How [`read_all`](Self::read_all) knows, for the report: "every message's id read from the stream".
     fn evidence(&self) -> &'static str;
 }
 

@@ -24,6 +24,12 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
+    /// Nobody is between us and this host.
+    pub(super) fn is_loopback(&self) -> bool {
+        let ip = self.host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+        ip || self.host.eq_ignore_ascii_case("localhost")
+    }
+
     /// Reads a URL, or says what is wrong in words that hold nothing of it.
     pub(super) fn parse(url: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));

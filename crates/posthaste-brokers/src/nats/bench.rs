@@ -99,7 +99,8 @@ impl Yard for Ground {
             }
             let mut headers = async_nats::HeaderMap::new();
             message.each_header(|name, value| headers.insert(name, value));
-            headers.insert(async_nats::header::NATS_MESSAGE_ID, message.id());
+            let dedup = format!("{}:{}", message.id(), message.destination);
+            headers.insert(async_nats::header::NATS_MESSAGE_ID, dedup);
             let payload = message.payload.clone().unwrap_or_default();
             let sent = context.publish_with_headers(message.destination.clone(), headers, payload).await;
             acknowledgements.push(sent.map_err(YardError::new)?.into_future());
@@ -115,7 +116,7 @@ impl Yard for Ground {
     }
 
     fn evidence(&self) -> &'static str {
-        "every message's Nats-Msg-Id read from the stream"
+        "every message's id read from the stream"
     }
 }
 
@@ -346,7 +347,7 @@ impl Witness {
 
 impl Frame {
     fn id(&self) -> Option<Uuid> {
-        let value = self.headers.lines().find_map(|line| line.strip_prefix("Nats-Msg-Id:"))?;
+        let value = self.headers.lines().find_map(|line| line.strip_prefix("Message-ID:"))?;
         Uuid::try_parse(value.trim()).ok()
     }
 }
@@ -366,7 +367,8 @@ mod tests {
     #[test]
     fn the_id_of_a_message_is_in_its_headers() {
         let id = Uuid::now_v7();
-        let headers = format!("NATS/1.0\r\nkey: Nats-Msg-Id: x\r\nNats-Msg-Id: {id}\r\n\r\n");
+        let headers =
+            format!("NATS/1.0\r\nNats-Msg-Id: {id}:s.x\r\nkey: Message-ID: x\r\nMessage-ID: {id}\r\n\r\n");
         let frame = |headers: &str| Frame {
             subject: String::new(),
             headers: headers.to_owned(),

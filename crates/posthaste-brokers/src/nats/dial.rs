@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -45,7 +45,6 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 pub(super) struct Info {
     pub(super) server_name: String,
     pub(super) version: String,
-    pub(super) client_ip: String,
     pub(super) jetstream: bool,
     pub(super) tls_required: bool,
     tls_available: bool,
@@ -55,6 +54,9 @@ pub(super) struct Info {
     /// It is about to stop, and asks its clients to go.
     #[serde(rename = "ldm")]
     pub(super) lame_duck: bool,
+    /// Said before TLS, so perhaps by somebody in between.
+    #[serde(skip)]
+    pub(super) is_hearsay: bool,
 }
 
 impl Info {
@@ -78,8 +80,11 @@ pub(super) async fn open(
     let login = Login::read(config).map_err(unreadable)?;
     let tls = Arc::new(config.tls().client_config().map_err(unreadable)?);
     let call = DialledBy { config, server, login: &login, tls, name: format!("posthaste {sink}") };
-    let in_time = timeout(DIAL_TIMEOUT, call.try_addresses()).await;
-    in_time.unwrap_or_else(|_| Err(call.unreachable("no connection in time")))
+    let end = Instant::now() + DIAL_TIMEOUT;
+    let Ok(found) = timeout_at(end, lookup_host((server.host.as_str(), server.port))).await else {
+        return Err(call.unreachable("no address in time"));
+    };
+    call.try_addresses(found.map_err(|error| call.unreachable(error))?, end).await
 }
 
 struct DialledBy<'a> {
@@ -91,16 +96,26 @@ struct DialledBy<'a> {
 }
 
 impl DialledBy<'_> {
-    async fn try_addresses(&self) -> Result<(Arc<Session>, Carrier), Failure> {
-        let found = lookup_host((self.server.host.as_str(), self.server.port)).await;
+    /// A name may stand for several servers, and one of them may have an old certificate or an old list of users.
+    async fn try_addresses(
+        &self,
+        addresses: impl Iterator<Item = SocketAddr>,
+        end: Instant,
+    ) -> Result<(Arc<Session>, Carrier), Failure> {
         let mut failure = self.unreachable("the name has no address");
-        for address in found.map_err(|error| self.unreachable(error))? {
-            match timeout(CONNECT_TIMEOUT, self.connect(address)).await {
+        for address in addresses {
+            let begun = Instant::now();
+            let why = match timeout_at(end.min(begun + CONNECT_TIMEOUT), self.connect(address)).await {
                 Ok(Ok(session)) => return Ok(session),
-                Ok(Err(why)) if why.code == "nats.unreachable" => failure = why,
-                // It is the same server at another address.
-                Ok(Err(why)) => return Err(why),
-                Err(_) => failure = self.unreachable("no connection in time"),
+                Ok(Err(why)) => why,
+                Err(_) => self.unreachable("no connection in time"),
+            };
+            // A refusal says more than silence.
+            if failure.code == "nats.unreachable" {
+                failure = why;
+            }
+            if Instant::now() >= end {
+                break;
             }
         }
         Err(failure)
@@ -128,7 +143,7 @@ impl DialledBy<'_> {
         let server = ServerName::try_from(self.server.host.clone()).map_err(|error| self.no_tls(error))?;
         let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(server, tcp).await;
         let stream = stream.map_err(|error| self.no_tls(tls_words(&error).unwrap_or(error.to_string())))?;
-        self.log_in(Box::new(stream), reader, info).await
+        self.log_in(Box::new(stream), reader, Info { is_hearsay: true, ..info }).await
     }
 
     fn wants_tls(&self) -> bool {
@@ -153,6 +168,9 @@ impl DialledBy<'_> {
         let judged = self.hear(&mut stream, &mut reader, |frame| self.judgement(&frame, &session)).await;
         judged??;
         written.map_err(|error| self.broken(&error))?;
+        if session.info().lame_duck {
+            return Err(self.unreachable("the server is about to stop (lame duck mode)"));
+        }
         let carrier = Carrier::new(Arc::clone(&session), stream, reader, self.server.to_string());
         Ok((session, carrier))
     }
@@ -247,3 +265,6 @@ fn tls_words(error: &(dyn Error + 'static)) -> Option<String> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

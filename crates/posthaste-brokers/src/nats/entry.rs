@@ -3,7 +3,7 @@
 //! ```text
 //! HPUB <subject> <reply> <bytes of head> <bytes of head and payload>\r\n
 //! NATS/1.0\r\n
-//! Nats-Msg-Id: <event id>\r\n
+//! Nats-Msg-Id: <event id>:<subject>\r\n
 //! <name>: <value>\r\n ...
 //! \r\n
 //! <payload>\r\n
@@ -12,7 +12,11 @@
 //! The line names lengths that are known after the headers are written, so those are written beside and copied: some
 //! 300 bytes, cheaper than walking through the headers twice.
 //!
-//! The id is the first header. A server looks for the first place where `Nats-Msg-Id` stands, and some give up when
+//! `Nats-Msg-Id` is the id and the subject. A stream that takes several subjects remembers ids for all of them together:
+//! with the id alone, an event that goes to two of them, or to another one when its destination was corrected, would be
+//! acknowledged as a duplicate there and stored nowhere.
+//!
+//! It is the first header. A server looks for the first place where `Nats-Msg-Id` stands, and some give up when
 //! that place is inside another header's value; and an event's own header of that name is left out, so it can neither
 //! take another event's place nor give its own away.
 
@@ -82,7 +86,10 @@ impl Pen {
         head.clear();
         head.extend_from_slice(b"NATS/1.0\r\n");
         let mut id = Uuid::encode_buffer();
-        header(MESSAGE_ID, message.stored.event.id.hyphenated().encode_lower(&mut id), head);
+        let id = message.stored.event.id.hyphenated().encode_lower(&mut id);
+        for part in [MESSAGE_ID, ": ", id, ":", &message.destination, "\r\n"] {
+            head.extend_from_slice(part.as_bytes());
+        }
         let is_tombstone = message.payload.is_none();
         if is_tombstone {
             header(TOMBSTONE, "true", head);
@@ -169,7 +176,8 @@ mod tests {
         let event = Event::new("orders.placed", "body").with_key("k: \t\u{1f600}");
         let event = event.with_header("Nats-Msg-Id", "theirs").with_header("x", "a Nats-Msg-Id: b");
         let (_, headers, payload) = written(&message(event.clone()));
-        assert_eq!(headers[0], ("Nats-Msg-Id".to_owned(), event.id.to_string()));
+        assert_eq!(headers[0], ("Nats-Msg-Id".to_owned(), format!("{}:s.x", event.id)));
+        assert_eq!(headers[1], ("Message-ID".to_owned(), event.id.to_string()));
         assert_eq!(headers.iter().filter(|(name, _)| name == "Nats-Msg-Id").count(), 1);
         let of = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
         assert_eq!(of("key"), Some("k: \t\u{1f600}"));

@@ -75,16 +75,25 @@ fn reachable(info: &Info) -> Finding {
     finding("reachable", Level::Warn, text)
 }
 
+/// The server's own wish for TLS comes in the clear, and whoever is in between can take it away: where a secret is sent,
+/// only what the configuration asks for counts.
 fn transport(config: &NatsConfig, info: &Info) -> Finding {
-    let loopback = info.client_ip.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    match (config.wants_tls() || info.tls_required, config.sends_secret() && !loopback) {
-        (true, _) => finding("transport", Level::Ok, "TLS, with the server's certificate verified"),
-        (false, false) => finding("transport", Level::Ok, "not encrypted"),
+    let servers = config.addresses().unwrap_or_default();
+    let is_asked_for = config.wants_tls() || servers.iter().all(|server| server.tls);
+    let open_to_others = servers.iter().any(|server| !server.tls && !server.is_loopback());
+    let is_exposed = config.sends_secret() && !is_asked_for && open_to_others;
+    let (level, text) = match (is_asked_for || info.tls_required, is_exposed) {
+        (true, false) => (Level::Ok, "TLS, with the server's certificate verified"),
+        (false, false) => (Level::Ok, "not encrypted"),
+        (true, true) => (
+            Level::Warn,
+            "TLS, but only because the server asks for it: somebody in between can hide that, and then reads the password or token; use tls:// or require_tls",
+        ),
         (false, true) => {
-            let text = "not encrypted, and a password or token travels over it: use tls:// or require_tls";
-            finding("transport", Level::Warn, text)
+            (Level::Warn, "not encrypted, and a password or token travels over it: use tls:// or require_tls")
         }
-    }
+    };
+    finding("transport", level, text)
 }
 
 fn version(text: &str) -> Finding {
@@ -213,6 +222,29 @@ fn peculiar(config: &Config) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_needs_our_own_wish_for_tls() {
+        let secret = |url: &str| NatsConfig { token: Some(crate::Secret::new("t")), ..NatsConfig::new(url) };
+        let level = |config: &NatsConfig, tls_required: bool| {
+            let info = format!(r#"{{"tls_required":{tls_required}}}"#);
+            transport(config, &Info::read(info.as_bytes()).expect("JSON")).level
+        };
+        for url in ["nats://n1", "tls://n1, nats://n2", "nats://10.0.0.1", "nats://localhost.example"] {
+            let config = secret(url);
+            assert_eq!((level(&config, false), level(&config, true)), (Level::Warn, Level::Warn), "{url}");
+            let asking = NatsConfig { require_tls: true, ..config };
+            assert_eq!(level(&asking, true), Level::Ok, "{url}");
+            assert_eq!(level(&NatsConfig::new(url), false), Level::Ok, "{url}: nothing secret");
+        }
+        for url in ["tls://n1, tls://n2", "nats://127.0.0.1", "nats://[::1]:1", "nats://localhost"] {
+            assert_eq!(
+                (level(&secret(url), false), level(&secret(url), true)),
+                (Level::Ok, Level::Ok),
+                "{url}"
+            );
+        }
+    }
 
     #[test]
     fn versions_with_known_losses_are_named() {

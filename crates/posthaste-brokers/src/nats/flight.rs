@@ -5,6 +5,10 @@
 //! call is one future, woken for batches of turns and answers. Answers are read before turns are taken, because each
 //! one lets the next message of its key go: so a burst of answers is one burst of messages.
 //!
+//! After the half of its time a call sends nothing more: so what was sent has at least the other half for its answer, and
+//! a message that is not acknowledged says something about its stream. Nor does it on a connection that is about to be
+//! left. What was not sent then is given back as soon as the rest is answered.
+//!
 //! Nothing is sent twice and nothing is sent on another connection than the one the call began with:
 //! trying again is the relay's affair.
 
@@ -20,6 +24,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 /// What a call appends before the writing begins. A server reads as much at once, and can begin with it while the
 /// rest is written.
@@ -49,11 +54,16 @@ pub(super) struct Flight<'a> {
     call: Call<'a>,
     answers: Registration,
     window: &'a Semaphore,
-    /// What the server takes, when the call began.
+    /// What the server takes, when the call began; and whether perhaps somebody else said so.
     bytes_max: usize,
+    is_hearsay: bool,
     turns: Vec<(usize, Turn)>,
     notes: Vec<Note>,
     pen: Pen,
+    /// Nothing is sent after this.
+    last_call: Instant,
+    /// The connection is about to be left.
+    is_leaving: bool,
 }
 
 impl<'a> Flight<'a> {
@@ -62,7 +72,9 @@ impl<'a> Flight<'a> {
         call: Call<'a>,
         answers: Registration,
         window: &'a Semaphore,
+        last_call: Instant,
     ) -> Self {
+        let info = answers.session().info();
         Self {
             messages,
             fates: vec![Fate::Waiting; messages.len()],
@@ -71,21 +83,35 @@ impl<'a> Flight<'a> {
             in_flight: 0,
             ready: VecDeque::new(),
             call,
-            bytes_max: answers.session().info().bytes_max().unwrap_or(usize::MAX),
+            bytes_max: info.bytes_max().unwrap_or(usize::MAX),
+            is_hearsay: info.is_hearsay,
             answers,
             window,
             turns: Vec::new(),
             notes: Vec::new(),
             pen: Pen::default(),
+            last_call,
+            is_leaving: false,
         }
     }
 
-    pub(super) fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &Arc<Session> {
         self.answers.session()
     }
 
+    /// Whether there are messages without a verdict.
+    pub(super) fn is_open(&self) -> bool {
+        self.undecided > 0
+    }
+
+    fn may_send(&self) -> bool {
+        !self.is_leaving && Instant::now() < self.last_call
+    }
+
+    /// Until all is decided, or nothing is under way and nothing more may be sent. Nobody wakes it when the time for
+    /// sending is over: whoever calls this does. It may be dropped and called again.
     pub(super) async fn fly(&mut self) {
-        while self.undecided > 0 {
+        while self.is_open() && (self.in_flight > 0 || self.may_send()) {
             self.await_news().await;
             self.take_turns();
             self.send_ready();
@@ -95,7 +121,7 @@ impl<'a> Flight<'a> {
     /// Waits for turns, for answers, or for room to send more.
     async fn await_news(&mut self) {
         let (window, session) = (self.window, Arc::clone(self.answers.session()));
-        let wants_room = !self.ready.is_empty();
+        let wants_room = !self.ready.is_empty() && self.may_send();
         let mut room = pin!(window.acquire());
         poll_fn(|context| {
             let news = self.poll_news(context);
@@ -150,6 +176,7 @@ impl<'a> Flight<'a> {
                     }
                 }
                 Note::Denied(subject) => self.deny(&subject),
+                Note::Leaving => self.is_leaving = true,
                 Note::Ended(why) => self.give_up(&Silence::ConnectionLost(why.to_string())),
             }
         }
@@ -178,7 +205,7 @@ impl<'a> Flight<'a> {
 
     /// Sends what may go, as far as there is room.
     fn send_ready(&mut self) {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() && self.may_send() {
             self.take_permits();
             let session = Arc::clone(self.answers.session());
             let mut goes_on = true;
@@ -219,7 +246,7 @@ impl<'a> Flight<'a> {
             self.in_flight += 1;
             let reply = (self.answers.reply(), index);
             if let Err(verdict) = self.pen.write(&self.messages[index], reply, self.bytes_max, bytes) {
-                self.decide(index, verdict);
+                self.decide(index, if self.is_hearsay { verdict::doubted(verdict) } else { verdict });
             }
         }
         false
@@ -256,3 +283,6 @@ impl Drop for Flight<'_> {
         self.window.add_permits(self.permits);
     }
 }
+
+#[cfg(test)]
+mod tests;

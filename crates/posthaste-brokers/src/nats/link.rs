@@ -11,8 +11,9 @@ use posthaste::sink::Scope;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// For answers that are under way when a server asks us to go.
-const GRACE: Duration = Duration::from_secs(1);
+/// For answers that are under way when a server asks us to go. Calls that come meanwhile wait for the next server, so it is
+/// shorter than they do.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// The way to the broker.
 pub(super) type Link = crate::link::Link<Session>;
@@ -51,6 +52,7 @@ impl Dial for Dialler {
             Some(End::Leaving(failure)) => {
                 // No new call comes here from now on.
                 port.down(&failure);
+                session.leave();
                 let _ = port.unless_closed(timeout(GRACE, carrier.run_until_idle())).await;
                 failure
             }

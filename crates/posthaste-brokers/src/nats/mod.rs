@@ -1,6 +1,7 @@
 //! NATS JetStream.
 //!
-//! An event becomes a message on the subject that its route names, with `Nats-Msg-Id` = the event's id.
+//! An event becomes a message on the subject that its route names, with the event's id as
+//! `Message-ID`, and `Nats-Msg-Id` = the id and the subject.
 //! A stream must listen on that subject: JetStream's acknowledgement is the only thing that is called
 //! `Delivered`. A core publish "succeeds" without anybody storing it (F40), so a subject without a stream
 //! is an outage of that destination until somebody makes the stream.
@@ -36,6 +37,7 @@
 //! | acknowledged, also as a duplicate | `Delivered` | | |
 //! | nobody listens on the subject, stream not found | `Retry` | destination | `nats.no_stream` |
 //! | larger than the server or the stream takes | `Rejected` | event | `nats.too_large` |
+//! | larger by a word of the server that came before TLS, and by no other | `Retry` | event | `nats.too_large` |
 //! | the stream is full and discards new messages | `Retry` | destination | `nats.stream_full` |
 //! | memory, storage or account limits; too many requests | `Retry` | destination | `nats.resources` |
 //! | the stream could not write | `Retry` | destination | `nats.store_failed` |
@@ -47,12 +49,13 @@
 //! | the first copy of this event is still being written | `Retry` | destination | `nats.in_process` |
 //! | any other error of the API | `Retry` | event, from 500 on destination | `nats.api_error` |
 //! | not allowed to publish there | `Retry` | destination | `nats.denied` |
-//! | not allowed to hear the answers | `Retry` | sink | `nats.denied` |
+//! | not allowed to hear the answers, or to ask for them there | `Retry` | sink | `nats.denied` |
 //! | empty, with spaces, wildcards or empty parts; `$JS.`, `$SYS.` | `Rejected` | event | `nats.bad_subject` |
 //! | connection lost after sending / before | `Unknown` / `Retry` | sink | `nats.connection_lost` |
 //! | no answer in time, the server answers otherwise | `Unknown` | destination | `nats.ack_timeout` |
 //! | no answer in time, the server is silent | `Unknown` | sink | `nats.ack_timeout` |
-//! | not sent in time, the server answers: the window was full of others | `Held` | | |
+//! | not sent in the first half of the time, the server answers: the window was full, or its key had many | `Held` | | |
+//! | not sent, the server is about to stop | `Held` | | |
 //! | not sent in time, the server is silent | `Retry` | sink | `nats.ack_timeout` |
 //! | no connection | `Retry` | sink | `nats.unreachable` |
 //! | TLS refused: authority, name, expiry, client certificate | `Retry` | sink | `nats.tls` |
@@ -206,6 +209,10 @@ impl NatsConfig {
         }
         if let Err(why) = verdict::check_subject(&self.inbox_prefix) {
             return Err(BuildError::option("inbox_prefix", why));
+        }
+        // A server keeps these for replies of its own, and drops a message that names one.
+        if let Some("_R_" | "_GR_") = self.inbox_prefix.split('.').next() {
+            return Err(BuildError::option("inbox_prefix", "belongs to the server itself"));
         }
         self.addresses()
     }

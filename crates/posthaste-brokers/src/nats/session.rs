@@ -29,6 +29,8 @@ pub(super) enum Note {
     Answer(usize, Answer),
     /// Publishing to this subject is not allowed.
     Denied(Arc<str>),
+    /// The connection is about to be left: answers may come, and nothing more is to be sent.
+    Leaving,
     /// The connection is gone, and no answer will come.
     Ended(Arc<str>),
 }
@@ -62,6 +64,7 @@ struct Waiting {
     opened: u64,
     calls: FxHashMap<u64, Arc<Mailbox<Note>>>,
     questions: FxHashMap<u64, Question>,
+    is_leaving: bool,
     ended: Option<Arc<str>>,
 }
 
@@ -97,6 +100,9 @@ impl Session {
         let mut waiting = lock(&self.waiting);
         waiting.opened += 1;
         let call = waiting.opened;
+        if waiting.is_leaving {
+            mailbox.post(Note::Leaving);
+        }
         match &waiting.ended {
             Some(why) => drop(mailbox.post(Note::Ended(Arc::clone(why)))),
             None => drop(waiting.calls.insert(call, Arc::clone(&mailbox))),
@@ -111,6 +117,18 @@ impl Session {
     /// Whether no call waits for anything.
     pub(super) fn is_idle(&self) -> bool {
         lock(&self.waiting).calls.is_empty()
+    }
+
+    /// Tells everybody to send nothing more here.
+    pub(super) fn leave(&self) {
+        let mut waiting = lock(&self.waiting);
+        waiting.is_leaving = true;
+        let open: Vec<_> = waiting.calls.values().map(Arc::clone).collect();
+        drop(waiting);
+        for mailbox in open {
+            mailbox.post(Note::Leaving);
+            mailbox.ring();
+        }
     }
 
     /// Tells everybody that no answer will come any more.
@@ -193,10 +211,17 @@ impl Session {
 
     /// What the server said beside the messages. `Some`: this session is of no use.
     pub(super) fn complain(&self, text: &str) -> Option<Failure> {
-        let subject = text.split('"').nth(1)?;
+        let subject = &quoted(text)?;
         if text.contains("Permissions Violation for Subscription") {
             let text = format!(
                 "{} may not subscribe to {subject:?}, where the acknowledgements come; allow it, or set inbox_prefix",
+                self.identity
+            );
+            return Some(Failure::of_sink("nats.denied", text));
+        }
+        if text.contains("Permissions Violation for Publish with Reply") {
+            let text = format!(
+                "{} may not have acknowledgements sent to {subject:?}; allow it, or set inbox_prefix",
                 self.identity
             );
             return Some(Failure::of_sink("nats.denied", text));
@@ -224,6 +249,30 @@ impl Session {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves what is inside whole: nothing under these locks can panic half way.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first word in quotes, which a server writes as Go does (`%q`): with `\"`, `\\` and `\u200b`.
+fn quoted(text: &str) -> Option<String> {
+    let (mut rest, mut word) = (text.split_once('"')?.1.chars(), String::new());
+    loop {
+        match rest.next()? {
+            '"' => return Some(word),
+            '\\' => word.push(escaped(&mut rest)?),
+            plain => word.push(plain),
+        }
+    }
+}
+
+fn escaped(rest: &mut std::str::Chars<'_>) -> Option<char> {
+    let digits = match rest.next()? {
+        'x' => 2,
+        'u' => 4,
+        'U' => 8,
+        // A quote or a backslash: subjects have no other ones.
+        plain => return Some(plain),
+    };
+    let digits: String = rest.by_ref().take(digits).collect();
+    char::from_u32(u32::from_str_radix(&digits, 16).ok()?)
 }
 
 fn parse(token: &[u8]) -> Option<(u64, usize)> {

@@ -8,6 +8,7 @@ use crate::BuildError;
 use async_trait::async_trait;
 use posthaste::sink::chain::Chain;
 use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
@@ -44,25 +45,35 @@ impl NatsSink {
 impl Sink for NatsSink {
     fn capabilities(&self) -> Capabilities {
         // The server counts headers too: what is larger than this is refused for certain.
-        let payload_bytes_max = self.link.current().and_then(|session| session.info().bytes_max());
+        let payload_bytes_max = self.link.current().and_then(|session| {
+            let info = session.info();
+            info.bytes_max().filter(|_| !info.is_hearsay)
+        });
         Capabilities { ordering: Ordering::Overlap, dedupes: true, payload_bytes_max }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let patience = self.config.delivery_timeout();
-        let deadline = Instant::now() + patience;
+        let (started, patience) = (Instant::now(), self.config.delivery_timeout());
         // Before the first wait: calls keep the order in which they were begun.
         let call = self.chain.enter(messages);
         let session = match self.link.session(CONNECT_WAIT.min(patience / 2)).await {
             Ok(session) => session,
             Err(failure) => return vec![Verdict::Retry(failure); messages.len()],
         };
-        let mut flight = Flight::new(messages, call, session.register(), &self.window);
+        let (last_call, deadline) = (started + patience / 2, started + patience);
+        let mut flight = Flight::new(messages, call, session.register(), &self.window, last_call);
         let ping_wait = PING_WAIT_MAX.min(patience / 4);
-        if timeout_at(deadline - ping_wait, flight.fly()).await.is_err() {
-            let alive = flight.session().answers_ping(ping_wait).await;
+        for until in [last_call, deadline - ping_wait] {
+            // In time or not: what is left says.
+            let _ = timeout_at(until, flight.fly()).await;
+        }
+        if flight.is_open() {
+            let session = Arc::clone(flight.session());
+            let answers = timeout_at(deadline, flight.fly());
+            let (alive, _) = tokio::join!(session.answers_ping(ping_wait), answers);
             flight.read_notes();
-            flight.give_up(&Silence::Timeout { after_ms: self.config.delivery_timeout_ms, alive });
+            let after_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            flight.give_up(&Silence::Timeout { after_ms, alive });
         }
         flight.verdicts()
     }

@@ -156,6 +156,14 @@ pub(super) fn too_large(bytes: usize, most: usize) -> Verdict {
     Verdict::Rejected(Failure::of_event("nats.too_large", text))
 }
 
+/// Too large by a word that came before TLS: no reason for giving the event up, unless it stays so.
+pub(super) fn doubted(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Rejected(failure) if failure.code == "nats.too_large" => Verdict::Retry(failure),
+        other => other,
+    }
+}
+
 pub(super) fn bad_header(name: &str) -> Verdict {
     let text = format!("header {name:?} holds a line break and cannot travel with NATS");
     Verdict::Rejected(Failure::of_event("nats.bad_header", text))

@@ -151,13 +151,19 @@ impl Carrier {
         Poll::Pending
     }
 
+    /// All that has come, also behind the word that the server is about to stop: nobody looks again before it says more.
     fn take_frames(&mut self) -> Option<End> {
+        let mut leaving = None;
         loop {
             let frame = match self.reader.next() {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return None,
+                Ok(None) => return leaving,
                 Err(strange) => return Some(self.lost(&strange)),
             };
+            if !matches!(frame, Frame::Error(_)) && self.last_words.is_some() {
+                // It went on talking, so they were no reason to hang up.
+                self.last_words = None;
+            }
             match frame {
                 Frame::Message(message) => self.session.deliver(&message, &mut self.round),
                 Frame::Ping => self.owes_pong = true,
@@ -165,9 +171,7 @@ impl Carrier {
                 Frame::Ok => {}
                 Frame::Info(json) => {
                     let info = Info::read(json);
-                    if let Some(end) = info.and_then(|info| self.learn(info)) {
-                        return Some(end);
-                    }
+                    leaving = leaving.or(info.and_then(|info| self.learn(info)));
                 }
                 Frame::Error(words) => {
                     let words = words.to_owned();
@@ -194,7 +198,8 @@ impl Carrier {
             return Some(self.refused(&words));
         }
         let failure = self.session.complain(&words);
-        self.last_words = Some(words);
+        // After this one it does not.
+        self.last_words = Some(words).filter(|words| !words.starts_with("Permissions Violation"));
         failure
     }
 

@@ -69,6 +69,24 @@ async fn f30_a_mute_destination_does_not_discredit_the_others() {
     assert_eq!(sink.publish(&messages[3..]).await, [Verdict::Delivered, Verdict::Delivered]);
 }
 
+/// A key with more messages than there is time for: what was sent is acknowledged, and the rest is given back. The last
+/// one must not leave a moment before the end, and then discredit its subject.
+#[tokio::test]
+async fn f30_a_hot_key_does_not_discredit_its_own_subject() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("S", &["s"]).await;
+    let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
+    let sink = build(NatsConfig { delivery_timeout_ms: 4_000, ..NatsConfig::new(&url) }).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+    proxy.delay(Duration::from_millis(20)).await;
+    let messages: Vec<_> = (0..2_000).map(|_| keyed("s", "hot")).collect();
+    let verdicts = sink.publish(&messages).await;
+    let delivered = verdicts.iter().take_while(|verdict| **verdict == Verdict::Delivered).count();
+    assert!((1..2_000).contains(&delivered), "{delivered}");
+    assert_eq!(verdicts[delivered..], vec![Verdict::Held; 2_000 - delivered]);
+    assert_eq!(bed.stored("S").await.len(), delivered + 1, "what is held was not sent");
+}
+
 /// A dropped call gives its places in the window and in the chain back, and a late answer to it is
 /// nobody's.
 #[tokio::test]
@@ -127,7 +145,7 @@ async fn f86_headers_and_payloads_arrive_as_they_were() {
     assert_eq!(sink.publish(&[tombstone]).await, [Verdict::Delivered]);
     let stored = bed.stored("S").await;
     assert_eq!(Some(&stored[0].payload), payload.as_ref());
-    assert_eq!(header(&stored[0], "Nats-Msg-Id"), Some(id));
+    assert_eq!(header(&stored[0], "Nats-Msg-Id"), Some(format!("{id}:s")));
     for (name, value) in expected {
         assert_eq!(header(&stored[0], &name), Some(value), "{name}");
     }

@@ -33,7 +33,7 @@ impl SinkFixture for Fixture {
             let tombstone = header(&message, "Posthaste-Tombstone").is_some();
             let headers = message.headers.iter().flat_map(async_nats::HeaderMap::iter);
             Arrived {
-                id: header(&message, "Nats-Msg-Id"),
+                id: header(&message, "Message-ID"),
                 key: header(&message, "key"),
                 headers: headers.map(|(name, values)| (name.to_string(), values[0].to_string())).collect(),
                 payload: (!tombstone).then(|| message.payload.clone()),

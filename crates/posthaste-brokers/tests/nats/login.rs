@@ -166,6 +166,7 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
         (NatsConfig { max_in_flight: 0, ..base() }, "max_in_flight: "),
         (NatsConfig { delivery_timeout_ms: 0, ..base() }, "delivery_timeout_ms: "),
         (NatsConfig { inbox_prefix: "a b".into(), ..base() }, "inbox_prefix: "),
+        (NatsConfig { inbox_prefix: "_R_.a".into(), ..base() }, "inbox_prefix: belongs to the server"),
         (NatsConfig::new("http://h"), "url: "),
         (NatsConfig::new(""), "url: "),
         (NatsConfig::new(&format!("nats://u:{SECRET}@h:4222")), "url: must not hold credentials"),

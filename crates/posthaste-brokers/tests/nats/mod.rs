@@ -74,7 +74,7 @@ impl Bed {
 
     async fn copies(&self, name: &str) -> Vec<Copy> {
         let copy = |message: jetstream::Message| Copy {
-            id: header(&message, "Nats-Msg-Id").expect("an id"),
+            id: header(&message, "Message-ID").expect("an id"),
             key: header(&message, "key"),
             payload: message.payload.to_vec(),
         };
@@ -82,7 +82,7 @@ impl Bed {
     }
 
     async fn stored_ids(&self, name: &str) -> Vec<String> {
-        self.stored(name).await.iter().map(|message| header(message, "Nats-Msg-Id").expect("an id")).collect()
+        self.stored(name).await.iter().map(|message| header(message, "Message-ID").expect("an id")).collect()
     }
 }
 

@@ -37,6 +37,19 @@ async fn f29_a_server_that_requires_tls_gets_it() {
     assert_gets_in(NatsConfig { ca_file: Some(certs.ca().to_owned()), ..NatsConfig::new(&plain_url) }).await;
 }
 
+/// A server says its limit again under TLS, and only then it counts.
+#[tokio::test]
+async fn f29_what_is_too_large_by_a_word_under_tls_is_rejected() {
+    let certs = Certs::make().expect("certificates");
+    let options = NatsOptions::default().tls(certs.server()).setting("max_payload: 4096");
+    let server = require_service!(Nats::start(&options).await);
+    let config = NatsConfig { ca_file: Some(certs.ca().to_owned()), ..NatsConfig::new(&server.url()) };
+    let sink = build(config).await;
+    until(async || sink.capabilities().payload_bytes_max == Some(4_096)).await;
+    let verdict = publish_one(&sink, message("s", Event::new("orders.placed", vec![0; 5_000]))).await;
+    assert_seen(&verdict, "rejected", "nats.too_large", Scope::Event);
+}
+
 /// Authority, server and client are all replaced while events flow: the files are read at the next connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_rotated_under_load_and_nothing_is_lost() {

@@ -18,6 +18,24 @@ async fn a_duplicate_is_delivered_and_stored_once() {
     assert_eq!(bed.stored_ids("S").await, [event.id.to_string()]);
 }
 
+/// A stream knows ids and no subjects. An event that two sinks send to two subjects of one stream is two messages there.
+#[tokio::test]
+async fn an_event_for_two_subjects_of_one_stream_is_stored_for_both() {
+    let bed = require_service!(Bed::open().await);
+    bed.stream("ALL", &["orders.>", "audit.>"]).await;
+    let (orders, audit) = (bed.sink().await, bed.sink().await);
+    let event = Event::new("orders.placed", "{}");
+    for _ in 0..2 {
+        for (sink, subject) in [(&orders, "orders.placed"), (&audit, "audit.placed")] {
+            assert_eq!(publish_one(sink, message(subject, event.clone())).await, Verdict::Delivered);
+        }
+    }
+    let stored = bed.stored("ALL").await;
+    let subjects: Vec<_> = stored.iter().map(|message| message.subject.as_str()).collect();
+    assert_eq!(subjects, ["orders.placed", "audit.placed"]);
+    assert_eq!(bed.stored_ids("ALL").await, vec![event.id.to_string(); 2]);
+}
+
 #[tokio::test]
 async fn f40_a_subject_without_a_stream_is_never_delivered() {
     let bed = require_service!(Bed::open().await);
@@ -144,17 +162,18 @@ async fn headers_that_cannot_travel_and_subjects_that_are_none_are_rejected() {
 
 /// An event cannot take the dedup slot of another one, or give its own away.
 #[tokio::test]
-async fn the_dedup_slot_is_the_event_id_whatever_the_event_says() {
+async fn the_dedup_slot_is_the_event_id_and_the_subject_whatever_the_event_says() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
     let sink = bed.sink().await;
     let mut ids = Vec::new();
     for _ in 0..2 {
         let event = Event::new("orders.placed", "{}").with_header("Nats-Msg-Id", "mine");
-        ids.push(event.id.to_string());
+        ids.push(Some(format!("{}:s", event.id)));
         assert_eq!(publish_one(&sink, message("s", event)).await, Verdict::Delivered);
     }
-    assert_eq!(bed.stored_ids("S").await, ids);
+    let slot = |message: &jetstream::Message| header(message, "Nats-Msg-Id");
+    assert_eq!(bed.stored("S").await.iter().map(slot).collect::<Vec<_>>(), ids);
 }
 
 const LIMITED: &str = r#"authorization { users: [
@@ -194,6 +213,16 @@ async fn f30_a_denied_subject_is_an_outage_of_its_own() {
         }
     }
     assert!(started.elapsed() < Duration::from_secs(4), "told by the server, not by the clock");
+}
+
+/// A server writes names in quotes as Go does.
+#[tokio::test]
+async fn f30_a_denied_subject_with_quotes_is_known_by_its_name() {
+    let (server, _jetstream) = require_service!(limited().await);
+    let sink = build(login(&server, "shop")).await;
+    for subject in ["shut.\"x\"", r"shut.a\b", "shut.\u{200b}ä"] {
+        assert_seen(&publish_one(&sink, loose(subject)).await, "retry", "nats.denied", Scope::Destination);
+    }
 }
 
 /// A right that is taken away under load: its subject waits, and the other one goes on.

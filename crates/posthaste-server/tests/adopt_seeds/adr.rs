@@ -73,7 +73,7 @@ async fn the_worker_to_jetstream() {
         (arrived.subject.as_str(), arrived.body.as_slice()),
         ("governance.changed", &b"{\"n\": 1}"[..])
     );
-    assert_eq!(arrived.headers["Nats-Msg-Id"], id, "consumers deduplicate by event_id");
+    assert_eq!(arrived.headers["Message-ID"], id, "consumers deduplicate by event_id");
     service.until("(select published_at >= created_at and updated_at >= published_at and retry_count = 0 and last_error is null from outbox_events where event_type = 'governance.changed')").await;
     // Permanent: moved at once. Transient: after the maximum, with every attempt counted.
     let dead = |kind: &str, attempts: u32, class: &str, error: &str| {
@@ -97,7 +97,7 @@ async fn the_worker_to_jetstream() {
     let mut nobody = Subscriber::connect(nats.addr());
     nobody.stream("NOBODY", "nobody.>");
     cli(&["dead", "replay", "--topic", "nobody.*", "--reason", "the stream is there"]);
-    assert_eq!(nobody.next().headers["Nats-Msg-Id"], unheard);
+    assert_eq!(nobody.next().headers["Message-ID"], unheard);
     service.until("(select published_at is not null and retry_count = 0 from outbox_events where event_type = 'nobody.listens')").await;
     assert_eq!(service.psql("SELECT action, reason FROM posthaste_audit"), ["replay|the stream is there"]);
     // "Política retención + métrica y alerta".

@@ -97,7 +97,7 @@ fn header(headers: &str, name: &str) -> Option<String> {
 impl From<Frame> for Delivery {
     fn from(frame: Frame) -> Self {
         Self {
-            id: header(&frame.headers, "Nats-Msg-Id").unwrap_or_default(),
+            id: header(&frame.headers, "Message-ID").unwrap_or_default(),
             key: header(&frame.headers, "key"),
             payload: frame.payload,
             at: SystemTime::now(),

@@ -372,7 +372,7 @@ async fn the_adr_table_to_jetstream() {
     let id: String =
         service.ask("select id::text from outbox_events where event_type = 'governance.changed'").await;
     assert_eq!(
-        (arrived.subject.as_str(), arrived.headers["Nats-Msg-Id"].as_str()),
+        (arrived.subject.as_str(), arrived.headers["Message-ID"].as_str()),
         ("governance.changed", id.as_str())
     );
     assert_eq!(

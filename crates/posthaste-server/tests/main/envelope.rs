@@ -43,7 +43,7 @@ async fn cloudevents_arrive_in_both_modes() {
             ("ce-tenant", "t-1"),
             ("content-type", "application/json"),
             ("X-Own", "1"),
-            ("Nats-Msg-Id", first.as_str()),
+            ("Message-ID", first.as_str()),
         ],
     );
     assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");

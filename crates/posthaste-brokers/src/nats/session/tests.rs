@@ -88,6 +88,17 @@ fn the_end_is_told_to_everybody_and_to_whoever_comes_later() {
     assert!(session.outbox.poll_room(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
+#[test]
+fn whoever_is_there_or_comes_is_told_to_send_nothing_more() {
+    let session = session();
+    let early = session.register();
+    session.leave();
+    let late = session.register();
+    deliver(&session, "I.x.1-0", "", STORED);
+    assert_eq!(notes(&early), ["Leaving", "Answer(0, Stored)"]);
+    assert_eq!(notes(&late), ["Leaving"]);
+}
+
 #[tokio::test]
 async fn questions_are_answered_denied_or_forgotten() {
     let session = session();
@@ -120,9 +131,14 @@ fn what_the_server_does_not_allow() {
     let call = session.register();
     assert!(session.complain("Permissions Violation for Publish to \"s.x\"").is_none());
     assert_eq!(notes(&call), ["Denied(\"s.x\")"]);
+    assert!(session.complain(r#"Permissions Violation for Publish to "s.\"\\x\u200b\U000e0001ä""#).is_none());
+    assert_eq!(notes(&call), [format!("Denied({:?})", "s.\"\\x\u{200b}\u{e0001}ä")]);
+    let nowhere =
+        session.complain("Permissions Violation for Publish with Reply of \"_R_.x\"").expect("of no use");
+    assert!(nowhere.code == "nats.denied" && nowhere.message.contains("inbox_prefix"), "{nowhere:?}");
     let deaf = session.complain("Permissions Violation for Subscription to \"I.x.*\"").expect("of no use");
     assert!(deaf.code == "nats.denied" && deaf.message.contains("a user may not subscribe"), "{deaf:?}");
-    for harmless in ["", "Stale Connection", "\"", "Slow Consumer \"x\""] {
+    for harmless in ["", "Stale Connection", "\"", "\"\\", "\"\\u12\"", "Slow Consumer \"x\""] {
         assert!(session.complain(harmless).is_none());
     }
     assert_eq!(notes(&call), [""; 0]);

@@ -106,7 +106,10 @@ async fn its_last_words_are_the_reason() {
     }
     // Somebody's topic, and not about us.
     let denied = "-ERR 'Permissions Violation for Publish to \"user.authentication.expired\"'\r\n";
-    assert_eq!(failure(said(denied).await).0, "nats.unreachable");
+    for harmless in [denied, "-ERR 'Invalid Subject'\r\nPING\r\n"] {
+        let (code, words) = failure(said(harmless).await);
+        assert!(code == "nats.unreachable" && words.ends_with("the server closed the connection"), "{words}");
+    }
     let (code, _) = failure(said("-ERR 'Permissions Violation for Subscription to \"I.*\"'\r\n").await);
     assert_eq!(code, "nats.denied");
     let (code, words) = failure(said("HTTP/1.1 400 Bad Request\r\n\r\n").await);
@@ -129,6 +132,20 @@ async fn a_server_that_is_about_to_stop_is_left_when_all_is_answered() {
     };
     let ((), notes) = tokio::join!(carrier.run_until_idle(), answer);
     assert_eq!(notes, 1);
+}
+
+/// What came in the same breath is not left lying until the server says more.
+#[tokio::test]
+async fn answers_behind_the_word_that_the_server_is_about_to_stop_are_heard() {
+    let (session, mut carrier, mut far) = over(1 << 20);
+    let call = session.register();
+    let answer = |index| format!("MSG I.1-{index} 1 22\r\n{{\"stream\":\"S\",\"seq\":7}}\r\n");
+    let burst = format!("INFO {{\"ldm\":true}}\r\n{}{}", answer(0), answer(1));
+    far.write_all(burst.as_bytes()).await.expect("taken");
+    assert!(matches!(carrier.run().await, End::Leaving(_)));
+    let mut notes = Vec::new();
+    call.take_notes(&mut notes);
+    assert_eq!(notes.len(), 2);
 }
 
 #[tokio::test]
