@@ -6,7 +6,7 @@
 
 use super::headers;
 use super::kit::Kit;
-use super::parcel::{Gone, Parcel};
+use super::parcel::{Flushes, Gone, Parcel};
 use super::place::Place;
 use super::verdict;
 use bytes::Bytes;
@@ -51,8 +51,8 @@ impl Letter {
     }
 
     /// The same for HTTP/2, and who hears that its body has left.
-    pub(super) fn request(&self, place: &Place) -> (Request<Parcel>, Option<Gone>) {
-        let (parcel, gone) = Parcel::new(self.payload.clone());
+    pub(super) fn request(&self, place: &Place, flushes: &Flushes) -> (Request<Parcel>, Option<Gone>) {
+        let (parcel, gone) = Parcel::new(self.payload.clone(), flushes);
         let mut request = Request::new(parcel);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = place.whole.clone();

@@ -4,10 +4,11 @@
 
 use super::answer::Head;
 use super::letter::Letter;
-use super::parcel::{Gone, Parcel};
+use super::parcel::{Counted, Flushes, Gone, Parcel};
 use super::place::Place;
 use super::snippet;
 use super::wire::Wire;
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::Incoming;
@@ -16,6 +17,7 @@ use hyper::header::RETRY_AFTER;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use posthaste::task::{Task, spawn};
 use std::error::Error;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -32,9 +34,11 @@ pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 pub(super) type Stream = Box<dyn Transport>;
 
+pub(super) type BoxError = Box<dyn Error + Send + Sync>;
+
 /// The connection ended before the head of an answer was here.
 pub(super) struct Lost {
-    pub(super) error: Box<dyn Error + Send + Sync>,
+    pub(super) error: BoxError,
     /// Whether it is certain that the receiver has not seen the request.
     pub(super) is_unsent: bool,
 }
@@ -66,12 +70,13 @@ impl Link {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES_MAX);
         builder.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+        let (stream, flushes) = Counted::new(stream);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
         let task = spawn("http2 connection", async move {
             // How it ended is told to those who wait for answers.
             let _ = connection.await;
         });
-        Ok(Self::Many(Many { sender, task: Arc::new(task) }))
+        Ok(Self::Many(Many { sender, flushes, task: Arc::new(task) }))
     }
 
     /// Whether it has nothing to do since its last answer.
@@ -134,6 +139,7 @@ async fn read_http2(incoming: &mut Incoming, words: &mut Vec<u8>) {
 #[derive(Clone)]
 pub(super) struct Many {
     sender: http2::SendRequest<Parcel>,
+    flushes: Flushes,
     task: Arc<Task<()>>,
 }
 
@@ -148,7 +154,7 @@ impl Many {
     }
 
     async fn send(&mut self, letter: &Letter, place: &Place) -> Result<Answer, Lost> {
-        let (request, gone) = letter.request(place);
+        let (request, gone) = letter.request(place, &self.flushes);
         let mut response = self.sender.try_send_request(request).await.map_err(|failed| {
             let is_unsent =
                 failed.message().is_some() || is_untouched(failed.error(), letter.payload.is_empty());
@@ -166,21 +172,21 @@ impl Many {
     }
 }
 
-/// Waits until a request whose answer has begun has left as a whole. A 2xx before that is a promise for what is not there
-/// yet, and dropping the answer would cut the request off. The answer's body is taken meanwhile: who cannot get rid of
-/// it may not go on reading.
-async fn all_gone(mut gone: Gone, incoming: &mut Incoming) -> Result<(), Lost> {
-    let mut is_heard = true;
-    loop {
-        tokio::select! {
-            biased;
-            heard = &mut gone => {
-                let error = "the connection ended between the answer and the end of the request".into();
-                return heard.map_err(|_| Lost { error, is_unsent: false });
-            }
-            part = incoming.frame(), if is_heard => is_heard = matches!(part, Some(Ok(_))),
+/// A 2xx before the end of the request is a promise for what is not there yet. It counts once the request has left as a
+/// whole and the answer has ended too: dropping an answer half way resets the stream, and a receiver that still reads would lose
+/// what it has not read.
+async fn all_gone(gone: Gone, incoming: &mut Incoming) -> Result<(), Lost> {
+    let lost = |error: BoxError| Lost { error, is_unsent: false };
+    let mut gone = pin!(gone.wait());
+    // Usually it has left before the answer came.
+    let mut has_left = gone.as_mut().now_or_never();
+    if has_left.is_none() {
+        while let Some(part) = incoming.frame().await {
+            part.map_err(|error| lost(error.into()))?;
         }
+        has_left = Some(gone.await);
     }
+    has_left.flatten().ok_or_else(|| lost("the request was given up after its answer had begun".into()))
 }
 
 /// Whether a server of HTTP/2 says that it has not looked at the request. One that leaves may have taken a request that

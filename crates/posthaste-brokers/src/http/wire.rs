@@ -14,15 +14,14 @@
 
 use super::answer::{self, Framing, Head, Part};
 use super::letter::Letter;
-use super::link::{Lost, Stream};
+use super::link::{BoxError, Lost, Stream};
 use bytes::{Buf, BytesMut};
 use hyper::StatusCode;
-use std::error::Error;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Of an answer's head: four times what usual servers can be made to send.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -41,8 +40,6 @@ enum Ended {
     #[error("the head of the answer has no end")]
     Endless,
 }
-
-type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A connection.
 pub(super) struct Wire {
@@ -78,9 +75,8 @@ impl Wire {
         let head = poll_fn(|context| self.poll_exchange(&mut writing, context)).await;
         let mut head = head.map_err(|error| Lost { error, is_unsent: false })?;
         if head.status.is_success() && !writing.is_flushed {
-            let rest = poll_fn(|context| self.poll_rest(&mut writing, context)).await;
+            let rest = self.finish(&mut writing, &mut head).await;
             rest.map_err(|error| Lost { error, is_unsent: false })?;
-            head.keeps &= !writing.is_torn;
         }
         self.is_free = writing.is_flushed && head.keeps && head.framing == Framing::Length(0);
         // A body may follow, for the same reader: it is the connection's only if all of the request is out.
@@ -105,6 +101,28 @@ impl Wire {
                 return Poll::Ready(Ok(head));
             }
         }
+    }
+
+    /// Makes a 2xx count that came before the end of the request. Closing with something unread would take back what the
+    /// kernel has not sent yet, so an answer that is not whole by then is waited for until the other side closes.
+    async fn finish(&mut self, writing: &mut Writing<'_>, head: &mut Head) -> Result<(), BoxError> {
+        poll_fn(|context| self.poll_rest(writing, context)).await?;
+        let is_whole = matches!(answer::body(&self.buffer, head.framing, &mut Vec::new()), Part::Whole(_));
+        if is_whole && !writing.is_torn {
+            return Ok(());
+        }
+        self.stream.shutdown().await?;
+        loop {
+            match poll_fn(|context| self.poll_read(context)).await {
+                Ok(1..) => self.buffer.clear(),
+                Ok(0) => break,
+                // Many end a connection of TLS without a word.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        (head.keeps, head.framing) = (false, Framing::Length(0));
+        Ok(())
     }
 
     /// Writes the rest of a request whose answer has begun. The answer is read meanwhile, and dropped where it is long: who

@@ -92,8 +92,8 @@ async fn f30_what_found_no_slot_is_held() {
 #[tokio::test]
 async fn f30_a_hot_key_is_given_back_in_good_health() {
     let receiver = receiver().await;
-    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..near(&receiver) }).await;
-    receiver.always("/slow", Answer::status(200).after(Duration::from_millis(350)));
+    let sink = build(HttpConfig { delivery_timeout_ms: 4_000, ..near(&receiver) }).await;
+    receiver.always("/slow", Answer::status(200).after(Duration::from_millis(550)));
     let messages: Vec<_> = (0..20).map(|_| keyed("slow", "hot")).collect();
     let verdicts = sink.publish(&messages).await;
     let delivered = verdicts.iter().take_while(|verdict| **verdict == Verdict::Delivered).count();

@@ -36,7 +36,7 @@ async fn g3_connections_are_cut_under_load() {
 
 /// Requests arrive, answers do not: all of it may be there, and is sent again.
 async fn half_open(receiver: &Receiver, config: HttpConfig, proxy: &Proxy) {
-    let sink = build(HttpConfig { delivery_timeout_ms: 700, ..config }).await;
+    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..config }).await;
     let number = |n: usize| numbered("x", &format!("key-{}", n % 50), n);
     assert_eq!(publish_one(&sink, number(0)).await, Verdict::Delivered);
     proxy.half_open().await;

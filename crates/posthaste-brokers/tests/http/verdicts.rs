@@ -96,7 +96,7 @@ async fn a_2xx_counts_when_its_body_breaks_off_or_never_ends() {
 #[tokio::test]
 async fn f28_no_answer_after_the_request_left_is_unknown() {
     let receiver = receiver().await;
-    let sink = build(HttpConfig { delivery_timeout_ms: 400, ..near(&receiver) }).await;
+    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..near(&receiver) }).await;
     let rows = [
         (Manner::Silent, "http.timeout"),
         (Manner::CloseUnanswered, "http.connection_lost"),
@@ -141,11 +141,13 @@ async fn a_black_hole_is_unreachable_over_tls_and_unknown_without() {
     let receiver = receiver().await;
     let (proxy, url) = Proxy::start_before(&receiver.url()).await.expect("a proxy");
     proxy.black_hole().await;
-    let config =
-        |url: &str| HttpConfig { allow_private: true, delivery_timeout_ms: 800, ..HttpConfig::new(url) };
-    let sink = build(config(&url.replace("http://", "https://"))).await;
+    let config = |url: &str, delivery_timeout_ms| {
+        let config = HttpConfig { allow_private: true, ..HttpConfig::new(url) };
+        HttpConfig { delivery_timeout_ms, ..config }
+    };
+    let sink = build(config(&url.replace("http://", "https://"), 800)).await;
     assert_seen(&publish_one(&sink, loose("x")).await, "retry", "http.unreachable", Scope::Destination);
-    let sink = build(config(&url)).await;
+    let sink = build(config(&url, 3_000)).await;
     assert_seen(&publish_one(&sink, loose("x")).await, "unknown", "http.timeout", Scope::Destination);
 }
 
