@@ -45,6 +45,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 pub(super) struct Info {
     pub(super) server_name: String,
     pub(super) version: String,
+    pub(super) client_ip: String,
     pub(super) jetstream: bool,
     pub(super) tls_required: bool,
     tls_available: bool,

@@ -81,7 +81,10 @@ fn transport(config: &NatsConfig, info: &Info) -> Finding {
     let servers = config.addresses().unwrap_or_default();
     let is_asked_for = config.wants_tls() || servers.iter().all(|server| server.tls);
     let open_to_others = servers.iter().any(|server| !server.tls && !server.is_loopback());
-    let is_exposed = config.sends_secret() && !is_asked_for && open_to_others;
+    // A server that sees us come from elsewhere is behind a tunnel.
+    let comes_from_afar = info.client_ip.parse().is_ok_and(|ip: std::net::IpAddr| !ip.is_loopback());
+    let is_seen = open_to_others || (comes_from_afar && !info.tls_required);
+    let is_exposed = config.sends_secret() && !is_asked_for && is_seen;
     let (level, text) = match (is_asked_for || info.tls_required, is_exposed) {
         (true, false) => (Level::Ok, "TLS, with the server's certificate verified"),
         (false, false) => (Level::Ok, "not encrypted"),
