@@ -8,6 +8,7 @@ mod outage;
 mod tls;
 mod verdicts;
 mod wire;
+mod yard;
 
 use crate::ground::load::{Copy, Load};
 use crate::ground::login::*;
