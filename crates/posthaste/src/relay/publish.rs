@@ -337,7 +337,11 @@ impl Lane {
             self.begun.clear(destination);
         }
         match scope(verdict) {
-            Some(Scope::Event) => drop(self.destinations.remove(destination)),
+            Some(Scope::Event) => {
+                if self.destinations.remove(destination).is_some() {
+                    tracing::info!(lane = %self.lease.id(), destination = %shown(destination), "destination is back");
+                }
+            }
             // Whatever the verdict makes of the event, a probe that met the outage again is over.
             Some(Scope::Destination | Scope::Sink) | None => {
                 if let Some(breaker) = self.destinations.get_mut(destination) {
