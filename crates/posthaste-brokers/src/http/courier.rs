@@ -222,3 +222,21 @@ async fn before<F: Future>(mut late: Pin<&mut Sleep>, work: F) -> Option<F::Outp
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Work that never rests has used up what a task may do at a time, whenever the timer is asked.
+    #[tokio::test]
+    async fn g7_the_deadline_holds_for_work_that_never_rests() {
+        let restless = poll_fn(|context| {
+            while pin!(tokio::task::consume_budget()).poll(context).is_ready() {}
+            Poll::<()>::Pending
+        });
+        let late = pin!(sleep_until(Instant::now() + Duration::from_millis(50)));
+        let ended = tokio::time::timeout(Duration::from_secs(30), before(late, restless)).await;
+        assert_eq!(ended, Ok(None));
+    }
+}

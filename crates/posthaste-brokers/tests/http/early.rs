@@ -13,12 +13,18 @@ use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
 /// More than the buffers of two sockets hold.
 const LARGE: usize = 32 << 20;
+
+/// The end of it: as much as the sender's kernel takes at once.
+const LAST: usize = 1 << 20;
+
+/// Between an answer and what the receiver does next: longer than anybody waits for the body of an answer.
+const PAUSE: Duration = Duration::from_millis(600);
 
 fn large() -> Message {
     message("x", Event::new("orders.placed", vec![b'x'; LARGE]))
@@ -30,6 +36,8 @@ enum Meanwhile {
     Nothing,
     /// It says more than anybody wants to know, and reads nothing before all of it is written.
     Talk,
+    /// It has more to say when the end of the request lies in the kernel of the other side.
+    Remark,
     Close,
 }
 
@@ -43,21 +51,32 @@ async fn early(listener: TcpListener, meanwhile: Meanwhile) -> usize {
             break end + 4;
         }
     };
-    let words = if meanwhile == Meanwhile::Talk { LARGE } else { 0 };
+    let words = match meanwhile {
+        Meanwhile::Talk => LARGE,
+        Meanwhile::Remark => LAST,
+        _ => 0,
+    };
+    let mut got = request.len() - head;
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {words}\r\n\r\n");
     stream.write_all(answer.as_bytes()).await.expect("written");
     match meanwhile {
         Meanwhile::Nothing => {}
         Meanwhile::Talk => stream.write_all(&vec![b'y'; words]).await.expect("somebody reads it"),
+        Meanwhile::Remark => {
+            got += rest(&mut stream, LARGE - LAST - got).await;
+            // Who has closed meanwhile is seen by what is missing.
+            let _ = stream.write_all(&vec![b'y'; words]).await;
+            tokio::time::sleep(PAUSE).await;
+        }
         Meanwhile::Close => return 0,
     }
-    request.len() - head + rest(&mut stream, LARGE - (request.len() - head)).await
+    got + rest(&mut stream, LARGE - got).await
 }
 
 async fn rest(stream: &mut TcpStream, most: usize) -> usize {
     let (mut buffer, mut got) = (vec![0; 1 << 20], 0);
     while got < most
-        && let Ok(bytes @ 1..) = stream.read(&mut buffer).await
+        && let Ok(bytes @ 1..) = stream.read(&mut buffer[..(most - got).min(1 << 20)]).await
     {
         got += bytes;
     }
@@ -65,7 +84,11 @@ async fn rest(stream: &mut TcpStream, most: usize) -> usize {
 }
 
 async fn deliver_early(meanwhile: Meanwhile) -> (Verdict, usize) {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let socket = TcpSocket::new_v4().expect("a socket");
+    // What is not read stays with the one who writes.
+    socket.set_recv_buffer_size(64 << 10).expect("small");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let listener = socket.listen(1).expect("a listener");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let task = spawn("early", early(listener, meanwhile));
     let config = HttpConfig { allow_private: true, ..HttpConfig::new(&url) };
@@ -76,7 +99,7 @@ async fn deliver_early(meanwhile: Meanwhile) -> (Verdict, usize) {
 
 #[tokio::test]
 async fn g2_a_2xx_before_the_end_of_the_request_counts_when_it_is_written() {
-    for meanwhile in [Meanwhile::Nothing, Meanwhile::Talk] {
+    for meanwhile in [Meanwhile::Nothing, Meanwhile::Talk, Meanwhile::Remark] {
         assert_eq!(deliver_early(meanwhile).await, (Verdict::Delivered, LARGE));
     }
 }
@@ -154,12 +177,13 @@ async fn handle(
     match deed {
         Deed::Refuse => respond.send_reset(Reason::REFUSED_STREAM),
         Deed::AnswerOnly => {
-            let mut answer = respond.send_response(Default::default(), false).expect("sent");
-            answer.send_data(Bytes::from_static(b"ok"), true).expect("sent");
+            respond.send_response(Default::default(), true).expect("sent");
+            tokio::time::sleep(PAUSE).await;
             respond.send_reset(Reason::NO_ERROR);
         }
         Deed::AnswerFirst => {
             let mut answer = respond.send_response(Default::default(), false).expect("sent");
+            tokio::time::sleep(PAUSE).await;
             let mut length = 0;
             while let Some(Ok(part)) = body.data().await {
                 length += part.len();

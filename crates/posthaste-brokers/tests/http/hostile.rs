@@ -129,7 +129,7 @@ async fn g7_a_head_without_an_end_is_given_up() {
 }
 
 /// Every part of it is legal, so it is the deadline that ends it, however busy the reader is.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g7_hints_without_an_answer_are_a_timeout() {
     let hint = b"HTTP/1.1 103 Early Hints\r\nlink: </x>; rel=preload\r\n\r\n";
     let many: &'static [u8] = Vec::leak(hint.repeat((64 << 10) / hint.len()));
