@@ -23,6 +23,11 @@ impl Addresses {
         Ok(Self { base, wants_tls })
     }
 
+    /// What all destinations are below, if there is such a URL.
+    pub(super) fn base(&self) -> Option<&Url> {
+        self.base.as_ref()
+    }
+
     /// The URL of a destination, or why there is none. The words never repeat the destination.
     pub(super) fn find(&self, destination: &str) -> Result<Url, &'static str> {
         if destination.len() > URL_BYTES_MAX {

@@ -27,7 +27,9 @@ pub const CHECKS: &[&str] =
 
 pub(super) async fn examine(sink: &HttpSink, destinations: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut origins: BTreeMap<String, Url> = BTreeMap::new();
+    // Routes by pattern name no destination, but all of them are below the base.
+    let base = sink.addresses.base().map(|url| (origin(url), url.clone()));
+    let mut origins: BTreeMap<String, Url> = base.into_iter().collect();
     for destination in destinations {
         match sink.addresses.find(destination) {
             Ok(url) => {

@@ -26,6 +26,17 @@ async fn a_healthy_receiver_is_visited_and_not_asked() {
     assert_eq!((visits, receiver.connections(), receiver.requests().len()), (1, 1, 0));
 }
 
+/// Routes by pattern name no destination.
+#[tokio::test]
+async fn the_host_of_the_base_is_visited_without_any_destination() {
+    let receiver = receiver().await;
+    assert_found(&build(near(&receiver)).await.examine(&[]).await, "reachable", Level::Ok, &receiver.url());
+    let port = Port::claim().expect("a port");
+    let down =
+        HttpConfig { allow_private: true, ..HttpConfig::new(&format!("http://{}/hooks", port.addr())) };
+    assert_found(&build(down).await.examine(&[]).await, "reachable", Level::Fail, "refused");
+}
+
 #[tokio::test]
 async fn what_is_wrong_or_weak_is_named() {
     let (receiver, port) = (receiver().await, Port::claim().expect("a port"));
