@@ -6,6 +6,7 @@
 use crate::error::store_error;
 use crate::filter::stored_filter;
 use crate::migrate;
+use crate::pooler;
 use crate::session::{Param, Session};
 use crate::store::{Inner, SHORT_WAITS, SLOTS, check_server, single};
 use posthaste::route::UNROUTED;
@@ -42,6 +43,7 @@ impl Inner {
     pub(crate) async fn join(&self, plan: &JoinPlan) -> Result<(), StoreError> {
         let mut heart = self.heart.lock().await;
         self.sessions.answer_within(plan.lease_ttl * ANSWER_LEASES);
+        pooler::refuse_undeclared(self.sessions.config()).await?;
         let fresh = self.open_heart().await?;
         self.agree(plan, fresh.number).await?;
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan.clone());

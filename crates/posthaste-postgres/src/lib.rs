@@ -38,6 +38,8 @@ pub mod migrate;
 #[cfg(feature = "store")]
 mod outcome;
 #[cfg(feature = "store")]
+mod pooler;
+#[cfg(feature = "store")]
 mod rights;
 #[cfg(feature = "store")]
 mod roll;

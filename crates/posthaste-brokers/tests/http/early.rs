@@ -66,7 +66,7 @@ async fn early(listener: TcpListener, meanwhile: Meanwhile) -> usize {
             got += rest(&mut stream, LARGE - LAST - got).await;
             // Who has closed meanwhile is seen by what is missing.
             let _ = stream.write_all(&vec![b'y'; words]).await;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAUSE).await; // pace: in which a sender that is wrong would hang up
         }
         Meanwhile::Close => return 0,
     }
@@ -178,12 +178,12 @@ async fn handle(
         Deed::Refuse => respond.send_reset(Reason::REFUSED_STREAM),
         Deed::AnswerOnly => {
             respond.send_response(Default::default(), true).expect("sent");
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAUSE).await; // pace: in which a sender that is wrong would hang up
             respond.send_reset(Reason::NO_ERROR);
         }
         Deed::AnswerFirst => {
             let mut answer = respond.send_response(Default::default(), false).expect("sent");
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAUSE).await; // pace: in which a sender that is wrong would hang up
             let mut length = 0;
             while let Some(Ok(part)) = body.data().await {
                 length += part.len();

@@ -4,11 +4,11 @@ use super::{Exam, Verdict, fail, ok, warn};
 use crate::config::PostgresConfig;
 use crate::connect::open;
 use crate::error::store_error;
+use crate::pooler::is_pooled;
 use crate::session::quote;
 use posthaste::store::StoreError;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tokio_postgres::{Client, SimpleQueryMessage};
 
 pub(super) async fn examine(exam: &mut Exam) {
     let config = exam.sessions.config().clone();
@@ -24,36 +24,6 @@ pub(super) async fn examine(exam: &mut Exam) {
         "notify",
         arrives.map_or_else(|error| fail(format!("could not be checked: {error}")), judge_notify),
     );
-}
-
-/// Whether a pooler in transaction mode lies in between. It gives a connection of the server to whoever
-/// needs one: while a second client holds a transaction open, the first one finds itself elsewhere, or
-/// the second one is where the first one was. A session lock that vanished would prove the same, but with
-/// an idle pool it usually does not vanish.
-async fn is_pooled(config: &PostgresConfig) -> Result<bool, StoreError> {
-    for _ in 0..3 {
-        let first = open(config, None).await?;
-        let before = backend(&first.client).await?;
-        let second = open(config, None).await?;
-        second.client.batch_execute("begin").await.map_err(store_error)?;
-        let other = backend(&second.client).await?;
-        let after = backend(&first.client).await?;
-        second.client.batch_execute("rollback").await.map_err(store_error)?;
-        if before != after || other == before {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// The simple protocol: a pooler may not know named statements.
-async fn backend(client: &Client) -> Result<String, StoreError> {
-    let answer = client.simple_query("select pg_backend_pid()").await.map_err(store_error)?;
-    let pid = answer.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    });
-    pid.ok_or_else(|| StoreError::Broken("the server did not say who it is".to_owned()))
 }
 
 fn judge_pooler(found: bool, configured: bool) -> Verdict {

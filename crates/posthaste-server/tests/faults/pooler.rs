@@ -62,9 +62,10 @@ async fn a_pooler_that_nobody_declared_is_named() {
     assert!(doctor.code == 1 && doctor.out.contains("pooled"), "{}{}", doctor.out, doctor.err);
     let client = connect(&server.url()).await;
     append(&client, "orders", 200).await;
-    // It depends on who else uses the server's connections when a name is first found taken: mostly while the relay joins,
-    // which ends it, or later, which stops the lane.
-    site.start("posthaste.toml").says("pooled = true").await;
+    let mut relay = site.start("posthaste.toml");
+    let status = relay.ends().await;
+    assert_eq!(status.code(), Some(1), "{}", relay.said());
+    assert!(relay.said().contains("pooled = true"), "{}", relay.said());
 }
 
 /// The relay as the relay's role, the application as the application's, an operator as the admin's.
