@@ -25,6 +25,7 @@
 )]
 
 pub mod bench;
+mod call;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]

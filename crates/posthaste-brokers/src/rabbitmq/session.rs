@@ -186,7 +186,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    pub(super) fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
@@ -206,11 +206,6 @@ impl Registration {
     /// Takes all notes, or leaves the waker.
     pub(super) fn poll_notes(&self, context: &mut Context<'_>, notes: &mut Vec<Note>) -> Poll<()> {
         self.mailbox.poll_take(context, notes)
-    }
-
-    /// Takes the notes that are there.
-    pub(super) fn take_notes(&self, notes: &mut Vec<Note>) {
-        self.mailbox.take(notes);
     }
 }
 

@@ -5,6 +5,7 @@
 //! missing exchange, a full queue, a missing right, stays a `Retry` of its destination.
 
 use super::wire::Close;
+use crate::call::Silence;
 use posthaste::sink::{Failure, Verdict};
 use std::io;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl Answer {
             )),
             Self::Closed { close, culprit: true } => refused(&close, &place, identity),
             Self::Closed { close, culprit: false } => collateral(&close, exchange, &place),
-            Self::Lost { left, why } => Silence::ConnectionLost(why).verdict(left),
+            Self::Lost { left, why } => connection_lost(&why).verdict(left),
         }
     }
 }
@@ -114,40 +115,29 @@ pub(super) fn bytes_max(close: &Close) -> Option<usize> {
     digits.parse().ok()
 }
 
-/// Why there is no answer.
-#[derive(Debug, Clone)]
-pub(super) enum Silence {
-    /// The connection ended, for this reason.
-    ConnectionLost(Arc<str>),
-    /// The broker has blocked the connection, for this reason.
-    Blocked { after_ms: u64, reason: String },
-    /// Time is up, and the broker did or did not answer a question.
-    Timeout { after_ms: u64, alive: bool },
+/// The connection ended, for this reason.
+pub(super) fn connection_lost(why: &str) -> Silence {
+    Silence::Absent(Failure::of_sink("rabbitmq.connection_lost", why))
 }
 
-impl Silence {
-    /// `left`: whether the message had been written.
-    pub(super) fn verdict(&self, left: bool) -> Verdict {
-        let failure = match self {
-            Self::ConnectionLost(why) => Failure::of_sink("rabbitmq.connection_lost", why.to_string()),
-            Self::Blocked { after_ms, reason } => Failure::of_sink(
-                "rabbitmq.blocked",
-                format!(
-                    "the broker takes no messages ({reason}), and has not for {after_ms} ms: see its alarms for memory and disk"
-                ),
-            ),
-            // It waited for its turn or for room: its own destination is not to blame.
-            Self::Timeout { alive: true, .. } if !left => return Verdict::Held,
-            Self::Timeout { after_ms, alive: true } => Failure::of_destination(
-                "rabbitmq.confirm_timeout",
-                format!("the broker answers, but did not confirm the message within {after_ms} ms"),
-            ),
-            Self::Timeout { after_ms, alive: false } => Failure::of_sink(
-                "rabbitmq.confirm_timeout",
-                format!("no confirmation within {after_ms} ms, and the broker does not answer a question"),
-            ),
-        };
-        if left { Verdict::Unknown(failure) } else { Verdict::Retry(failure) }
+/// Time is up. The broker did or did not answer a question, and may have blocked the connection.
+pub(super) fn timeout(after: Duration, answers: bool, blocked: Option<String>) -> Silence {
+    let after_ms = after.as_millis();
+    match (blocked, answers) {
+        (Some(reason), _) => {
+            let text = format!(
+                "the broker takes no messages ({reason}), and has not for {after_ms} ms: see its alarms for memory and disk"
+            );
+            Silence::Absent(Failure::of_sink("rabbitmq.blocked", text))
+        }
+        (None, true) => {
+            let text = format!("the broker answers, but did not confirm the message within {after_ms} ms");
+            Silence::Present(Failure::of_destination("rabbitmq.confirm_timeout", text))
+        }
+        (None, false) => {
+            let text = format!("no confirmation within {after_ms} ms, and the broker does not answer a question");
+            Silence::Absent(Failure::of_sink("rabbitmq.confirm_timeout", text))
+        }
     }
 }
 
@@ -289,19 +279,19 @@ mod tests {
 
     #[test]
     fn silence_is_unknown_once_the_message_had_left() {
-        let lost = Silence::ConnectionLost("gone".into());
+        let lost = connection_lost("gone");
         assert_eq!(
             seen(&lost.verdict(true)),
             ("unknown", "rabbitmq.connection_lost".to_owned(), Scope::Sink)
         );
         assert_eq!(seen(&lost.verdict(false)), ("retry", "rabbitmq.connection_lost".to_owned(), Scope::Sink));
-        let blocked = Silence::Blocked { after_ms: 1, reason: "low on memory".to_owned() };
+        let blocked = timeout(Duration::from_millis(1), true, Some("low on memory".to_owned()));
         assert_eq!(seen(&blocked.verdict(true)), ("unknown", "rabbitmq.blocked".to_owned(), Scope::Sink));
         assert_eq!(seen(&blocked.verdict(false)), ("retry", "rabbitmq.blocked".to_owned(), Scope::Sink));
-        let alive = Silence::Timeout { after_ms: 1, alive: true };
+        let alive = timeout(Duration::from_millis(1), true, None);
         let expected = ("unknown", "rabbitmq.confirm_timeout".to_owned(), Scope::Destination);
         assert_eq!((seen(&alive.verdict(true)), alive.verdict(false)), (expected, Verdict::Held));
-        let dead = Silence::Timeout { after_ms: 1, alive: false };
+        let dead = timeout(Duration::from_millis(1), false, None);
         assert_eq!(
             seen(&dead.verdict(true)),
             ("unknown", "rabbitmq.confirm_timeout".to_owned(), Scope::Sink)
