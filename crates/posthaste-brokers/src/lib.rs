@@ -24,8 +24,11 @@
     allow(dead_code, unused_variables)
 )]
 
+mod address;
 pub mod bench;
 mod call;
+#[cfg(feature = "tls")]
+mod dial;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]
@@ -36,6 +39,7 @@ mod link;
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
+mod options;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -45,15 +49,19 @@ mod secret;
 mod tls;
 
 pub use kinds::{built_in, is_left_out, kind_of};
+pub use options::Options;
 pub use secret::{Secret, Urls};
 
+use options::HasOptions;
 use posthaste::sink::{NullSink, Sink, StdoutSink};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A sink as configuration describes it: `type` names the broker, the rest are its options.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -79,7 +87,43 @@ pub enum SinkConfig {
     Http(Box<http::HttpConfig>),
 }
 
+impl<'de> Deserialize<'de> for SinkConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut table = Map::deserialize(deserializer)?;
+        let kind = table.remove("type").ok_or_else(|| D::Error::missing_field("type"))?;
+        let kind = kind.as_str().ok_or_else(|| D::Error::custom("type must be a text"))?;
+        Self::read(kind, table).map_err(D::Error::custom)
+    }
+}
+
 impl SinkConfig {
+    fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
+        /// A sink without options.
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Nothing {}
+        Ok(match kind {
+            "null" => serde_json::from_value(Value::Object(table)).map(|Nothing {}| Self::Null {})?,
+            "stdout" => serde_json::from_value(Value::Object(table)).map(|Nothing {}| Self::Stdout {})?,
+            #[cfg(feature = "nats")]
+            "nats" => Self::Nats(Box::new(nats::NatsConfig::read(table)?)),
+            #[cfg(feature = "kafka")]
+            "kafka" => Self::Kafka(Box::new(kafka::KafkaConfig::read(table)?)),
+            #[cfg(feature = "redis")]
+            "redis" => Self::Redis(Box::new(redis::RedisConfig::read(table)?)),
+            #[cfg(feature = "rabbitmq")]
+            "rabbitmq" => Self::Rabbitmq(Box::new(rabbitmq::RabbitmqConfig::read(table)?)),
+            #[cfg(feature = "http")]
+            "http" => Self::Http(Box::new(http::HttpConfig::read(table)?)),
+            other => {
+                let known = ["null", "stdout"].into_iter().chain(built_in());
+                let known = known.map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ");
+                let text = format_args!("unknown variant `{other}`, expected one of {known}");
+                return Err(serde::de::Error::custom(text));
+            }
+        })
+    }
+
     /// Checks the words alone: no broker, no file that they name. Whoever only looks at an outbox need not
     /// be able to read its broker's secrets.
     pub fn check(&self) -> Result<(), BuildError> {

@@ -5,19 +5,15 @@ use super::guard::Guard;
 use super::headers;
 use super::sign::Signer;
 use super::verdict::{OnStatus, Statuses};
+use crate::options::{HasOptions, Options, between};
 use crate::secret::read_text;
-use crate::tls::Files;
 use crate::{BuildError, Secret, Urls};
 use base64::Engine;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
-/// silent receiver means.
-const DELIVERY_TIMEOUT_MS: u64 = 8_000;
 /// Of all hosts together. Each may be a connection: well below the usual limit of 1,024 open files.
 const MAX_IN_FLIGHT: usize = 256;
 const MAX_IN_FLIGHT_LIMIT: usize = 16_384;
@@ -26,8 +22,9 @@ const MAX_IN_FLIGHT_LIMIT: usize = 16_384;
 const MAX_IN_FLIGHT_PER_HOST: usize = 32;
 
 /// Options of an HTTP sink.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct HttpConfig {
     /// Where destinations are paths below: `https://shop.example/hooks`. Without it a destination is a
@@ -35,12 +32,6 @@ pub struct HttpConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub url: Option<Urls>,
-    /// How long a message may take from the call to the answer.
-    #[serde(default = "delivery_timeout_ms")]
-    pub delivery_timeout_ms: u64,
-    /// Requests of all calls together that wait for their answer.
-    #[serde(default = "max_in_flight")]
-    pub max_in_flight: usize,
     /// The same to one host (scheme, name and port).
     #[serde(default = "max_in_flight_per_host")]
     pub max_in_flight_per_host: usize,
@@ -59,16 +50,6 @@ pub struct HttpConfig {
     /// A file with the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
-    /// User name for `Authorization: Basic`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub password: Option<Secret>,
-    /// A file with the user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
     /// More headers of every request. Values are secret.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, String>"))]
@@ -77,32 +58,20 @@ pub struct HttpConfig {
     /// `reject`, `retry` or `wait`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub statuses: BTreeMap<String, OnStatus>,
-    /// The authority that signed the receivers' certificates, instead of those of the system (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca_file: Option<PathBuf>,
-    /// Our own certificate (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cert_file: Option<PathBuf>,
-    /// Its key (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-    /// Refuse `http://`. Naming one of the three files says the same.
-    #[serde(default)]
-    pub require_tls: bool,
     /// Deliver to addresses that are not public too.
     #[serde(default)]
     pub allow_private: bool,
     /// Networks that may be delivered to though they are not public: `10.1.0.0/16`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_networks: Vec<String>,
+    /// What every broker has: delivery timeout, window, login and TLS.
+    #[serde(flatten, skip_deserializing, default = "options")]
+    #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
+    pub options: Options,
 }
 
-fn delivery_timeout_ms() -> u64 {
-    DELIVERY_TIMEOUT_MS
-}
-
-fn max_in_flight() -> usize {
-    MAX_IN_FLIGHT
+fn options() -> Options {
+    Options::new(MAX_IN_FLIGHT)
 }
 
 fn max_in_flight_per_host() -> usize {
@@ -126,7 +95,20 @@ pub(super) struct Keys {
     pub(super) hidden: Vec<String>,
 }
 
+impl HasOptions for HttpConfig {
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+}
+
 impl HttpConfig {
+    /// The same with other options.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
     /// A sink for paths below this URL, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {
@@ -137,10 +119,17 @@ impl HttpConfig {
     #[must_use]
     pub fn for_whole_urls() -> Self {
         Self {
-            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
-            max_in_flight: MAX_IN_FLIGHT,
+            url: None,
+            options: options(),
             max_in_flight_per_host: MAX_IN_FLIGHT_PER_HOST,
-            ..Self::default()
+            secrets: Vec::new(),
+            secrets_file: None,
+            token: None,
+            token_file: None,
+            headers: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            allow_private: false,
+            allow_networks: Vec::new(),
         }
     }
 
@@ -148,7 +137,7 @@ impl HttpConfig {
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         self.check_words()?;
         self.keys()?;
-        self.tls().client_config().map(drop)
+        self.options.tls().client_config().map(drop)
     }
 
     /// Checks what can be checked without a receiver and without the files it names.
@@ -157,17 +146,10 @@ impl HttpConfig {
     }
 
     pub(super) fn words(&self) -> Result<Words, BuildError> {
-        if !(100..=600_000).contains(&self.delivery_timeout_ms) {
-            return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
-        }
-        let bounds =
-            [("max_in_flight", self.max_in_flight), ("max_in_flight_per_host", self.max_in_flight_per_host)];
-        for (option, value) in bounds {
-            if !(1..=MAX_IN_FLIGHT_LIMIT).contains(&value) {
-                let why = format!("must be between 1 and {MAX_IN_FLIGHT_LIMIT}");
-                return Err(BuildError::option(option, why));
-            }
-        }
+        self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
+        self.options.check_user()?;
+        let per_host = self.max_in_flight_per_host as u64;
+        between("max_in_flight_per_host", per_host, 1, MAX_IN_FLIGHT_LIMIT as u64)?;
         self.check_credentials()?;
         self.fixed_headers()?;
         Ok(Words {
@@ -178,20 +160,16 @@ impl HttpConfig {
     }
 
     fn check_credentials(&self) -> Result<(), BuildError> {
-        let given_password = self.password.is_some() || self.password_file.is_some();
         let given_token = self.token.is_some() || self.token_file.is_some();
         let refuse = |option, why: &str| Err(BuildError::option(option, why));
-        if self.user.is_some() != given_password {
-            return refuse("user", "user and password (or password_file) belong together");
-        }
-        if self.user.is_some() && given_token {
+        if self.options.user.is_some() && given_token {
             return refuse("user", "only one of user and token can be used");
         }
         let own = self.headers.keys().any(|name| name.eq_ignore_ascii_case(AUTHORIZATION.as_str()));
-        if own && (self.user.is_some() || given_token) {
+        if own && (self.options.user.is_some() || given_token) {
             return refuse("headers", "authorization is given twice");
         }
-        if self.url.is_none() && (self.user.is_some() || given_token || !self.headers.is_empty()) {
+        if self.url.is_none() && (self.options.user.is_some() || given_token || !self.headers.is_empty()) {
             return refuse(
                 "url",
                 "token, user and headers need it: without url a destination names the host, and they would be sent to whoever that is",
@@ -258,8 +236,8 @@ impl HttpConfig {
             let token = token.expose();
             return Ok(Some(("token", format!("Bearer {token}"), token.to_owned())));
         }
-        let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
-        let (Some(user), Some(password)) = (&self.user, password) else { return Ok(None) };
+        let password = self.options.read_password()?;
+        let (Some(user), Some(password)) = (&self.options.user, password) else { return Ok(None) };
         let pair = format!("{user}:{}", password.expose());
         let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
         Ok(Some(("user", format!("Basic {encoded}"), password.expose().to_owned())))
@@ -267,7 +245,7 @@ impl HttpConfig {
 
     /// The files that hold secrets.
     pub(super) fn secret_files(&self) -> [Option<&PathBuf>; 3] {
-        [self.secrets_file.as_ref(), self.token_file.as_ref(), self.password_file.as_ref()]
+        [self.secrets_file.as_ref(), self.token_file.as_ref(), self.options.password_file.as_ref()]
     }
 
     /// Whether requests are signed.
@@ -277,19 +255,14 @@ impl HttpConfig {
 
     /// Whether a secret goes over the wire as it is.
     pub(super) fn sends_secret(&self) -> bool {
-        self.user.is_some() || self.token.is_some() || self.token_file.is_some() || !self.headers.is_empty()
+        self.options.user.is_some()
+            || self.token.is_some()
+            || self.token_file.is_some()
+            || !self.headers.is_empty()
     }
 
     pub(super) fn wants_tls(&self) -> bool {
-        self.require_tls || self.tls().any()
-    }
-
-    pub(super) fn tls(&self) -> Files<'_> {
-        Files { ca: self.ca_file.as_ref(), certificate: self.cert_file.as_ref(), key: self.key_file.as_ref() }
-    }
-
-    pub(super) fn delivery_timeout(&self) -> Duration {
-        Duration::from_millis(self.delivery_timeout_ms)
+        self.options.wants_tls()
     }
 }
 
@@ -315,11 +288,11 @@ mod tests {
         let token = Some(Secret::new("t"));
         let header = |name: &str| BTreeMap::from([(name.to_owned(), Secret::new("v"))]);
         let rows = [
-            (HttpConfig { delivery_timeout_ms: 1, ..good.clone() }, "delivery_timeout_ms"),
-            (HttpConfig { max_in_flight: 0, ..good.clone() }, "max_in_flight"),
+            (good.clone().with(|options| options.delivery_timeout_ms = 1), "delivery_timeout_ms"),
+            (good.clone().with(|options| options.max_in_flight = 0), "max_in_flight"),
             (HttpConfig { max_in_flight_per_host: 0, ..good.clone() }, "max_in_flight_per_host"),
-            (HttpConfig { user: Some("u".into()), ..good.clone() }, "user"),
-            (HttpConfig { password: token.clone(), ..good.clone() }, "user"),
+            (good.clone().with(|options| options.user = Some("u".into())), "user"),
+            (good.clone().with(|options| options.password = token.clone()), "user"),
             (HttpConfig { token: Some(Secret::new("a\nb")), ..good.clone() }, "token"),
             (HttpConfig { headers: header("bad name"), ..good.clone() }, "headers"),
             (HttpConfig { headers: header("webhook-id"), ..good.clone() }, "headers"),
@@ -331,7 +304,7 @@ mod tests {
             (HttpConfig { headers: header("x-key"), ..HttpConfig::for_whole_urls() }, "url"),
             (HttpConfig { secrets: vec![Secret::new("whsec_???")], ..good.clone() }, "secrets"),
             (HttpConfig { allow_networks: vec!["10.0.0.0/33".into()], ..good.clone() }, "allow_networks"),
-            (HttpConfig { key_file: Some("/nonexistent".into()), ..good.clone() }, "cert_file"),
+            (good.clone().with(|options| options.key_file = Some("/nonexistent".into())), "cert_file"),
             (HttpConfig { secrets_file: Some("/nonexistent".into()), ..good }, "secrets_file"),
         ];
         for (config, option) in rows {
@@ -343,10 +316,11 @@ mod tests {
     fn secrets_show_nowhere() {
         let config = HttpConfig {
             secrets: vec![Secret::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")],
-            user: Some("shop".into()),
-            password: Some(Secret::new("hunter2")),
             headers: BTreeMap::from([("x-api-key".to_owned(), Secret::new("hunter3"))]),
-            ..HttpConfig::new("https://u:hunter4@h.example")
+            ..HttpConfig::new("https://u:hunter4@h.example").with(|options| {
+                options.user = Some("shop".into());
+                options.password = Some(Secret::new("hunter2"));
+            })
         };
         let shown = format!("{config:?} {}", serde_json::to_string(&config).expect("serializes"));
         assert!(!shown.contains("hunter") && !shown.contains("c2Vj"), "{shown}");

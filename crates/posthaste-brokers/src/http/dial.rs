@@ -2,29 +2,19 @@
 //!
 //! Whatever is dialled was admitted by the guard a moment before, in this file, and by nothing else: names and addresses
 //! that stand in a URL come through the same door ([`Guarded::admitted`]).
-//!
-//! A host may have several addresses, and some of them may be dead (IPv6 that leads nowhere is the usual case). So the
-//! families take turns, and an address that has not answered after a moment gets company: the first connection wins, as
-//! RFC 8305 advises.
 
 use super::guard::{Guarded, literal};
 use super::link::{Link, Stream};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use crate::dial;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::error::Error;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Url;
-
-/// How long an address is tried alone.
-const STAGGER: Duration = Duration::from_millis(250);
 
 /// Who is to be connected to.
 #[derive(Debug, Clone)]
@@ -76,9 +66,7 @@ impl Dialer {
 
     async fn connect(&self, target: &Target) -> Result<Link, Unreached> {
         let addresses = self.resolver.admitted(&target.host, target.address).await?;
-        let socket = first(in_turns(addresses, target.port)).await?;
-        // A request is written in one piece: waiting for more of it would only be waiting.
-        socket.set_nodelay(true)?;
+        let socket = dial::to_any(addresses, target.port).await?;
         if !target.tls {
             return Ok(Link::http1(Box::new(socket)));
         }
@@ -87,70 +75,5 @@ impl Dialer {
         let has_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let stream: Stream = Box::new(stream);
         Ok(if has_http2 { Link::http2(stream).await? } else { Link::http1(stream) })
-    }
-}
-
-/// The addresses, families in turns, beginning with the resolver's first choice.
-fn in_turns(addresses: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
-    let first_is_v4 = addresses.first().is_some_and(IpAddr::is_ipv4);
-    let (first, second): (Vec<_>, Vec<_>) =
-        addresses.into_iter().partition(|address| address.is_ipv4() == first_is_v4);
-    let (mut first, mut second) = (first.into_iter(), second.into_iter());
-    let mut turns = Vec::new();
-    loop {
-        let before = turns.len();
-        turns.extend(first.next().into_iter().chain(second.next()).map(|ip| SocketAddr::new(ip, port)));
-        if turns.len() == before {
-            return turns;
-        }
-    }
-}
-
-/// The first connection that is made.
-async fn first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let (mut waiting, mut tries) = (addresses.into_iter(), FuturesUnordered::new());
-    let mut last = io::Error::other("there is no address");
-    loop {
-        match waiting.next() {
-            Some(address) => tries.push(TcpStream::connect(address)),
-            None if tries.is_empty() => return Err(last),
-            None => {}
-        }
-        tokio::select! {
-            Some(tried) = tries.next() => match tried {
-                Ok(socket) => return Ok(socket),
-                Err(error) => last = error,
-            },
-            () = sleep(STAGGER), if waiting.len() > 0 => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::net::TcpListener;
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().expect("an address")
-    }
-
-    #[test]
-    fn families_take_turns() {
-        let addresses = ["2001:db8::1", "2001:db8::2", "2001:db8::3", "192.0.2.1"].map(ip).to_vec();
-        let expected =
-            ["[2001:db8::1]:1", "192.0.2.1:1", "[2001:db8::2]:1", "[2001:db8::3]:1"].map(|a| a.parse());
-        assert_eq!(in_turns(addresses, 1), expected.map(|address| address.expect("an address")));
-        assert!(in_turns(Vec::new(), 1).is_empty());
-    }
-
-    #[tokio::test]
-    async fn an_address_that_refuses_is_passed_over() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let (good, closed) = (listener.local_addr().expect("bound"), TcpListener::bind("127.0.0.1:0").await);
-        let bad = closed.and_then(|listener| listener.local_addr()).expect("a port that is closed again");
-        assert_eq!(first(vec![bad, good]).await.expect("connected").peer_addr().expect("a peer"), good);
-        let refused = first(vec![bad]).await.expect_err("nobody there");
-        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

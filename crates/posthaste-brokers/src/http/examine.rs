@@ -97,7 +97,7 @@ async fn addresses(
 async fn reach(sink: &HttpSink, url: &Url, addresses: Vec<IpAddr>) -> Result<String, String> {
     let port = url.port_or_known_default().unwrap_or(443);
     let tls = match url.scheme() {
-        "https" => Some(sink.config.tls().client_config().map_err(|error| error.to_string())?),
+        "https" => Some(sink.config.options.tls().client_config().map_err(|error| error.to_string())?),
         _ => None,
     };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();

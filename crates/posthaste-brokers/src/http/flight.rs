@@ -74,7 +74,7 @@ pub(super) struct Flight<'a> {
 
 impl<'a> Flight<'a> {
     pub(super) fn new(sink: &'a HttpSink, messages: &'a [Message], call: Call<'a>, kit: Arc<Kit>) -> Self {
-        let (started, patience) = (Instant::now(), sink.config.delivery_timeout());
+        let (started, patience) = (Instant::now(), sink.config.options.delivery_timeout());
         let (last_begin, deadline) =
             (started + patience / 2, started + patience - LAST_PART.min(patience / 4));
         let statuses = Arc::clone(&sink.statuses);

@@ -81,7 +81,8 @@ impl Keeper {
         // Before the files are read: a change in between is seen at the next look.
         let (tls_files, secret_files) = (stamps(tls_files(config)), stamps(config.secret_files()));
         let client = client(config, &resolver)?;
-        let kit = Some(Arc::new(Kit { client, keys: config.keys()?, files: config.tls().in_words() }));
+        let kit =
+            Some(Arc::new(Kit { client, keys: config.keys()?, files: config.options.tls().in_words() }));
         let state = State { kit, tls_files, secret_files, looked: Instant::now(), trouble: None };
         Ok(Self { config: config.clone(), resolver, name: name.to_owned(), state: Mutex::new(state) })
     }
@@ -119,7 +120,7 @@ impl Keeper {
             Ok::<_, BuildError>(Arc::new(Kit {
                 client,
                 keys: self.config.keys()?,
-                files: self.config.tls().in_words(),
+                files: self.config.options.tls().in_words(),
             }))
         };
         match fresh() {
@@ -155,14 +156,14 @@ impl Keeper {
 }
 
 fn tls_files(config: &HttpConfig) -> [Option<&PathBuf>; 3] {
-    let files = config.tls();
+    let files = config.options.tls();
     [files.ca, files.certificate, files.key]
 }
 
 fn client(config: &HttpConfig, resolver: &Guarded) -> Result<Arc<Client>, BuildError> {
-    let mut tls = config.tls().client_config()?;
+    let mut tls = config.options.tls().client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let patience = CONNECT_TIMEOUT.min(config.delivery_timeout() / 2);
+    let patience = CONNECT_TIMEOUT.min(config.options.delivery_timeout() / 2);
     let dialer = Dialer { resolver: resolver.clone(), tls: Arc::new(tls), patience };
-    Ok(Arc::new(Client { dialer, pool: Pool::new(config.max_in_flight) }))
+    Ok(Arc::new(Client { dialer, pool: Pool::new(config.options.max_in_flight) }))
 }

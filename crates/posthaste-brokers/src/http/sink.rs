@@ -44,7 +44,7 @@ impl HttpSink {
             guard,
             statuses: Arc::new(statuses),
             chain: Chain::default(),
-            hosts: Hosts::new(config.max_in_flight_per_host, config.max_in_flight),
+            hosts: Hosts::new(config.max_in_flight_per_host, config.options.max_in_flight),
             config: config.clone(),
         })
     }

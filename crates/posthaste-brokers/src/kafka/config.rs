@@ -4,17 +4,26 @@
 //! gaps that are fatal, no timeout of the client's own), a dozen more decide about order or memory, and an option
 //! that breaks a promise without a word is worse than one that is missing.
 
+use crate::address::{Address, Scheme, Shape};
+use crate::options::{HasOptions, Options, between};
 use crate::secret::read_text;
-use crate::{BuildError, Secret, Urls};
+use crate::{BuildError, Urls};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::time::Duration;
 
-/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
-/// silent broker means.
-const DELIVERY_TIMEOUT_MS: u64 = 8_000;
+/// How addresses look.
+const SHAPE: Shape = Shape {
+    schemes: &[
+        Scheme { name: "kafka", tls: false, port: 9092 },
+        Scheme { name: "tls", tls: true, port: 9092 },
+    ],
+    needs_scheme: false,
+    has_path: false,
+    example: "kafka://host:9092",
+    credentials: "user with password_file",
+};
 /// Twice what the relay leaves unsettled by default: the producer is never the one that waits. An event of 500 bytes
 /// takes about three times that in the client, so these are some 25 MB.
 const MAX_IN_FLIGHT: usize = 16_384;
@@ -68,17 +77,12 @@ pub enum SaslMechanism {
 /// Options of a Kafka sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
     /// Brokers to begin with, one or several: `kafka://host:9092` or `host:9092`; `tls://` where TLS is required.
     #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
     pub url: Urls,
-    /// How long a message may take from the call to the acknowledgement.
-    #[serde(default = "delivery_timeout_ms")]
-    pub delivery_timeout_ms: u64,
-    /// Messages of all calls together that the client holds.
-    #[serde(default = "max_in_flight")]
-    pub max_in_flight: usize,
     /// How batches are compressed.
     #[serde(default)]
     pub compression: Compression,
@@ -91,39 +95,17 @@ pub struct KafkaConfig {
     /// Largest message: payload, key and headers. What is larger is rejected without asking the broker.
     #[serde(default = "message_bytes_max")]
     pub message_bytes_max: usize,
-    /// User name (SASL).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub password: Option<Secret>,
-    /// A file with the user's password. It is read again when it changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
     /// How user and password are shown to the broker.
     #[serde(default)]
     pub sasl_mechanism: SaslMechanism,
-    /// The authority that signed the brokers' certificates, instead of those of the system (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca_file: Option<PathBuf>,
-    /// Our own certificate (PEM). It is read again when it changes, and so are the other two.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cert_file: Option<PathBuf>,
-    /// Its key (PEM, not encrypted).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-    /// Refuse brokers without TLS. Naming one of the three files says the same.
-    #[serde(default)]
-    pub require_tls: bool,
+    /// What every broker has: delivery timeout, window, login and TLS.
+    #[serde(flatten, skip_deserializing, default = "options")]
+    #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
+    pub options: Options,
 }
 
-fn delivery_timeout_ms() -> u64 {
-    DELIVERY_TIMEOUT_MS
-}
-
-fn max_in_flight() -> usize {
-    MAX_IN_FLIGHT
+fn options() -> Options {
+    Options::new(MAX_IN_FLIGHT)
 }
 
 fn linger_ms() -> u64 {
@@ -138,26 +120,31 @@ fn message_bytes_max() -> usize {
     MESSAGE_BYTES_MAX
 }
 
+impl HasOptions for KafkaConfig {
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+}
+
 impl KafkaConfig {
+    /// The same with other options.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
     /// A sink for this broker, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self {
             url: Urls::new(url),
-            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
-            max_in_flight: MAX_IN_FLIGHT,
+            options: options(),
             compression: Compression::default(),
             linger_ms: LINGER_MS,
             batch_bytes: BATCH_BYTES,
             message_bytes_max: MESSAGE_BYTES_MAX,
-            user: None,
-            password: None,
-            password_file: None,
             sasl_mechanism: SaslMechanism::default(),
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-            require_tls: false,
         }
     }
 
@@ -169,39 +156,26 @@ impl KafkaConfig {
 
     /// Checks what can be checked without a broker and without the files it names.
     pub(crate) fn check_words(&self) -> Result<(), BuildError> {
-        between("delivery_timeout_ms", self.delivery_timeout_ms, 500, 600_000)?;
-        between("max_in_flight", self.max_in_flight as u64, 1, MAX_IN_FLIGHT_LIMIT as u64)?;
+        between("delivery_timeout_ms", self.options.delivery_timeout_ms, 500, 600_000)?;
+        self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
+        self.options.check_user()?;
         between("linger_ms", self.linger_ms, 0, 1_000)?;
         between("batch_bytes", self.batch_bytes as u64, 1_000, 64 << 20)?;
         between("message_bytes_max", self.message_bytes_max as u64, 1_000, 256 << 20)?;
-        if self.cert_file.is_some() != self.key_file.is_some() {
-            return Err(BuildError::option("cert_file", "cert_file and key_file belong together"));
-        }
-        match (&self.user, self.password.is_some() || self.password_file.is_some()) {
-            (Some(_), false) => return Err(BuildError::option("user", "needs password or password_file")),
-            (None, true) => return Err(BuildError::option("password", "needs user")),
-            _ => {}
-        }
         self.servers().map(drop)
     }
 
     /// `host:port`, with commas between them.
     fn servers(&self) -> Result<String, BuildError> {
-        let bad = |why: &str| BuildError::option("url", why);
-        let mut servers = Vec::new();
-        for url in self.url.iter() {
-            let address = url.strip_prefix("kafka://").or_else(|| url.strip_prefix("tls://")).unwrap_or(url);
-            let address = address.strip_suffix('/').unwrap_or(address);
-            if address.contains('@') {
-                return Err(bad("must not hold credentials; use user with password_file"));
-            }
-            let (host, port) = address.rsplit_once(':').unwrap_or((address, "9092"));
-            if host.is_empty() || host.contains(['/', ',', ' ']) || port.parse::<u16>().is_err() {
-                return Err(bad("must look like kafka://host:9092"));
-            }
-            servers.push(format!("{host}:{port}"));
-        }
-        if servers.is_empty() { Err(bad("there is no broker")) } else { Ok(servers.join(",")) }
+        let servers: Vec<_> = self.addresses()?.iter().map(Address::authority).collect();
+        Ok(servers.join(","))
+    }
+
+    fn addresses(&self) -> Result<Vec<Address>, BuildError> {
+        let bad = |why: String| BuildError::option("url", why);
+        let parse = |url| SHAPE.parse(url).map(|(address, _)| address);
+        let addresses: Vec<_> = self.url.iter().map(parse).collect::<Result<_, _>>().map_err(bad)?;
+        if addresses.is_empty() { Err(bad("there is no broker".to_owned())) } else { Ok(addresses) }
     }
 
     /// The client's options, with all files read anew. Of the trial line's requests each holds one message, and
@@ -223,7 +197,7 @@ impl KafkaConfig {
             .set("linger.ms", if trial { 0 } else { self.linger_ms }.to_string())
             .set("batch.size", self.batch_bytes.to_string())
             .set("message.max.bytes", self.message_bytes_max.to_string())
-            .set("queue.buffering.max.messages", self.max_in_flight.to_string())
+            .set("queue.buffering.max.messages", self.options.max_in_flight.to_string())
             .set("queue.buffering.max.kbytes", self.queue_kbytes().to_string());
         if trial {
             client
@@ -238,7 +212,7 @@ impl KafkaConfig {
     }
 
     fn secure(&self, client: &mut ClientConfig) -> Result<(), BuildError> {
-        let protocol = match (self.wants_tls(), self.user.is_some()) {
+        let protocol = match (self.wants_tls(), self.options.user.is_some()) {
             (false, false) => "plaintext",
             (true, false) => "ssl",
             (false, true) => "sasl_plaintext",
@@ -246,9 +220,9 @@ impl KafkaConfig {
         };
         client.set("security.protocol", protocol);
         let files = [
-            ("ca_file", &self.ca_file, "ssl.ca.pem", "CERTIFICATE-----"),
-            ("cert_file", &self.cert_file, "ssl.certificate.pem", "CERTIFICATE-----"),
-            ("key_file", &self.key_file, "ssl.key.pem", "PRIVATE KEY-----"),
+            ("ca_file", &self.options.ca_file, "ssl.ca.pem", "CERTIFICATE-----"),
+            ("cert_file", &self.options.cert_file, "ssl.certificate.pem", "CERTIFICATE-----"),
+            ("key_file", &self.options.key_file, "ssl.key.pem", "PRIVATE KEY-----"),
         ];
         for (option, path, name, kind) in files {
             let Some(path) = path else { continue };
@@ -259,9 +233,8 @@ impl KafkaConfig {
             }
             client.set(name, text);
         }
-        if let Some(user) = &self.user {
-            let password =
-                Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
+        if let Some(user) = &self.options.user {
+            let password = self.options.read_password()?;
             let password =
                 password.ok_or_else(|| BuildError::option("user", "needs password or password_file"))?;
             client
@@ -279,21 +252,16 @@ impl KafkaConfig {
 
     /// As whom we log in, in words that hold no secret.
     pub(super) fn identity(&self) -> String {
-        match (&self.user, &self.password_file, &self.cert_file) {
-            (Some(user), Some(path), _) => format!("user {user:?} with the password in {}", path.display()),
-            (Some(user), None, _) => format!("user {user:?}"),
-            (None, _, Some(path)) => format!("the certificate {}", path.display()),
-            (None, _, None) => "a client without credentials".to_owned(),
-        }
+        self.options.identity("a client without credentials")
     }
 
     /// Which files TLS stands on, in words.
     pub(super) fn tls_words(&self) -> String {
-        let authority = match &self.ca_file {
+        let authority = match &self.options.ca_file {
             Some(path) => format!("ca_file {}", path.display()),
             None => "the system's authorities".to_owned(),
         };
-        let own = match &self.cert_file {
+        let own = match &self.options.cert_file {
             Some(path) => format!("cert_file {}", path.display()),
             None => "no cert_file".to_owned(),
         };
@@ -302,32 +270,33 @@ impl KafkaConfig {
 
     /// Whether a secret goes over the wire as it is.
     pub(super) fn sends_secret(&self) -> bool {
-        self.user.is_some() && self.sasl_mechanism == SaslMechanism::Plain
+        self.options.user.is_some() && self.sasl_mechanism == SaslMechanism::Plain
     }
 
     pub(super) fn wants_tls(&self) -> bool {
-        let by_url = self.url.iter().any(|url| url.starts_with("tls://"));
-        let by_file = self.ca_file.is_some() || self.cert_file.is_some() || self.key_file.is_some();
-        self.require_tls || by_url || by_file
-    }
-
-    pub(super) fn delivery_timeout(&self) -> Duration {
-        Duration::from_millis(self.delivery_timeout_ms)
+        // Words that make no address are refused before anybody asks.
+        let by_url = self.addresses().is_ok_and(|addresses| addresses.iter().any(|address| address.tls));
+        by_url || self.options.wants_tls()
     }
 
     /// What is left of the delivery timeout for finding out why there was no answer.
     pub(super) fn inquest(&self) -> Duration {
-        INQUEST_MAX.min(self.delivery_timeout() / 3)
+        INQUEST_MAX.min(self.options.delivery_timeout() / 3)
     }
 
     fn trial_timeout(&self) -> Duration {
         // A little earlier than the call, so that the client's own report comes first.
-        (self.delivery_timeout() - self.inquest()).mul_f64(0.95)
+        (self.options.delivery_timeout() - self.inquest()).mul_f64(0.95)
     }
 
     /// What the files hold, to see whether it has changed.
     pub(super) fn read_files(&self) -> Vec<Option<String>> {
-        let files = [&self.ca_file, &self.cert_file, &self.key_file, &self.password_file];
+        let files = [
+            &self.options.ca_file,
+            &self.options.cert_file,
+            &self.options.key_file,
+            &self.options.password_file,
+        ];
         files.iter().map(|path| std::fs::read_to_string(path.as_ref()?).ok()).collect()
     }
 }
@@ -383,20 +352,13 @@ impl SaslMechanism {
     }
 }
 
-fn between(option: &'static str, value: u64, least: u64, most: u64) -> Result<(), BuildError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(BuildError::option(option, format!("must be between {least} and {most}")))
-}
-
 /// What the client says about files that it cannot use.
 pub(super) fn client_error(config: &KafkaConfig, error: &KafkaError) -> BuildError {
     let why = error.to_string();
     let files = [
-        ("ca_file", &config.ca_file, "ssl.ca"),
-        ("key_file", &config.key_file, "ssl.key"),
-        ("cert_file", &config.cert_file, "ssl.certificate"),
+        ("ca_file", &config.options.ca_file, "ssl.ca"),
+        ("key_file", &config.options.key_file, "ssl.key"),
+        ("cert_file", &config.options.cert_file, "ssl.certificate"),
     ];
     for (option, path, name) in files {
         if let Some(path) = path.as_ref().filter(|_| why.contains(name)) {
@@ -404,7 +366,7 @@ pub(super) fn client_error(config: &KafkaConfig, error: &KafkaError) -> BuildErr
         }
     }
     // A key that does not belong to the certificate is named by neither.
-    match &config.cert_file {
+    match &config.options.cert_file {
         Some(path) if why.to_lowercase().contains("key") => BuildError::file("cert_file", path, &why),
         _ => BuildError::option("url", why),
     }
@@ -440,7 +402,7 @@ mod tests {
         assert_eq!(main.get("enable.gapless.guarantee"), Some("true"));
         let timeout: u64 =
             trial.get("message.timeout.ms").and_then(|text| text.parse().ok()).expect("a number");
-        assert!(timeout < config.delivery_timeout_ms);
+        assert!(timeout < config.options.delivery_timeout_ms);
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Fleet {
     pub(super) fn renew(&self) {
         let mut lines = self.lines();
         for id in [lines.main.id(), lines.trial.id()] {
-            self.replace(&mut lines, id, self.config.delivery_timeout());
+            self.replace(&mut lines, id, self.config.options.delivery_timeout());
         }
     }
 

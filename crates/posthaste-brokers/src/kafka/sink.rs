@@ -53,7 +53,7 @@ impl KafkaSink {
         let shared = Shared {
             sink: name.into(),
             order: Arc::new(Order::default()),
-            window: Arc::new(Semaphore::new(config.max_in_flight)),
+            window: Arc::new(Semaphore::new(config.options.max_in_flight)),
             causes: Arc::default(),
         };
         let fleet = Arc::new(Fleet::start(config, name, shared.clone())?);
@@ -71,7 +71,7 @@ impl Sink for KafkaSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let deadline = Instant::now() + self.config.delivery_timeout();
+        let deadline = Instant::now() + self.config.options.delivery_timeout();
         // Before the first wait: calls keep the order in which they were begun.
         let call = self.shared.order.enter(messages);
         if self.fleet.is_closed() {
@@ -114,10 +114,12 @@ impl KafkaSink {
             Some(settings.min_insync_replicas)
         };
         let judge = |topic: &String| match found.get(topic) {
-            Some(Ok(state)) => cause::of_topic(topic, state, wanted(topic), self.config.delivery_timeout_ms),
+            Some(Ok(state)) => {
+                cause::of_topic(topic, state, wanted(topic), self.config.options.delivery_timeout_ms)
+            }
             Some(Err(code)) => cause::of_code(topic, *code, &self.identity),
             None if found.is_empty() => outage(),
-            None => cause::of_silence(topic, self.config.delivery_timeout_ms),
+            None => cause::of_silence(topic, self.config.options.delivery_timeout_ms),
         };
         topics.iter().map(|topic| (topic.clone(), judge(topic))).collect()
     }

@@ -8,11 +8,11 @@
 //! Login, subscription and a ping leave together. A server that refuses one of them says so before it answers the ping.
 
 use super::NatsConfig;
-use super::address::Address;
 use super::frame::{Frame, Reader};
 use super::login::Login;
 use super::session::Session;
 use super::wire::Carrier;
+use crate::address::Address;
 use posthaste::sink::Failure;
 use serde::Deserialize;
 use std::error::Error;
@@ -79,7 +79,7 @@ pub(super) async fn open(
 ) -> Result<(Arc<Session>, Carrier), Failure> {
     let unreadable = |error: crate::BuildError| Failure::of_sink("nats.config", error.to_string());
     let login = Login::read(config).map_err(unreadable)?;
-    let tls = Arc::new(config.tls().client_config().map_err(unreadable)?);
+    let tls = Arc::new(config.options.tls().client_config().map_err(unreadable)?);
     let call = DialledBy { config, server, login: &login, tls, name: format!("posthaste {sink}") };
     let end = Instant::now() + DIAL_TIMEOUT;
     let Ok(found) = timeout_at(end, lookup_host((server.host.as_str(), server.port))).await else {
@@ -148,7 +148,7 @@ impl DialledBy<'_> {
     }
 
     fn wants_tls(&self) -> bool {
-        self.server.tls || self.config.wants_tls()
+        self.server.tls || self.config.options.wants_tls()
     }
 
     async fn log_in(

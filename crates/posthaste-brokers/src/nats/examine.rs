@@ -79,7 +79,7 @@ fn reachable(info: &Info) -> Finding {
 /// only what the configuration asks for counts.
 fn transport(config: &NatsConfig, info: &Info) -> Finding {
     let servers = config.addresses().unwrap_or_default();
-    let is_asked_for = config.wants_tls() || servers.iter().all(|server| server.tls);
+    let is_asked_for = config.options.wants_tls() || servers.iter().all(|server| server.tls);
     let open_to_others = servers.iter().any(|server| !server.tls && !server.is_loopback());
     // A server that sees us come from elsewhere is behind a tunnel.
     let comes_from_afar = info.client_ip.parse().is_ok_and(|ip: std::net::IpAddr| !ip.is_loopback());
@@ -236,7 +236,7 @@ mod tests {
         for url in ["nats://n1", "tls://n1, nats://n2", "nats://10.0.0.1", "nats://localhost.example"] {
             let config = secret(url);
             assert_eq!((level(&config, false), level(&config, true)), (Level::Warn, Level::Warn), "{url}");
-            let asking = NatsConfig { require_tls: true, ..config };
+            let asking = config.with(|options| options.require_tls = true);
             assert_eq!(level(&asking, true), Level::Ok, "{url}");
             assert_eq!(level(&NatsConfig::new(url), false), Level::Ok, "{url}: nothing secret");
         }

@@ -1,10 +1,10 @@
 //! The way to the broker: one session at a time, kept by [`crate::link`].
 
 use super::NatsConfig;
-use super::address::Address;
 use super::dial;
 use super::session::Session;
 use super::wire::End;
+use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
 use async_trait::async_trait;
 use posthaste::sink::Scope;
@@ -41,7 +41,7 @@ impl Dial for Dialler {
         let dialled = port.unless_closed(dial::open(&self.config, server, port.sink())).await;
         let (session, mut carrier) = match dialled {
             Some(Ok(opened)) => opened,
-            Some(Err(failure)) => return Ended::NeverBegan(self.config.tls().name_in(failure)),
+            Some(Err(failure)) => return Ended::NeverBegan(self.config.options.tls().name_in(failure)),
             None => return Ended::NeverBegan(port.closed()),
         };
         let version = &session.info().version;

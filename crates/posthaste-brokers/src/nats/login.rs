@@ -53,16 +53,23 @@ struct Connect<'a> {
 impl Login {
     /// Reads what the configuration names.
     pub(super) fn read(config: &NatsConfig) -> Result<Self, BuildError> {
-        let password =
-            Secret::read(config.password.as_ref(), config.password_file.as_ref(), "password_file")?;
+        let password = Secret::read(
+            config.options.password.as_ref(),
+            config.options.password_file.as_ref(),
+            "password_file",
+        )?;
         let token = Secret::read(config.token.as_ref(), config.token_file.as_ref(), "token_file")?;
-        let ways =
-            [config.user.is_some(), token.is_some(), config.creds_file.is_some(), config.nkey_file.is_some()];
+        let ways = [
+            config.options.user.is_some(),
+            token.is_some(),
+            config.creds_file.is_some(),
+            config.nkey_file.is_some(),
+        ];
         if ways.iter().filter(|given| **given).count() > 1 {
             let why = "only one of user, token, creds_file, nkey_file can be used";
             return Err(BuildError::option("user", why));
         }
-        match (&config.user, password) {
+        match (&config.options.user, password) {
             (Some(user), Some(password)) => return Ok(Self::User(user.clone(), password)),
             (None, None) => {}
             (Some(_), None) => return Err(BuildError::option("user", "needs password or password_file")),

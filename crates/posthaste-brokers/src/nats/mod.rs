@@ -64,7 +64,6 @@
 //! | the sink was closed | `Retry` | sink | `nats.closed` |
 
 mod ack;
-mod address;
 pub(crate) mod bench;
 mod dial;
 mod entry;
@@ -83,17 +82,24 @@ mod wire;
 pub use examine::CHECKS;
 pub use sink::NatsSink;
 
-use crate::tls::Files;
+use crate::address::{Address, Scheme, Shape};
+use crate::options::{HasOptions, Options};
 use crate::{BuildError, Secret, Urls};
-use address::Address;
 use login::Login;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
-/// silent broker means.
-const DELIVERY_TIMEOUT_MS: u64 = 8_000;
+/// How addresses look.
+const SHAPE: Shape = Shape {
+    schemes: &[
+        Scheme { name: "nats", tls: false, port: 4222 },
+        Scheme { name: "tls", tls: true, port: 4222 },
+    ],
+    needs_scheme: false,
+    has_path: false,
+    example: "nats://host:4222",
+    credentials: "user with password_file, or token_file",
+};
 /// Enough for full throughput (measured: 256 reach half of it), and below the 5,000 at which other
 /// clients of JetStream stop by themselves.
 const MAX_IN_FLIGHT: usize = 4_096;
@@ -103,27 +109,12 @@ const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
 /// Options of a NATS sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct NatsConfig {
     /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required.
     #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
     pub url: Urls,
-    /// How long a message may take from the call to the acknowledgement.
-    #[serde(default = "delivery_timeout_ms")]
-    pub delivery_timeout_ms: u64,
-    /// Messages of all calls together that wait for their acknowledgement.
-    #[serde(default = "max_in_flight")]
-    pub max_in_flight: usize,
-    /// User name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub password: Option<Secret>,
-    /// A file with the user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
     /// A token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
@@ -137,55 +128,48 @@ pub struct NatsConfig {
     /// A file with an NKey seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nkey_file: Option<PathBuf>,
-    /// The authority that signed the servers' certificates, instead of those of the system (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca_file: Option<PathBuf>,
-    /// Our own certificate (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cert_file: Option<PathBuf>,
-    /// Its key (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-    /// Refuse servers without TLS. Naming one of the three files says the same.
-    #[serde(default)]
-    pub require_tls: bool,
     /// First part of the subjects that acknowledgements come to; the user must be allowed to subscribe
     /// to `PREFIX.>`.
     #[serde(default = "inbox_prefix")]
     pub inbox_prefix: String,
+    /// What every broker has: delivery timeout, window, login and TLS.
+    #[serde(flatten, skip_deserializing, default = "options")]
+    #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
+    pub options: Options,
 }
 
-fn delivery_timeout_ms() -> u64 {
-    DELIVERY_TIMEOUT_MS
-}
-
-fn max_in_flight() -> usize {
-    MAX_IN_FLIGHT
+fn options() -> Options {
+    Options::new(MAX_IN_FLIGHT)
 }
 
 fn inbox_prefix() -> String {
     "_INBOX".to_owned()
 }
 
+impl HasOptions for NatsConfig {
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+}
+
 impl NatsConfig {
+    /// The same with other options.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
     /// A sink for this server, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self {
             url: Urls::new(url),
-            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
-            max_in_flight: MAX_IN_FLIGHT,
-            user: None,
-            password: None,
-            password_file: None,
+            options: options(),
             token: None,
             token_file: None,
             creds_file: None,
             nkey_file: None,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-            require_tls: false,
             inbox_prefix: inbox_prefix(),
         }
     }
@@ -193,20 +177,14 @@ impl NatsConfig {
     /// Checks what can be checked without a server.
     pub(crate) fn check(&self) -> Result<Vec<Address>, BuildError> {
         let addresses = self.check_words()?;
-        self.tls().client_config()?;
+        self.options.check_files()?;
         Login::read(self)?;
         Ok(addresses)
     }
 
     /// Checks what can be checked without a server and without the files it names.
     pub(crate) fn check_words(&self) -> Result<Vec<Address>, BuildError> {
-        if !(100..=600_000).contains(&self.delivery_timeout_ms) {
-            return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
-        }
-        if !(1..=MAX_IN_FLIGHT_LIMIT).contains(&self.max_in_flight) {
-            let why = format!("must be between 1 and {MAX_IN_FLIGHT_LIMIT}");
-            return Err(BuildError::option("max_in_flight", why));
-        }
+        self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
         if let Err(why) = verdict::check_subject(&self.inbox_prefix) {
             return Err(BuildError::option("inbox_prefix", why));
         }
@@ -218,17 +196,21 @@ impl NatsConfig {
     }
 
     fn addresses(&self) -> Result<Vec<Address>, BuildError> {
-        let bad = |why: &str| BuildError::option("url", why);
-        let addresses: Vec<_> =
-            self.url.iter().map(|url| Address::parse(url).map_err(bad)).collect::<Result<_, _>>()?;
-        if addresses.is_empty() { Err(bad("there is no server")) } else { Ok(addresses) }
+        let parse = |url| SHAPE.parse(url).map(|(address, _)| address);
+        let addresses: Result<Vec<_>, _> = self.url.iter().map(parse).collect();
+        let addresses = addresses.map_err(|why| BuildError::option("url", why))?;
+        if addresses.is_empty() {
+            Err(BuildError::option("url", "there is no server"))
+        } else {
+            Ok(addresses)
+        }
     }
 
     /// As whom we log in, in words that hold no secret.
     fn identity(&self) -> String {
         let file = |what: &str, path: &PathBuf| format!("{what} {}", path.display());
-        if let Some(user) = &self.user {
-            return match &self.password_file {
+        if let Some(user) = &self.options.user {
+            return match &self.options.password_file {
                 Some(path) => format!("user {user:?} with the password in {}", path.display()),
                 None => format!("user {user:?}"),
             };
@@ -240,7 +222,7 @@ impl NatsConfig {
             return "the configured token".to_owned();
         }
         let files = [("the credentials in", &self.creds_file), ("the key in", &self.nkey_file)];
-        let certificate = ("the certificate", &self.cert_file);
+        let certificate = ("the certificate", &self.options.cert_file);
         let known =
             files.into_iter().chain([certificate]).find_map(|(what, path)| Some(file(what, path.as_ref()?)));
         known.unwrap_or_else(|| "a client without credentials".to_owned())
@@ -248,21 +230,6 @@ impl NatsConfig {
 
     /// Whether a secret goes over the wire as it is.
     fn sends_secret(&self) -> bool {
-        self.password.is_some()
-            || self.password_file.is_some()
-            || self.token.is_some()
-            || self.token_file.is_some()
-    }
-
-    fn wants_tls(&self) -> bool {
-        self.require_tls || self.tls().any()
-    }
-
-    fn tls(&self) -> Files<'_> {
-        Files { ca: self.ca_file.as_ref(), certificate: self.cert_file.as_ref(), key: self.key_file.as_ref() }
-    }
-
-    fn delivery_timeout(&self) -> Duration {
-        Duration::from_millis(self.delivery_timeout_ms)
+        self.options.has_password() || self.token.is_some() || self.token_file.is_some()
     }
 }

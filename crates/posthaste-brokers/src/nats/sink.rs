@@ -35,7 +35,7 @@ impl NatsSink {
         Ok(Self {
             link: link::start(config.clone(), servers, name),
             chain: Chain::default(),
-            window: Semaphore::new(config.max_in_flight),
+            window: Semaphore::new(config.options.max_in_flight),
             config: config.clone(),
         })
     }
@@ -53,7 +53,7 @@ impl Sink for NatsSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let (started, patience) = (Instant::now(), self.config.delivery_timeout());
+        let (started, patience) = (Instant::now(), self.config.options.delivery_timeout());
         // Before the first wait: calls keep the order in which they were begun.
         let call = self.chain.enter(messages);
         let session = match self.link.session(CONNECT_WAIT.min(patience / 2)).await {

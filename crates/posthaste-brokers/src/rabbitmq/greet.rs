@@ -3,7 +3,7 @@
 //! The broker says who it is and how one may log in; we say who we are; it says what a connection may have; we
 //! name the virtual host. A refusal comes in the broker's own words, which name the user or the host.
 
-use super::address::Address;
+use super::address::Server;
 use super::session::Terms;
 use super::table::CHANNELS;
 use super::transport::{FRAME_MAX, Transport};
@@ -44,7 +44,7 @@ impl From<io::Error> for Refusal {
 /// Start, tune, open: after this there is a connection.
 pub(super) async fn greet(
     transport: &mut Transport,
-    server: &Address,
+    server: &Server,
     login: &Login,
     name: &str,
 ) -> Result<Terms, Refusal> {

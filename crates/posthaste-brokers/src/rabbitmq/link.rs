@@ -4,7 +4,8 @@ use super::greet::{FAREWELL, Refusal, greet};
 use super::session::{Session, serve};
 use super::transport::Transport;
 use super::wire::{self, Heard};
-use super::{Address, RabbitmqConfig, verdict};
+use super::{RabbitmqConfig, Server, verdict};
+use crate::dial;
 use crate::link::{Dial, Ended, Port};
 use async_trait::async_trait;
 use posthaste::sink::{Failure, Scope};
@@ -13,7 +14,6 @@ use rustls::pki_types::ServerName;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// For name, TCP, TLS and login together. With the longest pause between two tries this leaves 5 s for
@@ -24,25 +24,25 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) type Link = crate::link::Link<Session>;
 
 /// Begins to dial.
-pub(super) fn start(config: RabbitmqConfig, servers: Vec<Address>, name: &str) -> Link {
+pub(super) fn start(config: RabbitmqConfig, servers: Vec<Server>, name: &str) -> Link {
     Link::start("rabbitmq", Scope::Sink, name.into(), Dialler { config, servers })
 }
 
 struct Dialler {
     config: RabbitmqConfig,
-    servers: Vec<Address>,
+    servers: Vec<Server>,
 }
 
 #[async_trait]
 impl Dial for Dialler {
-    type Server = Address;
+    type Server = Server;
     type Session = Session;
 
-    fn servers(&self) -> &[Address] {
+    fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    async fn live_through(&self, server: &Address, port: &Port<Session>) -> Ended {
+    async fn live_through(&self, server: &Server, port: &Port<Session>) -> Ended {
         let dialled = port.unless_closed(timeout(CONNECT_TIMEOUT, self.dial(server, port.sink()))).await;
         let (session, mut transport) = match dialled {
             Some(Ok(Ok(opened))) => opened,
@@ -67,18 +67,17 @@ impl Dial for Dialler {
 }
 
 impl Dialler {
-    async fn dial(&self, server: &Address, sink: &str) -> Result<(Arc<Session>, Transport), Failure> {
-        let files = self.config.tls().in_words();
+    async fn dial(&self, server: &Server, sink: &str) -> Result<(Arc<Session>, Transport), Failure> {
+        let files = self.config.options.tls().in_words();
         let failure = |error: io::Error| verdict::connect_failure(&error, &server.to_string(), &files);
         let tls = self.tls(server)?;
         let login = self.config.login().map_err(|error| config_failure(&error))?;
-        let tcp = TcpStream::connect((server.host.as_str(), server.port)).await.map_err(failure)?;
-        tcp.set_nodelay(true).map_err(failure)?;
+        let tcp = dial::to_host(&server.address.host, server.address.port).await.map_err(failure)?;
         let mut transport = Transport::new(tcp, tls);
         transport.shake_hands().await.map_err(failure)?;
         let greeted = greet(&mut transport, server, &login, &format!("posthaste {sink}")).await;
         let terms = greeted.map_err(|refusal| match refusal {
-            Refusal::Unheard(error) if server.tls => {
+            Refusal::Unheard(error) if server.address.tls => {
                 verdict::hung_up_after_tls(&error, &server.to_string(), &files)
             }
             Refusal::Broken(error) | Refusal::Unheard(error) => failure(error),
@@ -90,13 +89,14 @@ impl Dialler {
         Ok((Session::new(terms, self.config.identity()), transport))
     }
 
-    fn tls(&self, server: &Address) -> Result<Option<ClientConnection>, Failure> {
-        if !server.tls {
+    fn tls(&self, server: &Server) -> Result<Option<ClientConnection>, Failure> {
+        if !server.address.tls {
             return Ok(None);
         }
-        let config = self.config.tls().client_config().map_err(|error| config_failure(&error))?;
+        let config = self.config.options.tls().client_config().map_err(|error| config_failure(&error))?;
         let bad = |why: String| Failure::of_sink("rabbitmq.tls", format!("{server}: {why}"));
-        let name = ServerName::try_from(server.host.clone()).map_err(|error| bad(error.to_string()))?;
+        let name =
+            ServerName::try_from(server.address.host.clone()).map_err(|error| bad(error.to_string()))?;
         ClientConnection::new(Arc::new(config), name).map(Some).map_err(|error| bad(error.to_string()))
     }
 }

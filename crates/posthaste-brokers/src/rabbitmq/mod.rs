@@ -85,18 +85,13 @@ mod wire;
 pub use examine::CHECKS;
 pub use sink::RabbitmqSink;
 
-use crate::tls::Files;
-use crate::{BuildError, Secret, Urls};
-use address::Address;
+use crate::options::{HasOptions, Options};
+use crate::{BuildError, Urls};
+use address::Server;
 use greet::Login;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-use std::time::Duration;
 use wire::SHORT_MAX;
 
-/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
-/// silent broker means.
-const DELIVERY_TIMEOUT_MS: u64 = 8_000;
 /// A broker that syncs its disk in groups wants many; RabbitMQ's own advice is hundreds.
 const MAX_IN_FLIGHT: usize = 1_024;
 const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
@@ -106,6 +101,7 @@ const GUEST: &str = "guest";
 /// Options of a RabbitMQ sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct RabbitmqConfig {
     /// One server or several, tried in this order: `amqp://host:5672/vhost`, or `amqps://host:5671/vhost` with
@@ -116,109 +112,65 @@ pub struct RabbitmqConfig {
     /// the destination the name of a queue. Without it a destination is `EXCHANGE/ROUTING.KEY`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<String>,
-    /// How long a message may take from the call to the confirmation.
-    #[serde(default = "delivery_timeout_ms")]
-    pub delivery_timeout_ms: u64,
-    /// Messages of all calls together that wait for their confirmation.
-    #[serde(default = "max_in_flight")]
-    pub max_in_flight: usize,
-    /// User name; `guest` if neither this nor a certificate is given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub password: Option<Secret>,
-    /// A file with the user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
-    /// The authority that signed the servers' certificates, instead of those of the system (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca_file: Option<PathBuf>,
-    /// Our own certificate (PEM). Without `user` it is the login as well (mechanism `EXTERNAL`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cert_file: Option<PathBuf>,
-    /// Its key (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-    /// Refuse URLs without TLS. Naming one of the three files says the same.
-    #[serde(default)]
-    pub require_tls: bool,
     /// The operator's word that every queue behind the destinations is a quorum queue, or a stream with
     /// replicas. A client cannot see it; without this word `doctor` warns, and a durable set-up is refused.
     #[serde(default)]
     pub quorum_queues: bool,
+    /// What every broker has: delivery timeout, window, login and TLS.
+    #[serde(flatten, skip_deserializing, default = "options")]
+    #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
+    pub options: Options,
 }
 
-fn delivery_timeout_ms() -> u64 {
-    DELIVERY_TIMEOUT_MS
+fn options() -> Options {
+    Options::new(MAX_IN_FLIGHT)
 }
 
-fn max_in_flight() -> usize {
-    MAX_IN_FLIGHT
+impl HasOptions for RabbitmqConfig {
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
 }
 
 impl RabbitmqConfig {
+    /// The same with other options.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
     /// A sink for this server, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {
-        Self {
-            url: Urls::new(url),
-            exchange: None,
-            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
-            max_in_flight: MAX_IN_FLIGHT,
-            user: None,
-            password: None,
-            password_file: None,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-            require_tls: false,
-            quorum_queues: false,
-        }
+        Self { url: Urls::new(url), options: options(), exchange: None, quorum_queues: false }
     }
 
     /// Checks what can be checked without a server.
-    pub(crate) fn check(&self) -> Result<Vec<Address>, BuildError> {
+    pub(crate) fn check(&self) -> Result<Vec<Server>, BuildError> {
         let addresses = self.check_words()?;
-        self.login()?;
-        self.tls().client_config()?;
+        self.options.check_files()?;
         Ok(addresses)
     }
 
     /// Checks what can be checked without a server and without the files it names.
-    pub(crate) fn check_words(&self) -> Result<Vec<Address>, BuildError> {
-        if !(100..=600_000).contains(&self.delivery_timeout_ms) {
-            return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
-        }
-        if !(1..=MAX_IN_FLIGHT_LIMIT).contains(&self.max_in_flight) {
-            let why = format!("must be between 1 and {MAX_IN_FLIGHT_LIMIT}");
-            return Err(BuildError::option("max_in_flight", why));
-        }
+    pub(crate) fn check_words(&self) -> Result<Vec<Server>, BuildError> {
+        self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
+        self.options.check_user()?;
         if self.exchange.as_ref().is_some_and(|exchange| exchange.len() > SHORT_MAX) {
             return Err(BuildError::option("exchange", "must not have more than 255 bytes"));
         }
-        self.check_login()?;
         self.addresses()
     }
 
-    fn check_login(&self) -> Result<(), BuildError> {
-        let secret = self.password.is_some() || self.password_file.is_some();
-        match (&self.user, secret) {
-            (Some(_), false) => Err(BuildError::option("user", "needs password or password_file")),
-            (None, true) => Err(BuildError::option("password", "needs user")),
-            _ => Ok(()),
-        }
-    }
-
-    fn addresses(&self) -> Result<Vec<Address>, BuildError> {
+    fn addresses(&self) -> Result<Vec<Server>, BuildError> {
         let bad = |why: &str| BuildError::option("url", why);
-        let addresses: Vec<Address> = self.url.iter().map(Address::parse).collect::<Result<_, _>>()?;
+        let addresses: Result<Vec<_>, _> = self.url.iter().map(Server::parse).collect();
+        let addresses = addresses.map_err(|why| bad(&why))?;
         if addresses.is_empty() {
             return Err(bad("there is no server"));
         }
-        let wants_tls = self.require_tls || self.tls().any();
-        if wants_tls && addresses.iter().any(|address| !address.tls) {
+        if self.options.wants_tls() && addresses.iter().any(|server| !server.address.tls) {
             return Err(bad(
                 "must begin with amqps://, because TLS is required or one of its files is named",
             ));
@@ -243,39 +195,26 @@ impl RabbitmqConfig {
 
     /// How we log in, with the password read anew.
     fn login(&self) -> Result<Login, BuildError> {
-        let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
+        let password = self.options.read_password()?;
         let plain = |user: &str, password: &str| Login {
             mechanism: "PLAIN",
             response: format!("\0{user}\0{password}").into_bytes(),
         };
-        Ok(match (&self.user, password) {
+        Ok(match (&self.options.user, password) {
             (Some(user), Some(password)) => plain(user, password.expose()),
-            _ if self.cert_file.is_some() => Login { mechanism: "EXTERNAL", response: Vec::new() },
+            _ if self.options.cert_file.is_some() => Login { mechanism: "EXTERNAL", response: Vec::new() },
             _ => plain(GUEST, GUEST),
         })
     }
 
     /// As whom we log in, in words that hold no secret.
     fn identity(&self) -> String {
-        match (&self.user, &self.password_file, &self.cert_file) {
-            (Some(user), Some(path), _) => format!("user {user:?} with the password in {}", path.display()),
-            (Some(user), None, _) => format!("user {user:?}"),
-            (None, _, Some(path)) => format!("the certificate {}", path.display()),
-            (None, _, None) => format!("the default user {GUEST:?}"),
-        }
+        self.options.identity(&format!("the default user {GUEST:?}"))
     }
 
     /// Whether a secret goes over the wire as it is.
     fn sends_secret(&self) -> bool {
-        self.password.is_some() || self.password_file.is_some()
-    }
-
-    fn tls(&self) -> Files<'_> {
-        Files { ca: self.ca_file.as_ref(), certificate: self.cert_file.as_ref(), key: self.key_file.as_ref() }
-    }
-
-    fn delivery_timeout(&self) -> Duration {
-        Duration::from_millis(self.delivery_timeout_ms)
+        self.options.has_password()
     }
 }
 
@@ -302,18 +241,26 @@ mod tests {
     fn words_that_contradict_each_other_are_refused() {
         let config = RabbitmqConfig::new("amqp://h");
         let user = || Some("shop".to_owned());
-        let password = || Some(Secret::new("pw"));
+        let password = || Some(crate::Secret::new("pw"));
         for (bad, option) in [
-            (RabbitmqConfig { user: user(), ..config.clone() }, "user"),
-            (RabbitmqConfig { password: password(), ..config.clone() }, "password"),
-            (RabbitmqConfig { require_tls: true, ..config.clone() }, "url"),
-            (RabbitmqConfig { ca_file: Some("ca.pem".into()), ..config.clone() }, "url"),
-            (RabbitmqConfig { max_in_flight: 0, ..config.clone() }, "max_in_flight"),
-            (RabbitmqConfig { delivery_timeout_ms: 1, ..config.clone() }, "delivery_timeout_ms"),
+            (config.clone().with(|options| options.user = user()), "user"),
+            (config.clone().with(|options| options.password = password()), "password"),
+            (config.clone().with(|options| options.require_tls = true), "url"),
+            (config.clone().with(|options| options.ca_file = Some("ca.pem".into())), "url"),
+            (config.clone().with(|options| options.max_in_flight = 0), "max_in_flight"),
+            (config.clone().with(|options| options.delivery_timeout_ms = 1), "delivery_timeout_ms"),
             (RabbitmqConfig { url: Urls::new("amqp://u:p@h"), ..config.clone() }, "url"),
         ] {
             assert_eq!(bad.check_words().expect_err(option).option_name(), option);
         }
-        assert!(RabbitmqConfig { user: user(), password: password(), ..config }.check().is_ok());
+        assert!(
+            config
+                .with(|options| {
+                    options.user = user();
+                    options.password = password();
+                })
+                .check()
+                .is_ok()
+        );
     }
 }

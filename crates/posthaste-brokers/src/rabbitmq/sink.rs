@@ -37,7 +37,7 @@ impl RabbitmqSink {
         Ok(Self {
             link: link::start(config.clone(), servers, name),
             chain: Chain::default(),
-            window: Semaphore::new(config.max_in_flight),
+            window: Semaphore::new(config.options.max_in_flight),
             config: config.clone(),
         })
     }
@@ -53,7 +53,7 @@ impl Sink for RabbitmqSink {
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
         // Before the first wait: calls keep the order in which they were begun.
-        let flight = Flight::new(messages, self.config.delivery_timeout())
+        let flight = Flight::new(messages, self.config.options.delivery_timeout())
             .in_turns(self.chain.enter(messages))
             .in_window(&self.window);
         match self.link.session(flight.connect_wait()).await {

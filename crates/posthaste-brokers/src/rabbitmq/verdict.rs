@@ -135,7 +135,8 @@ pub(super) fn timeout(after: Duration, answers: bool, blocked: Option<String>) -
             Silence::Present(Failure::of_destination("rabbitmq.confirm_timeout", text))
         }
         (None, false) => {
-            let text = format!("no confirmation within {after_ms} ms, and the broker does not answer a question");
+            let text =
+                format!("no confirmation within {after_ms} ms, and the broker does not answer a question");
             Silence::Absent(Failure::of_sink("rabbitmq.confirm_timeout", text))
         }
     }

@@ -5,9 +5,9 @@
 //! cluster connection was refused ([`super`] says why): here a message goes to one server and has that one's answer.
 
 use super::RedisConfig;
-use super::address::Address;
 use super::dial::{self, Wanted};
 use super::link::{self, Link, Session, Target, closed};
+use crate::address::Address;
 use ::redis::{Value, cmd};
 use posthaste::sink::{Failure, Scope};
 use posthaste::task::{Task, spawn};
@@ -105,7 +105,7 @@ impl Cluster {
     /// A server says that a slot is elsewhere, and knows better than the map.
     pub(super) fn moved(&self, slot: u16, to: &str) {
         let Some(seed) = self.inside.seeds.first() else { return };
-        let Some(address) = Address::named(to, seed) else { return };
+        let Some(address) = named(to, seed) else { return };
         self.inside.state.send_modify(|state| {
             if let State::Up(map) = state {
                 Arc::make_mut(map).assign(slot, address);
@@ -229,7 +229,7 @@ impl Map {
                 [Value::Nil, Value::Int(port), ..] => ("".into(), port),
                 _ => continue,
             };
-            let Some(address) = Address::named(&format!("{host}:{port}"), asked) else { continue };
+            let Some(address) = named(&format!("{host}:{port}"), asked) else { continue };
             for slot in (*first).max(0)..=(*last).min(SLOT_MAX) {
                 if let Ok(slot) = u16::try_from(slot) {
                     map.assign(slot, address.clone());
@@ -278,6 +278,14 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
+/// Reads `host:port` as a cluster writes it, without brackets around an IPv6 address.
+pub(super) fn named(text: &str, like: &Address) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    // A node that does not know its own name means "where you asked me".
+    let host = if host.is_empty() || host == "?" { &like.host } else { host };
+    Some(like.sibling(host, port.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,13 +311,23 @@ mod tests {
             range(10, 19, vec![Value::Nil, Value::Int(8)]),
             Value::Nil,
         ];
-        let asked = Address { host: "seed".into(), port: 1, tls: false };
+        let asked = crate::redis::server(crate::redis::SHAPE, "redis://seed:1").expect("an address").0;
         let mut map = Map::read(&ranges, &asked);
         let owner = |map: &Map, slot| map.owner(slot).map(ToString::to_string);
         assert_eq!(owner(&map, 9), Some("redis://10.0.0.1:7".into()));
         assert_eq!(owner(&map, 10), Some("redis://seed:8".into()));
         assert_eq!((owner(&map, 20), owner(&map, u16::MAX)), (None, None));
-        map.assign(9, Address { port: 8, ..asked.clone() });
+        map.assign(9, asked.sibling("seed", 8));
         assert_eq!((owner(&map, 9), map.nodes.len()), (Some("redis://seed:8".into()), 2));
+    }
+
+    #[test]
+    fn a_node_without_a_name_is_where_it_was_asked() {
+        let like = crate::redis::server(crate::redis::SHAPE, "rediss://seed:1").expect("an address").0;
+        let named = |text| named(text, &like).map(|address| address.to_string());
+        assert_eq!(named("10.0.0.1:7"), Some("rediss://10.0.0.1:7".to_owned()));
+        assert_eq!(named(":7"), Some("rediss://seed:7".to_owned()));
+        assert_eq!(named("::1:7"), Some("rediss://[::1]:7".to_owned()));
+        assert_eq!(named("x"), None);
     }
 }

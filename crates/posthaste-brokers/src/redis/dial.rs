@@ -4,19 +4,18 @@
 //! rotated certificate or password is used at the next connection), the certificate, the password, a server that is
 //! still loading, a replica where a master is wanted.
 
-use super::address::Address;
 use super::verdict::Refusal;
 use super::wire::Connection;
 use super::{Login, RedisConfig};
+use crate::address::Address;
+use crate::dial::tls_error;
 use ::redis::{Pipeline, RedisError, Value};
 use posthaste::sink::Failure;
 use posthaste::task::{Task, spawn};
-use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -61,13 +60,12 @@ pub(super) fn unreachable(address: &Address, why: impl std::fmt::Display) -> Fai
 }
 
 async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failure> {
-    let tcp = TcpStream::connect((address.host.as_str(), address.port));
-    let tcp = tcp.await.map_err(|error| unreachable(address, error))?;
-    tcp.set_nodelay(true).map_err(|error| unreachable(address, error))?;
+    let tcp = crate::dial::to_host(&address.host, address.port).await;
+    let tcp = tcp.map_err(|error| unreachable(address, error))?;
     if !address.tls {
         return Ok(wire(tcp));
     }
-    let client = config.tls().client_config();
+    let client = config.options.tls().client_config();
     let client = client.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
     let refused = |why: String| Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {why}"));
     let server = ServerName::try_from(address.host.clone()).map_err(|error| refused(error.to_string()))?;
@@ -80,7 +78,8 @@ async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failur
     let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await;
     let stream =
         stream.map_err(|_| refused("no answer; does the server speak TLS on this port?".to_owned()))?;
-    let stream = stream.map_err(|error| refused(tls_words(&error).unwrap_or_else(|| error.to_string())))?;
+    let stream = stream
+        .map_err(|error| refused(tls_error(&error).map_or_else(|| error.to_string(), ToString::to_string)))?;
     Ok(wire(stream))
 }
 
@@ -170,21 +169,8 @@ fn shown_name(name: &str) -> String {
 
 /// A connection that ended while we logged in.
 pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
-    match tls_words(error).filter(|_| address.tls) {
+    match tls_error(error).filter(|_| address.tls) {
         Some(words) => Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {words}")),
         None => unreachable(address, error),
     }
-}
-
-/// What TLS says, out of the errors that it is wrapped in.
-fn tls_words(error: &(dyn Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
-            return Some(tls.to_string());
-        }
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    None
 }

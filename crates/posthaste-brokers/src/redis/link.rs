@@ -5,12 +5,12 @@
 //! through ([`super`] says why). It lives as long as both do: when it ends, everything that waits on it is told so at
 //! once, and nothing of it is ever sent later.
 
-use super::address::Address;
 use super::dial::{self, Wanted, Wire};
 use super::sentinel;
 use super::verdict::{Refusal, Silence};
 use super::wire::Connection;
 use super::{RedisConfig, Way};
+use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
 use ::redis::{Pipeline, Value, cmd};
 use async_trait::async_trait;
@@ -92,7 +92,7 @@ impl Dial for Dialler {
         });
         let (session, mut drivers) = match dialled.await {
             Some(Ok(opened)) => opened,
-            Some(Err(failure)) => return Ended::NeverBegan(self.config.tls().name_in(failure)),
+            Some(Err(failure)) => return Ended::NeverBegan(self.config.options.tls().name_in(failure)),
             None => return Ended::NeverBegan(port.closed()),
         };
         tracing::info!(sink = port.sink(), server = session.server, "connected");
@@ -160,7 +160,7 @@ impl Session {
             plain,
             fence: Mutex::new(Fence { connection: fence, open: false }),
             server: address.to_string(),
-            loopback: is_loopback(&address.host),
+            loopback: address.is_loopback(),
             identity: config.identity(),
             reach,
             bulk_bytes_max,
@@ -298,8 +298,4 @@ async fn bulk_bytes_max(connection: &Connection) -> Option<usize> {
     let Ok(Ok(Value::Array(pair))) = answer else { return None };
     let Some(Value::BulkString(number)) = pair.get(1) else { return None };
     std::str::from_utf8(number).ok()?.parse().ok()
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }

@@ -88,7 +88,6 @@
 //! | a file of the configuration can no longer be read | `Retry` | server | `redis.config` |
 //! | the sink was closed | `Retry` | sink | `redis.closed` |
 
-mod address;
 pub(crate) mod bench;
 mod cluster;
 mod dial;
@@ -105,25 +104,38 @@ mod wire;
 pub use examine::CHECKS;
 pub use sink::RedisSink;
 
-use crate::tls::Files;
+use crate::address::{Address, Scheme, Shape};
+use crate::options::{HasOptions, Options};
 use crate::{BuildError, Secret, Urls};
-use address::Address;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a
-/// silent server means.
-const DELIVERY_TIMEOUT_MS: u64 = 8_000;
 /// Enough for several calls of the relay at once; more only wait in the server's queue.
 const MAX_IN_FLIGHT: usize = 8_192;
 const MAX_IN_FLIGHT_LIMIT: usize = 65_536;
-const PORT: u16 = 6_379;
-const SENTINEL_PORT: u16 = 26_379;
+/// How addresses look.
+const SHAPE: Shape = Shape {
+    schemes: &[
+        Scheme { name: "redis", tls: false, port: 6379 },
+        Scheme { name: "rediss", tls: true, port: 6379 },
+    ],
+    needs_scheme: true,
+    has_path: true,
+    example: "redis://host:6379/0",
+    credentials: "user with password_file",
+};
+const SENTINELS: Shape = Shape {
+    schemes: &[
+        Scheme { name: "redis", tls: false, port: 26379 },
+        Scheme { name: "rediss", tls: true, port: 26379 },
+    ],
+    ..SHAPE
+};
 
 /// Options of a Redis sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct RedisConfig {
     /// `redis://host:6379/0`, or `rediss://` with TLS. Several are nodes of a cluster, or, with
@@ -136,28 +148,12 @@ pub struct RedisConfig {
     /// The name under which sentinels know the master; then `url` names the sentinels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentinel_master: Option<String>,
-    /// How long a message may take from the call to the answer.
-    #[serde(default = "delivery_timeout_ms")]
-    pub delivery_timeout_ms: u64,
-    /// Messages of all calls together that wait for their answer.
-    #[serde(default = "max_in_flight")]
-    pub max_in_flight: usize,
     /// Trim streams to this many entries, read or unread. Without it nothing is trimmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maxlen: Option<u64>,
     /// Trim to exactly `maxlen`, instead of to about as many, which costs less.
     #[serde(default)]
     pub maxlen_exact: bool,
-    /// User of the access control list. Without one, the password is the default user's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub password: Option<Secret>,
-    /// A file with the user's password.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password_file: Option<PathBuf>,
     /// User at the sentinels, where they want one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentinel_user: Option<String>,
@@ -168,26 +164,14 @@ pub struct RedisConfig {
     /// A file with the password at the sentinels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentinel_password_file: Option<PathBuf>,
-    /// The authority that signed the servers' certificates, instead of those of the system (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca_file: Option<PathBuf>,
-    /// Our own certificate (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cert_file: Option<PathBuf>,
-    /// Its key (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-    /// Refuse `redis://`. Naming one of the three files says the same.
-    #[serde(default)]
-    pub require_tls: bool,
+    /// What every broker has: delivery timeout, window, login and TLS.
+    #[serde(flatten, skip_deserializing, default = "options")]
+    #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
+    pub options: Options,
 }
 
-fn delivery_timeout_ms() -> u64 {
-    DELIVERY_TIMEOUT_MS
-}
-
-fn max_in_flight() -> usize {
-    MAX_IN_FLIGHT
+fn options() -> Options {
+    Options::new(MAX_IN_FLIGHT)
 }
 
 /// Where the configuration says that the events go.
@@ -220,49 +204,47 @@ struct Login {
     identity: String,
 }
 
+impl HasOptions for RedisConfig {
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+}
+
 impl RedisConfig {
+    /// The same with other options.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
     /// A sink for this server, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {
         Self {
             url: Urls::new(url),
+            options: options(),
             cluster: false,
             sentinel_master: None,
-            delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
-            max_in_flight: MAX_IN_FLIGHT,
             maxlen: None,
             maxlen_exact: false,
-            user: None,
-            password: None,
-            password_file: None,
             sentinel_user: None,
             sentinel_password: None,
             sentinel_password_file: None,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-            require_tls: false,
         }
     }
 
     /// Checks what can be checked without a server.
     pub(crate) fn check(&self) -> Result<Plan, BuildError> {
         let plan = self.check_words()?;
-        self.tls().client_config()?;
-        self.login(0)?;
+        self.options.check_files()?;
         self.sentinel_login()?;
         Ok(plan)
     }
 
     /// Checks what can be checked without a server and without the files it names.
     pub(crate) fn check_words(&self) -> Result<Plan, BuildError> {
-        if !(100..=600_000).contains(&self.delivery_timeout_ms) {
-            return Err(BuildError::option("delivery_timeout_ms", "must be between 100 and 600000"));
-        }
-        if !(1..=MAX_IN_FLIGHT_LIMIT).contains(&self.max_in_flight) {
-            let why = format!("must be between 1 and {MAX_IN_FLIGHT_LIMIT}");
-            return Err(BuildError::option("max_in_flight", why));
-        }
+        self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
         // Redis reads it as a signed number.
         if self.maxlen.is_some_and(|most| most == 0 || i64::try_from(most).is_err()) {
             return Err(BuildError::option("maxlen", "must be at least 1; leave it out to trim nothing"));
@@ -275,15 +257,9 @@ impl RedisConfig {
     }
 
     fn check_logins(&self) -> Result<(), BuildError> {
-        let without_password = |user: &Option<String>, password: &Option<Secret>, file: &Option<PathBuf>| {
-            user.is_some() && password.is_none() && file.is_none()
-        };
-        if without_password(&self.user, &self.password, &self.password_file) {
-            return Err(BuildError::option("user", "needs password or password_file"));
-        }
         let (user, password, file) =
             (&self.sentinel_user, &self.sentinel_password, &self.sentinel_password_file);
-        if without_password(user, password, file) {
+        if user.is_some() && password.is_none() && file.is_none() {
             return Err(BuildError::option(
                 "sentinel_user",
                 "needs sentinel_password or sentinel_password_file",
@@ -297,14 +273,14 @@ impl RedisConfig {
 
     fn plan(&self) -> Result<Plan, BuildError> {
         let bad = |why: &str| BuildError::option("url", why);
-        let port = if self.sentinel_master.is_some() { SENTINEL_PORT } else { PORT };
-        let parse = |url: &str| Address::parse(url, port).map_err(bad);
-        let parsed: Vec<_> = self.url.iter().map(parse).collect::<Result<_, _>>()?;
+        let shape = if self.sentinel_master.is_some() { SENTINELS } else { SHAPE };
+        let parsed: Result<Vec<_>, String> = self.url.iter().map(|url| server(shape, url)).collect();
+        let parsed = parsed.map_err(|why| bad(&why))?;
         let (first, database) = parsed.first().cloned().ok_or_else(|| bad("there is no server"))?;
         if parsed.iter().any(|(address, other)| *other != database || address.tls != first.tls) {
             return Err(bad("must name the same database and the same scheme everywhere"));
         }
-        if self.wants_tls() && !first.tls {
+        if self.options.wants_tls() && !first.tls {
             return Err(bad("must begin with rediss:// where TLS is required or a certificate is named"));
         }
         let addresses: Vec<_> = parsed.into_iter().map(|(address, _)| address).collect();
@@ -328,8 +304,8 @@ impl RedisConfig {
 
     /// Read anew at each connection.
     fn login(&self, database: u32) -> Result<Login, BuildError> {
-        let password = Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")?;
-        Ok(Login { user: self.user.clone(), password, database, identity: self.identity() })
+        let password = self.options.read_password()?;
+        Ok(Login { user: self.options.user.clone(), password, database, identity: self.identity() })
     }
 
     fn sentinel_login(&self) -> Result<Login, BuildError> {
@@ -341,31 +317,31 @@ impl RedisConfig {
 
     /// As whom we log in, in words that hold no secret.
     fn identity(&self) -> String {
-        let (user, file) = (self.user.as_deref(), self.password_file.as_ref());
-        identity(user, self.password.is_some(), file, self.cert_file.as_ref())
+        let (user, file) = (self.options.user.as_deref(), self.options.password_file.as_ref());
+        identity(user, self.options.password.is_some(), file, self.options.cert_file.as_ref())
     }
 
     /// Whether a secret goes over the wire as it is.
     fn sends_secret(&self) -> bool {
-        let secrets = [self.password.is_some(), self.sentinel_password.is_some()];
-        let files = [self.password_file.is_some(), self.sentinel_password_file.is_some()];
-        secrets.into_iter().chain(files).any(|given| given)
+        self.options.has_password()
+            || self.sentinel_password.is_some()
+            || self.sentinel_password_file.is_some()
     }
 
     fn trim(&self) -> Option<Trim> {
         self.maxlen.map(|entries| Trim { entries, exact: self.maxlen_exact })
     }
+}
 
-    fn wants_tls(&self) -> bool {
-        self.require_tls || self.tls().any()
-    }
-
-    fn tls(&self) -> Files<'_> {
-        Files { ca: self.ca_file.as_ref(), certificate: self.cert_file.as_ref(), key: self.key_file.as_ref() }
-    }
-
-    fn delivery_timeout(&self) -> Duration {
-        Duration::from_millis(self.delivery_timeout_ms)
+/// A server and the number of the database there.
+fn server(shape: Shape, url: &str) -> Result<(Address, u32), String> {
+    let (address, database) = shape.parse(url)?;
+    match database {
+        "" => Ok((address, 0)),
+        number => match number.parse() {
+            Ok(number) => Ok((address, number)),
+            Err(_) => Err("must end with the number of a database, as in /0".to_owned()),
+        },
     }
 }
 

@@ -4,8 +4,8 @@
 //! anything is sent to it: for a moment after a failover a sentinel may still name the old master.
 
 use super::RedisConfig;
-use super::address::Address;
 use super::dial::{self, Wanted};
+use crate::address::Address;
 use ::redis::{Value, cmd};
 use posthaste::sink::Failure;
 use std::time::Duration;
@@ -68,5 +68,5 @@ fn strange(sentinel: &Address) -> Failure {
 fn read(parts: &[Value], sentinel: &Address) -> Option<Address> {
     let [Value::BulkString(host), Value::BulkString(port)] = parts else { return None };
     let (host, port) = (std::str::from_utf8(host).ok()?, std::str::from_utf8(port).ok()?);
-    Address::named(&format!("{host}:{port}"), sentinel)
+    super::cluster::named(&format!("{host}:{port}"), sentinel)
 }

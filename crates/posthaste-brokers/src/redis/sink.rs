@@ -47,7 +47,7 @@ impl RedisSink {
             (None, Way::Cluster(seeds)) => Servers::Many(Cluster::start(Arc::clone(&config), seeds, name)),
             (None, _) => return Err(BuildError::option("url", "there is no server")),
         };
-        let window = Semaphore::new(config.max_in_flight);
+        let window = Semaphore::new(config.options.max_in_flight);
         Ok(Self { config, way, chain: Chain::default(), window })
     }
 }
@@ -61,14 +61,14 @@ impl Sink for RedisSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let patience = self.config.delivery_timeout();
+        let patience = self.config.options.delivery_timeout();
         let deadline = Instant::now() + patience;
         // Before the first wait: calls keep the order in which they were begun.
         let call = self.chain.enter(messages);
         let streams = Streams::find(&self.way, messages, CONNECT_WAIT.min(patience / 2)).await;
         let mut flight = Flight::new(self, messages, call, streams, deadline - patience / LAST_PART);
         if timeout_at(deadline, flight.fly()).await.is_err() {
-            flight.give_up(&Silence::Timeout { after_ms: self.config.delivery_timeout_ms });
+            flight.give_up(&Silence::Timeout { after_ms: self.config.options.delivery_timeout_ms });
         }
         flight.verdicts()
     }

@@ -26,7 +26,9 @@ async fn g7_slots_are_a_bound_and_not_an_obstacle() {
     receiver.always("/x", slow.clone());
     other.always("/x", slow);
     let config = HttpConfig { allow_private: true, ..HttpConfig::for_whole_urls() };
-    let sink = build(HttpConfig { max_in_flight: 5, max_in_flight_per_host: 3, ..config }).await;
+    let sink =
+        build(HttpConfig { max_in_flight_per_host: 3, ..config.with(|options| options.max_in_flight = 5) })
+            .await;
     let to = |n: usize| format!("{}/x", if n.is_multiple_of(3) { other.url() } else { receiver.url() });
     let calls: Vec<Vec<Message>> =
         (0..6).map(|call| (0..30).map(|n| keyed(&to(n), &format!("{call}-{}", n % 7))).collect()).collect();
@@ -54,7 +56,11 @@ async fn connections_are_used_again() {
 #[tokio::test]
 async fn dropped_calls_leave_no_trace() {
     let receiver = receiver().await;
-    let sink = build(HttpConfig { max_in_flight: 4, max_in_flight_per_host: 2, ..near(&receiver) }).await;
+    let sink = build(HttpConfig {
+        max_in_flight_per_host: 2,
+        ..near(&receiver).with(|options| options.max_in_flight = 4)
+    })
+    .await;
     receiver.always("/mute", Answer::in_manner(Manner::Silent));
     for round in 0..10 {
         let messages: Vec<_> = (0..6).map(|n| keyed("mute", &(n % 3).to_string())).collect();
@@ -74,7 +80,10 @@ async fn dropped_calls_leave_no_trace() {
 #[tokio::test]
 async fn f30_what_found_no_slot_is_held() {
     let receiver = receiver().await;
-    let config = HttpConfig { max_in_flight_per_host: 1, delivery_timeout_ms: 4_000, ..near(&receiver) };
+    let config = HttpConfig {
+        max_in_flight_per_host: 1,
+        ..near(&receiver).with(|options| options.delivery_timeout_ms = 4_000)
+    };
     let sink = build(config).await;
     receiver.always("/slow", Answer::status(200).after(Duration::from_millis(450)));
     let (one, two) = (many("slow", 20), many("slow", 20));
@@ -92,7 +101,7 @@ async fn f30_what_found_no_slot_is_held() {
 #[tokio::test]
 async fn f30_a_hot_key_is_given_back_in_good_health() {
     let receiver = receiver().await;
-    let sink = build(HttpConfig { delivery_timeout_ms: 4_000, ..near(&receiver) }).await;
+    let sink = build(near(&receiver).with(|options| options.delivery_timeout_ms = 4_000)).await;
     receiver.always("/slow", Answer::status(200).after(Duration::from_millis(550)));
     let messages: Vec<_> = (0..20).map(|_| keyed("slow", "hot")).collect();
     let verdicts = sink.publish(&messages).await;

@@ -40,7 +40,10 @@ async fn f30_a_refusing_host_costs_the_others_nothing() {
 async fn f30_a_mute_host_costs_the_others_one_timeout() {
     let (living, mute) = (receiver().await, receiver().await);
     mute.always("/x", Answer::in_manner(Manner::Silent));
-    let config = HttpConfig { max_in_flight_per_host: 4, delivery_timeout_ms: 3_000, ..everywhere() };
+    let config = HttpConfig {
+        max_in_flight_per_host: 4,
+        ..everywhere().with(|options| options.delivery_timeout_ms = 3_000)
+    };
     let sink = build(config).await;
     let started = Instant::now();
     let dead = mixed(&sink, &mute.url(), &living.url()).await;
@@ -54,7 +57,7 @@ async fn f30_a_mute_host_costs_the_others_one_timeout() {
 #[tokio::test]
 async fn f30_a_host_that_has_failed_is_on_trial() {
     let mute = receiver().await;
-    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..near(&mute) }).await;
+    let sink = build(near(&mute).with(|options| options.delivery_timeout_ms = 3_000)).await;
     mute.always("/x", Answer::in_manner(Manner::Silent));
     let messages = || many("x", 50);
     sink.publish(&[loose("x")]).await;
@@ -73,7 +76,7 @@ async fn f30_a_host_that_has_failed_is_on_trial() {
 #[tokio::test]
 async fn f30_a_connection_that_is_lost_ends_no_trial() {
     let receiver = receiver().await;
-    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..near(&receiver) }).await;
+    let sink = build(near(&receiver).with(|options| options.delivery_timeout_ms = 3_000)).await;
     receiver.next("/x", [Answer::in_manner(Manner::Silent)]);
     assert_seen(&publish_one(&sink, loose("x")).await, "unknown", "http.timeout", Scope::Destination);
     receiver.always("/x", Answer::in_manner(Manner::CloseUnanswered).after(Duration::from_millis(10)));
@@ -90,7 +93,10 @@ async fn f30_calls_learn_from_each_other() {
     let (proxy, url) = Proxy::start_before(&behind.url()).await.expect("a proxy");
     proxy.black_hole().await;
     let dead = format!("{}/x", url.replace("http://", "https://"));
-    let config = HttpConfig { max_in_flight_per_host: 2, delivery_timeout_ms: 6_000, ..everywhere() };
+    let config = HttpConfig {
+        max_in_flight_per_host: 2,
+        ..everywhere().with(|options| options.delivery_timeout_ms = 6_000)
+    };
     let sink = build(config).await;
     let call = || -> Vec<Message> {
         let place = |n: usize| if n < 10 { dead.clone() } else { format!("{}/x", living.url()) };

@@ -92,7 +92,7 @@ async fn deliver_early(meanwhile: Meanwhile) -> (Verdict, usize) {
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let task = spawn("early", early(listener, meanwhile));
     let config = HttpConfig { allow_private: true, ..HttpConfig::new(&url) };
-    let sink = build(HttpConfig { delivery_timeout_ms: 60_000, ..config }).await;
+    let sink = build(config.with(|options| options.delivery_timeout_ms = 60_000)).await;
     let verdict = publish_one(&sink, large()).await;
     (verdict, task.await.expect("an end"))
 }
@@ -161,9 +161,11 @@ impl Http2 {
             }
         });
         let ca_file = Some(certs.ca().to_owned());
-        let config =
-            HttpConfig { allow_private: true, ca_file, ..HttpConfig::new(&format!("https://{addr}")) };
-        let sink = build(HttpConfig { delivery_timeout_ms: 60_000, ..config }).await;
+        let config = HttpConfig {
+            allow_private: true,
+            ..HttpConfig::new(&format!("https://{addr}")).with(|options| options.ca_file = ca_file)
+        };
+        let sink = build(config.with(|options| options.delivery_timeout_ms = 60_000)).await;
         Self { sink, bodies, _certs: certs, _task: task }
     }
 }
@@ -225,8 +227,8 @@ async fn after_a_timeout_nobody_takes_the_same_connection_of_http2() {
     let certs = Certs::make().expect("certificates");
     let options = ReceiverOptions::default().tls(certs.server()).http2();
     let receiver = Receiver::start(&options).await.expect("a receiver");
-    let config = HttpConfig { ca_file: Some(certs.ca().to_owned()), ..near(&receiver) };
-    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..config }).await;
+    let config = near(&receiver).with(|options| options.ca_file = Some(certs.ca().to_owned()));
+    let sink = build(config.with(|options| options.delivery_timeout_ms = 3_000)).await;
     receiver.next("/x", [Answer::in_manner(Manner::Silent)]);
     let verdict = publish_one(&sink, loose("x")).await;
     assert_seen(&verdict, "unknown", "http.timeout", Scope::Destination);

@@ -11,9 +11,8 @@ async fn a_healthy_receiver_is_visited_and_not_asked() {
     let options = ReceiverOptions::default().tls(certs.server());
     let receiver = Receiver::start(&options).await.expect("a receiver");
     let config = HttpConfig {
-        ca_file: Some(certs.ca().to_owned()),
         secrets: vec![Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")],
-        ..near(&receiver)
+        ..near(&receiver).with(|options| options.ca_file = Some(certs.ca().to_owned()))
     };
     let findings = build(config).await.examine(&["a".to_owned(), "b".to_owned()]).await;
     assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
@@ -67,7 +66,7 @@ async fn certificates_are_judged() {
     let certs = Certs::make().expect("certificates");
     let options = ReceiverOptions::default().tls(certs.expired_server());
     let receiver = Receiver::start(&options).await.expect("a receiver");
-    let config = HttpConfig { ca_file: Some(certs.ca().to_owned()), ..near(&receiver) };
+    let config = near(&receiver).with(|options| options.ca_file = Some(certs.ca().to_owned()));
     let findings = build(config).await.examine(&["x".to_owned()]).await;
     assert_found(&findings, "reachable", Level::Fail, "expired");
 }

@@ -52,7 +52,11 @@ impl Raw {
 
     async fn sink(&self, delivery_timeout_ms: u64) -> Arc<dyn Sink> {
         let url = format!("http://{}", self.addr);
-        build(HttpConfig { allow_private: true, delivery_timeout_ms, ..HttpConfig::new(&url) }).await
+        build(HttpConfig {
+            allow_private: true,
+            ..HttpConfig::new(&url).with(|options| options.delivery_timeout_ms = delivery_timeout_ms)
+        })
+        .await
     }
 
     fn connections(&self) -> usize {
@@ -222,7 +226,7 @@ async fn f46_an_answer_counts_while_the_request_is_being_written() {
         serve(&mut other, GOOD, Then::Keep, Arc::default()).await;
     });
     let config = HttpConfig { allow_private: true, ..HttpConfig::new(&format!("http://{addr}")) };
-    let sink = build(HttpConfig { delivery_timeout_ms: 60_000, ..config }).await;
+    let sink = build(config.with(|options| options.delivery_timeout_ms = 60_000)).await;
     let large = message("x", Event::new("orders.placed", vec![b'x'; 64 << 20]));
     assert_seen(&publish_one(&sink, large).await, "rejected", "http.413", Scope::Event);
     assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered, "over a new connection");

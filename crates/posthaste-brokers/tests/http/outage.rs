@@ -36,7 +36,7 @@ async fn g3_connections_are_cut_under_load() {
 
 /// Requests arrive, answers do not: all of it may be there, and is sent again.
 async fn half_open(receiver: &Receiver, config: HttpConfig, proxy: &Proxy) {
-    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..config }).await;
+    let sink = build(config.with(|options| options.delivery_timeout_ms = 3_000)).await;
     let number = |n: usize| numbered("x", &format!("key-{}", n % 50), n);
     assert_eq!(publish_one(&sink, number(0)).await, Verdict::Delivered);
     proxy.half_open().await;
@@ -65,6 +65,11 @@ async fn so_is_one_of_http2() {
     let receiver = Receiver::start(&options).await.expect("a receiver");
     let (proxy, url) = Proxy::start_before(&receiver.url()).await.expect("a proxy");
     let ca_file = Some(certs.ca().to_owned());
-    half_open(&receiver, HttpConfig { allow_private: true, ca_file, ..HttpConfig::new(&url) }, &proxy).await;
+    half_open(
+        &receiver,
+        HttpConfig { allow_private: true, ..HttpConfig::new(&url).with(|options| options.ca_file = ca_file) },
+        &proxy,
+    )
+    .await;
     assert!(receiver.requests().iter().all(|request| request.version == "HTTP/2"));
 }

@@ -98,12 +98,11 @@ async fn certificates_are_rotated_under_load() {
     let read = |path| std::fs::read_to_string(path).expect("read");
     let ca_file = dir.write("ca.pem", &read(certs.ca()));
     let ours = dir.copy(&certs.client("first").expect("a certificate"));
-    let config = HttpConfig {
-        ca_file: Some(ca_file),
-        cert_file: Some(ours.certificate.clone()),
-        key_file: Some(ours.key.clone()),
-        ..near(&receiver)
-    };
+    let config = near(&receiver).with(|options| {
+        options.ca_file = Some(ca_file);
+        options.cert_file = Some(ours.certificate.clone());
+        options.key_file = Some(ours.key.clone());
+    });
     let sink = build(config).await;
     let load = Load::start(Arc::clone(&sink));
     receiver.until(100).await;

@@ -17,12 +17,11 @@ impl Gate for Receiver {
     }
 
     fn way(&self, ca: Option<&Path>, pair: Option<&Pair>) -> SinkConfig {
-        SinkConfig::Http(Box::new(HttpConfig {
-            ca_file: ca.map(Path::to_owned),
-            cert_file: pair.map(|pair| pair.certificate.clone()),
-            key_file: pair.map(|pair| pair.key.clone()),
-            ..near(self)
-        }))
+        SinkConfig::Http(Box::new(near(self).with(|options| {
+            options.ca_file = ca.map(Path::to_owned);
+            options.cert_file = pair.map(|pair| pair.certificate.clone());
+            options.key_file = pair.map(|pair| pair.key.clone());
+        })))
     }
 }
 
@@ -41,14 +40,14 @@ async fn f29_nothing_is_sent_to_whom_we_do_not_trust() {
 }
 
 fn trusting(receiver: &Receiver, ca: &Path) -> HttpConfig {
-    HttpConfig { ca_file: Some(ca.to_owned()), ..near(receiver) }
+    near(receiver).with(|options| options.ca_file = Some(ca.to_owned()))
 }
 
 /// Asked for TLS, nothing is sent without it.
 #[tokio::test]
 async fn f29_http_is_refused_where_tls_is_required() {
     let (receiver, certs) = (receiver().await, Certs::make().expect("certificates"));
-    let required = HttpConfig { require_tls: true, ..near(&receiver) };
+    let required = near(&receiver).with(|options| options.require_tls = true);
     let implied = trusting(&receiver, certs.ca());
     for config in [required, implied] {
         let error = SinkConfig::Http(Box::new(config)).build("test").await.err().expect("refused");

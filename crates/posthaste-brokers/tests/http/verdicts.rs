@@ -96,7 +96,7 @@ async fn a_2xx_counts_when_its_body_breaks_off_or_never_ends() {
 #[tokio::test]
 async fn f28_no_answer_after_the_request_left_is_unknown() {
     let receiver = receiver().await;
-    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..near(&receiver) }).await;
+    let sink = build(near(&receiver).with(|options| options.delivery_timeout_ms = 3_000)).await;
     let rows = [
         (Manner::Silent, "http.timeout"),
         (Manner::CloseUnanswered, "http.connection_lost"),
@@ -116,7 +116,7 @@ async fn f28_no_answer_after_the_request_left_is_unknown() {
 #[tokio::test]
 async fn a_slow_answer_within_the_timeout_counts() {
     let receiver = receiver().await;
-    let sink = build(HttpConfig { delivery_timeout_ms: 3_000, ..near(&receiver) }).await;
+    let sink = build(near(&receiver).with(|options| options.delivery_timeout_ms = 3_000)).await;
     receiver.next("/x", [Answer::status(200).after(Duration::from_millis(300))]);
     assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
 }
@@ -143,7 +143,7 @@ async fn a_black_hole_is_unreachable_over_tls_and_unknown_without() {
     proxy.black_hole().await;
     let config = |url: &str, delivery_timeout_ms| {
         let config = HttpConfig { allow_private: true, ..HttpConfig::new(url) };
-        HttpConfig { delivery_timeout_ms, ..config }
+        config.with(|options| options.delivery_timeout_ms = delivery_timeout_ms)
     };
     let sink = build(config(&url.replace("http://", "https://"), 800)).await;
     assert_seen(&publish_one(&sink, loose("x")).await, "retry", "http.unreachable", Scope::Destination);
@@ -158,7 +158,7 @@ async fn destinations_that_make_no_url_are_rejected() {
     for bad in ["..", "a/../b", "a\r\nHost: evil"] {
         assert_seen(&publish_one(&sink, loose(bad)).await, "rejected", "http.bad_url", Scope::Event);
     }
-    let sink = build(HttpConfig { require_tls: true, ..HttpConfig::for_whole_urls() }).await;
+    let sink = build(HttpConfig::for_whole_urls().with(|options| options.require_tls = true)).await;
     for bad in ["orders.placed", "ftp://h/x", "http://h.example/", "https://u:p@h/"] {
         assert_seen(&publish_one(&sink, loose(bad)).await, "rejected", "http.bad_url", Scope::Event);
     }
@@ -169,11 +169,12 @@ async fn destinations_that_make_no_url_are_rejected() {
 async fn what_the_receiver_says_is_kept_without_our_secrets() {
     let receiver = receiver().await;
     let config = HttpConfig {
-        user: Some("shop".into()),
-        password: Some(Secret::new("hunter2")),
         headers: [("x-api-key".to_owned(), Secret::new("hunter3"))].into(),
         secrets: vec![Secret::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")],
-        ..near(&receiver)
+        ..near(&receiver).with(|options| {
+            options.user = Some("shop".into());
+            options.password = Some(Secret::new("hunter2"));
+        })
     };
     let sink = build(config).await;
     let basic = "c2hvcDpodW50ZXIy";

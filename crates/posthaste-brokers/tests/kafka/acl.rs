@@ -31,12 +31,11 @@ impl Guarded {
     async fn sink(&self, who: &str) -> Arc<dyn Sink> {
         let pair = self.certs.client(who).expect("a certificate");
         let url = self.kafka.bootstrap_at("MTLS");
-        build(KafkaConfig {
-            ca_file: Some(self.certs.ca().to_owned()),
-            cert_file: Some(pair.certificate),
-            key_file: Some(pair.key),
-            ..KafkaConfig::new(&url)
-        })
+        build(KafkaConfig::new(&url).with(|options| {
+            options.ca_file = Some(self.certs.ca().to_owned());
+            options.cert_file = Some(pair.certificate);
+            options.key_file = Some(pair.key);
+        }))
         .await
     }
 }

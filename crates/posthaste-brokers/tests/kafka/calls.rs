@@ -12,7 +12,8 @@ use std::task::{Context, Waker};
 async fn a_small_window_is_a_bound_and_not_an_obstacle() {
     let kafka = require_service!(shared().await);
     let here = topic(kafka).await;
-    let sink = build(KafkaConfig { max_in_flight: 3, linger_ms: 0, ..config(kafka) }).await;
+    let sink =
+        build(KafkaConfig { linger_ms: 0, ..config(kafka).with(|options| options.max_in_flight = 3) }).await;
     let calls: Vec<Vec<Message>> =
         (0..8).map(|call| (0..50).map(|n| keyed(&here, &format!("{call}-{}", n % 7))).collect()).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
@@ -25,7 +26,11 @@ async fn a_small_window_is_a_bound_and_not_an_obstacle() {
 async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
-    let sink = build(KafkaConfig { max_in_flight: 5, delivery_timeout_ms: 4_000, ..proxied }).await;
+    let sink = build(proxied.with(|options| {
+        options.max_in_flight = 5;
+        options.delivery_timeout_ms = 4_000;
+    }))
+    .await;
     let proxy = kafka.node(1).proxy("PROXIED");
     outage::window_of_five(proxy, &sink, &here).await;
     outage::window_is_free_again(proxy, &sink, &here).await;
@@ -72,7 +77,7 @@ fn first_bytes(kafka: &Kafka, topic: &str, count: usize) -> Vec<u8> {
 async fn dropped_calls_leave_no_trace() {
     let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
-    let sink = build(KafkaConfig { max_in_flight: 4, ..proxied }).await;
+    let sink = build(proxied.with(|options| options.max_in_flight = 4)).await;
     until_delivered(&sink, &here, DEADLINE).await;
     kafka.node(1).proxy("PROXIED").delay(Duration::from_millis(30)).await;
     for round in 0..20 {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// Quicker to say that there is no answer.
 fn impatient(kafka: &Kafka) -> KafkaConfig {
-    KafkaConfig { delivery_timeout_ms: 4_000, ..config(kafka) }
+    config(kafka).with(|options| options.delivery_timeout_ms = 4_000)
 }
 
 async fn leader(kafka: &Kafka, topic: &str) -> Option<u32> {
@@ -107,7 +107,7 @@ async fn lonely_topic(kafka: &Kafka, wanted: impl Fn(u32) -> bool) -> String {
 async fn f31_a_half_open_line_is_noticed_and_nothing_is_lost() {
     let (kafka, proxied) = require_service!(proxied().await);
     kafka.create_topic("t", 1, 1, &[]).await.expect("created");
-    let sink = build(KafkaConfig { delivery_timeout_ms: 4_000, ..proxied }).await;
+    let sink = build(proxied.with(|options| options.delivery_timeout_ms = 4_000)).await;
     let load = Load::start(&sink, "t");
     load.more(500).await;
     let proxy = kafka.node(1).proxy("PROXIED");

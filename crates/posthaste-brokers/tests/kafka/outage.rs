@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 async fn under_load(hurt: impl AsyncFnOnce(&mut Kafka)) -> Result<(), ServiceError> {
     let mut kafka = Kafka::start(&KafkaOptions::default()).await?;
     let here = topic_with(&kafka, 3, &[]).await;
-    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..config(&kafka) }).await;
+    let sink = build(config(&kafka).with(|options| options.delivery_timeout_ms = 3_000)).await;
     until_delivered(&sink, &topic(&kafka).await, DEADLINE).await;
     let stream = Stream::new(&sink, &here, KEYS);
     let hurting = async {
@@ -68,7 +68,7 @@ async fn assert_unreachable(sink: &Arc<dyn Sink>, topic: &str) {
 async fn networks_that_swallow_refuse_or_cut_are_outages_of_the_sink_and_end_by_themselves() {
     let (kafka, proxied) = require_service!(proxied().await);
     let here = topic(&kafka).await;
-    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..proxied }).await;
+    let sink = build(proxied.with(|options| options.delivery_timeout_ms = 3_000)).await;
     until_delivered(&sink, &here, DEADLINE).await;
     let proxy = kafka.node(1).proxy("PROXIED");
     proxy.black_hole().await;
@@ -104,7 +104,7 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
         }
     }
     let (here, there) = (here.expect("a topic on node 1"), there.expect("a topic on node 2"));
-    let sink = build(KafkaConfig { delivery_timeout_ms: 6_000, ..config(&kafka) }).await;
+    let sink = build(config(&kafka).with(|options| options.delivery_timeout_ms = 6_000)).await;
     until_delivered(&sink, &here, DEADLINE).await;
     until_delivered(&sink, &there, DEADLINE).await;
     kafka.node_mut(2).kill9().await.expect("killed");
@@ -176,7 +176,7 @@ async fn a_topic_that_is_deleted_under_load_is_never_delivered_to() {
 async fn f30_one_stuck_partition_of_a_busy_topic_is_named_to_every_call() {
     let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(2).first_controls()).await);
     kafka.create_topic("both", 2, 1, &[]).await.expect("a topic");
-    let sink = build(KafkaConfig { delivery_timeout_ms: 3_000, ..config(&kafka) }).await;
+    let sink = build(config(&kafka).with(|options| options.delivery_timeout_ms = 3_000)).await;
     until_delivered(&sink, "both", DEADLINE).await;
     let (stuck, busy) = keys_by_leader(&kafka, &sink).await;
     kafka.node_mut(2).kill9().await.expect("killed");

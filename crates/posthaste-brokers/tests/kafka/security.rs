@@ -43,31 +43,35 @@ impl Fort {
     /// Without any security of its own.
     fn at(&self, listener: &str) -> KafkaConfig {
         let url = self.kafka.bootstrap_at(listener);
-        KafkaConfig { delivery_timeout_ms: 3_000, ..KafkaConfig::new(&url) }
+        KafkaConfig::new(&url).with(|options| options.delivery_timeout_ms = 3_000)
     }
 
     fn trusting(&self, listener: &str, ca: &Path) -> KafkaConfig {
-        KafkaConfig { ca_file: Some(ca.to_owned()), ..self.at(listener) }
+        self.at(listener).with(|options| options.ca_file = Some(ca.to_owned()))
     }
 
     fn user(&self, listener: &str, mechanism: SaslMechanism, password: &str) -> KafkaConfig {
         let ca_file = (listener == "SASLTLS").then(|| self.certs.ca().to_owned());
         KafkaConfig {
-            user: Some("shop".to_owned()),
-            password: Some(Secret::new(password)),
             sasl_mechanism: mechanism,
-            ca_file,
-            ..self.at(listener)
+            ..self.at(listener).with(|options| {
+                options.user = Some("shop".to_owned());
+                options.password = Some(Secret::new(password));
+                options.ca_file = ca_file;
+            })
         }
     }
 }
 
 fn with_pair(config: KafkaConfig, pair: &Pair) -> KafkaConfig {
-    KafkaConfig { cert_file: Some(pair.certificate.clone()), key_file: Some(pair.key.clone()), ..config }
+    config.with(|options| {
+        options.cert_file = Some(pair.certificate.clone());
+        options.key_file = Some(pair.key.clone());
+    })
 }
 
 async fn assert_gets_in(config: KafkaConfig) {
-    let sink = build(KafkaConfig { delivery_timeout_ms: 8_000, ..config }).await;
+    let sink = build(config.with(|options| options.delivery_timeout_ms = 8_000)).await;
     assert_eq!(publish_one(&sink, loose("t")).await, Verdict::Delivered);
 }
 
@@ -97,7 +101,7 @@ async fn f29_authority_name_and_expiry_of_the_broker() {
     let other = fort.certs.other_ca();
     assert_refused(fort.trusting("TLS", other), "kafka.tls", &["certificate verify failed", &shown(other)])
         .await;
-    let system = KafkaConfig { require_tls: true, ..fort.at("TLS") };
+    let system = fort.at("TLS").with(|options| options.require_tls = true);
     assert_refused(system, "kafka.tls", &["certificate verify failed", "the system's authorities"]).await;
     assert_refused(fort.trusting("EXPIRED", ca), "kafka.tls", &["certificate", &shown(ca)]).await;
     assert_refused(fort.trusting("ELSEWHERE", ca), "kafka.tls", &["certificate", &shown(ca)]).await;
@@ -120,10 +124,9 @@ async fn f29_with_and_without_tls_do_not_meet() {
     let fort = require_service!(fort().await);
     // The broker closes the connection without a word: a balancer with nobody behind it would do the same.
     assert_refused(fort.at("TLS"), "kafka.unreachable", &["TLS is not asked for"]).await;
-    let plain = KafkaConfig {
-        ca_file: Some(fort.certs.ca().to_owned()),
-        ..KafkaConfig { delivery_timeout_ms: 3_000, ..KafkaConfig::new(&fort.kafka.bootstrap()) }
-    };
+    let plain = KafkaConfig::new(&fort.kafka.bootstrap())
+        .with(|options| options.delivery_timeout_ms = 3_000)
+        .with(|options| options.ca_file = Some(fort.certs.ca().to_owned()));
     assert_refused(plain, "kafka.tls", &[&shown(fort.certs.ca())]).await;
 }
 
@@ -138,10 +141,9 @@ async fn users_and_passwords() {
     for mechanism in mechanisms {
         assert_refused(fort.user("SASLTLS", mechanism, &wrong), "kafka.auth", &["user \"shop\""]).await;
     }
-    let nobody = KafkaConfig {
-        user: Some("nobody".to_owned()),
-        ..fort.user("SASL", SaslMechanism::ScramSha512, SECRET)
-    };
+    let nobody = fort
+        .user("SASL", SaslMechanism::ScramSha512, SECRET)
+        .with(|options| options.user = Some("nobody".to_owned()));
     assert_refused(nobody, "kafka.auth", &["user \"nobody\""]).await;
 }
 
@@ -171,11 +173,10 @@ async fn doctor_sees_the_settings_of_topics_whatever_the_login() {
 async fn a_password_file_is_read_again_when_it_changes() {
     let fort = require_service!(fort().await);
     let file = TestFile::write("yesterday's");
-    let config = KafkaConfig {
-        password: None,
-        password_file: file.path(),
-        ..fort.user("SASLTLS", SaslMechanism::ScramSha512, SECRET)
-    };
+    let config = fort.user("SASLTLS", SaslMechanism::ScramSha512, SECRET).with(|options| {
+        options.password = None;
+        options.password_file = file.path();
+    });
     let sink = build(config).await;
     let verdict = publish_one(&sink, loose("t")).await;
     assert_eq!((seen(&verdict).1, seen(&verdict).2), ("kafka.auth", Scope::Sink), "{verdict:?}");
@@ -207,12 +208,11 @@ async fn a_password_is_rotated_under_load_and_nothing_is_lost() {
     let fort = require_service!(fort().await);
     fort.kafka.create_topic("rotated-too", 2, 1, &[]).await.expect("created");
     let file = TestFile::write(SECRET);
-    let config = KafkaConfig {
-        user: Some("rotating".to_owned()),
-        password: None,
-        password_file: file.path(),
-        ..fort.user("SASLTLS", SaslMechanism::ScramSha256, SECRET)
-    };
+    let config = fort.user("SASLTLS", SaslMechanism::ScramSha256, SECRET).with(|options| {
+        options.user = Some("rotating".to_owned());
+        options.password = None;
+        options.password_file = file.path();
+    });
     let sink = build(config).await;
     let load = Load::start(&sink, "rotated-too");
     load.more(1_000).await;

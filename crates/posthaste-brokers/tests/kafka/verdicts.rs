@@ -122,7 +122,8 @@ async fn names_that_are_none_are_rejected() {
 #[tokio::test]
 async fn nobody_there_is_an_outage_of_the_sink() {
     let sink =
-        build(KafkaConfig { delivery_timeout_ms: 1_500, ..KafkaConfig::new("kafka://127.0.0.1:1") }).await;
+        build(KafkaConfig::new("kafka://127.0.0.1:1").with(|options| options.delivery_timeout_ms = 1_500))
+            .await;
     for verdict in sink.publish(&[keyed("t", "a"), keyed("t", "a"), loose("u")]).await {
         match verdict {
             Verdict::Held => {}

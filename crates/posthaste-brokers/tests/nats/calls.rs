@@ -32,7 +32,7 @@ async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
 async fn a_small_window_is_a_bound_and_not_an_obstacle() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
-    let sink = build(NatsConfig { max_in_flight: 3, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.max_in_flight = 3)).await;
     let calls: Vec<Vec<Message>> =
         (0..8).map(|call| (0..50).map(|n| keyed("s", &format!("{call}-{}", n % 7))).collect()).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
@@ -46,7 +46,10 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let config = NatsConfig { max_in_flight: 5, delivery_timeout_ms: 1_500, ..NatsConfig::new(&url) };
+    let config = NatsConfig::new(&url).with(|options| {
+        options.max_in_flight = 5;
+        options.delivery_timeout_ms = 1_500;
+    });
     let sink = build(config).await;
     outage::window_of_five(&proxy, &sink, "s").await;
     assert_eq!(bed.stored("S").await.len(), 6);
@@ -59,7 +62,11 @@ async fn f30_a_mute_destination_does_not_discredit_the_others() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
     bed.stream_with(stream::Config { no_ack: true, ..plain("MUTE", &["mute"]) }).await;
-    let sink = build(NatsConfig { max_in_flight: 3, delivery_timeout_ms: 1_000, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| {
+        options.max_in_flight = 3;
+        options.delivery_timeout_ms = 1_000;
+    }))
+    .await;
     let messages = [keyed("mute", "a"), loose("mute"), loose("mute"), keyed("s", "a"), loose("s")];
     let verdicts = sink.publish(&messages).await;
     for verdict in &verdicts[..3] {
@@ -76,7 +83,7 @@ async fn f30_a_hot_key_does_not_discredit_its_own_subject() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(NatsConfig { delivery_timeout_ms: 4_000, ..NatsConfig::new(&url) }).await;
+    let sink = build(NatsConfig::new(&url).with(|options| options.delivery_timeout_ms = 4_000)).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.delay(Duration::from_millis(20)).await;
     let messages: Vec<_> = (0..2_000).map(|_| keyed("s", "hot")).collect();
@@ -94,7 +101,7 @@ async fn dropped_calls_leave_no_trace() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(NatsConfig { max_in_flight: 4, ..NatsConfig::new(&url) }).await;
+    let sink = build(NatsConfig::new(&url).with(|options| options.max_in_flight = 4)).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.delay(Duration::from_millis(50)).await;
     drop_calls(&sink, "s").await;

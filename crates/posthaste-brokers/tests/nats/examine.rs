@@ -65,7 +65,10 @@ async fn rights_that_delivery_does_not_need_are_no_failure() {
     ] }"#;
     let server = require_service!(Nats::start(&NatsOptions::default().setting(users)).await);
     let password = Some(posthaste_brokers::Secret::new("pw"));
-    let config = NatsConfig { user: Some("shop".into()), password, ..NatsConfig::new(&server.url()) };
+    let config = NatsConfig::new(&server.url()).with(|options| {
+        options.user = Some("shop".into());
+        options.password = password;
+    });
     let findings = build(config).await.examine(&["s".to_owned()]).await;
     assert_found(&findings, "authenticated", Level::Ok, "user \"shop\"");
     assert_found(&findings, "destination", Level::Warn, "cannot see");

@@ -9,15 +9,19 @@ use posthaste_testkit::require_service;
 async fn users_and_passwords() {
     let server = require_service!(Nats::start(&NatsOptions::default().user("shop", SECRET)).await);
     let user = Some("shop".to_owned());
-    let base = NatsConfig { user, ..NatsConfig::new(&server.url()) };
-    assert_gets_in(NatsConfig { password: Some(Secret::new(SECRET)), ..base.clone() }).await;
+    let base = NatsConfig::new(&server.url()).with(|options| options.user = user);
+    assert_gets_in(base.clone().with(|options| options.password = Some(Secret::new(SECRET)))).await;
     let file = TestFile::write(&format!("{SECRET}\n"));
-    assert_gets_in(NatsConfig { password_file: file.path(), ..base.clone() }).await;
+    assert_gets_in(base.clone().with(|options| options.password_file = file.path())).await;
     let wrong = format!("{SECRET}-not");
-    assert_refused(NatsConfig { password: Some(Secret::new(&wrong)), ..base.clone() }, "user \"shop\"").await;
+    assert_refused(
+        base.clone().with(|options| options.password = Some(Secret::new(&wrong))),
+        "user \"shop\"",
+    )
+    .await;
     let file = TestFile::write(&wrong);
     let named = file.named();
-    assert_refused(NatsConfig { password_file: file.path(), ..base }, &named).await;
+    assert_refused(base.with(|options| options.password_file = file.path()), &named).await;
     assert_refused(NatsConfig::new(&server.url()), "a client without credentials").await;
 }
 
@@ -55,7 +59,10 @@ async fn a_rotated_password_is_read_again() {
     let server = require_service!(Nats::start(&NatsOptions::default().user("shop", SECRET)).await);
     let file = TestFile::write("yesterday's");
     let user = Some("shop".to_owned());
-    let config = NatsConfig { user, password_file: file.path(), ..NatsConfig::new(&server.url()) };
+    let config = NatsConfig::new(&server.url()).with(|options| {
+        options.user = user;
+        options.password_file = file.path();
+    });
     let sink = build(config).await;
     let verdict = publish_one(&sink, loose("nowhere")).await;
     assert_seen(&verdict, "retry", "nats.auth", Scope::Sink);
@@ -148,9 +155,12 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
     let file = TestFile::write("nothing of use");
     let secret = || Some(Secret::new(SECRET));
     let table = [
-        (NatsConfig { ca_file: missing(), ..base() }, "ca_file /nonexistent/secret: "),
+        (base().with(|options| options.ca_file = missing()), "ca_file /nonexistent/secret: "),
         (
-            NatsConfig { user: Some("u".into()), password_file: missing(), ..base() },
+            base().with(|options| {
+                options.user = Some("u".into());
+                options.password_file = missing();
+            }),
             "password_file /nonexistent/secret: ",
         ),
         (NatsConfig { token_file: missing(), ..base() }, "token_file /nonexistent/secret: "),
@@ -158,13 +168,13 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
         (NatsConfig { nkey_file: missing(), ..base() }, "nkey_file /nonexistent/secret: "),
         (NatsConfig { creds_file: file.path(), ..base() }, "it holds no JWT"),
         (NatsConfig { nkey_file: file.path(), ..base() }, "it holds no seed"),
-        (NatsConfig { cert_file: file.path(), ..base() }, "belong together"),
-        (NatsConfig { user: Some("u".into()), ..base() }, "user: needs password"),
-        (NatsConfig { password: secret(), ..base() }, "password: needs user"),
+        (base().with(|options| options.cert_file = file.path()), "belong together"),
+        (base().with(|options| options.user = Some("u".into())), "user: needs password"),
+        (base().with(|options| options.password = secret()), "password: needs user"),
         (NatsConfig { token: secret(), token_file: file.path(), ..base() }, "given twice"),
         (NatsConfig { token: secret(), nkey_file: file.path(), ..base() }, "only one of"),
-        (NatsConfig { max_in_flight: 0, ..base() }, "max_in_flight: "),
-        (NatsConfig { delivery_timeout_ms: 0, ..base() }, "delivery_timeout_ms: "),
+        (base().with(|options| options.max_in_flight = 0), "max_in_flight: "),
+        (base().with(|options| options.delivery_timeout_ms = 0), "delivery_timeout_ms: "),
         (NatsConfig { inbox_prefix: "a b".into(), ..base() }, "inbox_prefix: "),
         (NatsConfig { inbox_prefix: "_R_.a".into(), ..base() }, "inbox_prefix: belongs to the server"),
         (NatsConfig::new("http://h"), "url: "),
@@ -191,6 +201,6 @@ fn no_secret_is_ever_printed() {
 #[test]
 fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
     let nats = NatsConfig::new("nats://h");
-    assert_eq!((nats.delivery_timeout_ms, nats.max_in_flight), (8_000, 4_096));
+    assert_eq!((nats.options.delivery_timeout_ms, nats.options.max_in_flight), (8_000, 4_096));
     assert_defaults("nats", "nats://h", SinkConfig::Nats(Box::new(nats)), "urll");
 }

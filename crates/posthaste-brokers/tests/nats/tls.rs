@@ -17,12 +17,11 @@ impl Gate for Nats {
     }
 
     fn way(&self, ca: Option<&Path>, pair: Option<&Pair>) -> SinkConfig {
-        SinkConfig::Nats(Box::new(NatsConfig {
-            ca_file: ca.map(Path::to_owned),
-            cert_file: pair.map(|pair| pair.certificate.clone()),
-            key_file: pair.map(|pair| pair.key.clone()),
-            ..NatsConfig::new(&self.url())
-        }))
+        SinkConfig::Nats(Box::new(NatsConfig::new(&self.url()).with(|options| {
+            options.ca_file = ca.map(Path::to_owned);
+            options.cert_file = pair.map(|pair| pair.certificate.clone());
+            options.key_file = pair.map(|pair| pair.key.clone());
+        })))
     }
 }
 
@@ -34,7 +33,8 @@ async fn f29_a_server_that_requires_tls_gets_it() {
     let certs = Certs::make().expect("certificates");
     let server = require_service!(Nats::start(&NatsOptions::default().tls(certs.server())).await);
     let plain_url = server.url().replace("tls://", "nats://");
-    assert_gets_in(NatsConfig { ca_file: Some(certs.ca().to_owned()), ..NatsConfig::new(&plain_url) }).await;
+    assert_gets_in(NatsConfig::new(&plain_url).with(|options| options.ca_file = Some(certs.ca().to_owned())))
+        .await;
 }
 
 /// A server says its limit again under TLS, and only then it counts.
@@ -43,7 +43,7 @@ async fn f29_what_is_too_large_by_a_word_under_tls_is_rejected() {
     let certs = Certs::make().expect("certificates");
     let options = NatsOptions::default().tls(certs.server()).setting("max_payload: 4096");
     let server = require_service!(Nats::start(&options).await);
-    let config = NatsConfig { ca_file: Some(certs.ca().to_owned()), ..NatsConfig::new(&server.url()) };
+    let config = NatsConfig::new(&server.url()).with(|options| options.ca_file = Some(certs.ca().to_owned()));
     let sink = build(config).await;
     until(async || sink.capabilities().payload_bytes_max == Some(4_096)).await;
     let verdict = publish_one(&sink, message("s", Event::new("orders.placed", vec![0; 5_000]))).await;
@@ -58,12 +58,11 @@ async fn certificates_are_rotated_under_load_and_nothing_is_lost() {
     let client = TestPair::copy(&client);
     let options = NatsOptions::default().mutual_tls(old.server(), old.ca());
     let mut server = require_service!(Nats::start(&options).await);
-    let sink = build(NatsConfig {
-        cert_file: Some(client.pair.certificate.clone()),
-        key_file: Some(client.pair.key.clone()),
-        ca_file: Some(old.ca().to_owned()),
-        ..NatsConfig::new(&server.url())
-    })
+    let sink = build(NatsConfig::new(&server.url()).with(|options| {
+        options.cert_file = Some(client.pair.certificate.clone());
+        options.key_file = Some(client.pair.key.clone());
+        options.ca_file = Some(old.ca().to_owned());
+    }))
     .await;
     let url = server.url();
     choose_crypto();
@@ -97,8 +96,8 @@ async fn f29_a_server_without_tls_is_refused_where_it_is_required() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
     let certs = Certs::make().expect("certificates");
-    let required = NatsConfig { require_tls: true, ..bed.config() };
-    let implied = NatsConfig { ca_file: Some(certs.ca().to_owned()), ..bed.config() };
+    let required = bed.config().with(|options| options.require_tls = true);
+    let implied = bed.config().with(|options| options.ca_file = Some(certs.ca().to_owned()));
     let by_scheme = NatsConfig::new(&bed.server.url().replace("nats://", "tls://"));
     for config in [required, implied, by_scheme] {
         let verdict = publish_one(&build(config).await, loose("s")).await;

@@ -60,7 +60,7 @@ async fn f40_an_answer_that_is_not_a_streams_is_none() {
             client.publish(reply, r#"{"ok":true}"#.into()).await.expect("answered");
         }
     });
-    let sink = build(NatsConfig { delivery_timeout_ms: 1_000, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.delivery_timeout_ms = 1_000)).await;
     let verdict = publish_one(&sink, loose("svc")).await;
     assert_seen(&verdict, "unknown", "nats.ack_timeout", Scope::Destination);
     responder.abort();
@@ -193,7 +193,10 @@ async fn limited() -> Result<(Nats, jetstream::Context), ServiceError> {
 
 fn login(server: &Nats, user: &str) -> NatsConfig {
     let password = Some(posthaste_brokers::Secret::new("pw"));
-    NatsConfig { user: Some(user.to_owned()), password, ..NatsConfig::new(&server.url()) }
+    NatsConfig::new(&server.url()).with(|options| {
+        options.user = Some(user.to_owned());
+        options.password = password;
+    })
 }
 
 #[tokio::test]
@@ -284,7 +287,7 @@ async fn no_acknowledgement_from_a_living_server_is_the_destinations_fault() {
     let bed = require_service!(Bed::open().await);
     bed.stream_with(stream::Config { no_ack: true, ..plain("MUTE", &["mute"]) }).await;
     bed.stream("S", &["s"]).await;
-    let sink = build(NatsConfig { delivery_timeout_ms: 1_000, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.delivery_timeout_ms = 1_000)).await;
     let started = std::time::Instant::now();
     let verdicts = sink.publish(&[loose("mute"), loose("s")]).await;
     assert_seen(&verdicts[0], "unknown", "nats.ack_timeout", Scope::Destination);
@@ -297,7 +300,7 @@ async fn no_acknowledgement_from_a_silent_server_is_the_sinks_fault() {
     let bed = require_service!(Bed::open().await);
     bed.stream("S", &["s"]).await;
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(NatsConfig { delivery_timeout_ms: 1_000, ..NatsConfig::new(&url) }).await;
+    let sink = build(NatsConfig::new(&url).with(|options| options.delivery_timeout_ms = 1_000)).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.black_hole().await;
     let verdict = publish_one(&sink, loose("s")).await;

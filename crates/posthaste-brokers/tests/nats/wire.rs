@@ -44,7 +44,7 @@ async fn calls_that_are_dropped_while_they_write_leave_whole_frames() {
 async fn g7_a_server_that_does_not_read_gets_no_more_than_fits() {
     let bed = require_service!(Bed::start(&NatsOptions::default().setting("max_payload: 8MB")).await);
     bed.stream("S", &["s"]).await;
-    let sink = build(NatsConfig { delivery_timeout_ms: 1_000, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.delivery_timeout_ms = 1_000)).await;
     until_delivered(&sink, "s", DEADLINE).await;
     bed.server.pause();
     let messages: Vec<_> = (0..100).map(|number| large(number, 2_000_000)).collect();
@@ -135,7 +135,12 @@ async fn f29_what_is_said_before_tls_is_not_believed() {
         let (url, mut heard) = liar(words).await;
         let password = Some(posthaste_brokers::Secret::new(SECRET));
         let user = Some("shop".to_owned());
-        let sink = build(NatsConfig { require_tls: true, user, password, ..NatsConfig::new(&url) }).await;
+        let sink = build(NatsConfig::new(&url).with(|options| {
+            options.require_tls = true;
+            options.user = user;
+            options.password = password;
+        }))
+        .await;
         let verdict = publish_one(&sink, loose("s")).await;
         assert_seen(&verdict, "retry", "nats.tls", Scope::Sink);
         assert!(seen(&verdict).3.contains(because), "{verdict:?}");

@@ -26,7 +26,7 @@ async fn g3_a_key_is_held_behind_its_failed_message_and_other_keys_go_on() {
 async fn a_small_window_is_a_bound_and_not_an_obstacle() {
     let bed = require_service!(Bed::open().await);
     let queue = bed.queue().await;
-    let sink = build(RabbitmqConfig { max_in_flight: 3, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.max_in_flight = 3)).await;
     let calls: Vec<Vec<Message>> =
         (0..8).map(|call| (0..50).map(|n| keyed(&queue, &format!("{call}-{}", n % 7))).collect()).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;
@@ -40,7 +40,10 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let bed = require_service!(Bed::open().await);
     let queue = bed.queue().await;
     let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
-    let config = RabbitmqConfig { max_in_flight: 5, delivery_timeout_ms: 4_000, ..RabbitmqConfig::new(&url) };
+    let config = RabbitmqConfig::new(&url).with(|options| {
+        options.max_in_flight = 5;
+        options.delivery_timeout_ms = 4_000;
+    });
     let sink = build(config).await;
     outage::window_of_five(&proxy, &sink, &queue).await;
     assert_eq!(bed.take(&queue).await.len(), 6);
@@ -54,7 +57,7 @@ async fn f30_a_hot_key_does_not_discredit_its_own_destination() {
     let bed = require_service!(Bed::open().await);
     let queue = bed.queue().await;
     let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
-    let sink = build(RabbitmqConfig { delivery_timeout_ms: 4_000, ..RabbitmqConfig::new(&url) }).await;
+    let sink = build(RabbitmqConfig::new(&url).with(|options| options.delivery_timeout_ms = 4_000)).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     proxy.delay(Duration::from_millis(20)).await;
     let messages: Vec<_> = (0..2_000).map(|_| keyed(&queue, "hot")).collect();
@@ -72,7 +75,7 @@ async fn dropped_calls_leave_no_trace() {
     let bed = require_service!(Bed::open().await);
     let queue = bed.queue().await;
     let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
-    let sink = build(RabbitmqConfig { max_in_flight: 4, ..RabbitmqConfig::new(&url) }).await;
+    let sink = build(RabbitmqConfig::new(&url).with(|options| options.max_in_flight = 4)).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     proxy.delay(Duration::from_millis(50)).await;
     drop_calls(&sink, &queue).await;

@@ -64,12 +64,11 @@ async fn rights_that_delivery_does_not_need_are_no_failure() {
     bed.bind(&queue, &exchange, "k").await;
     server.add_user(&name, "pw", ["", &format!("^{exchange}$"), ""]).await.expect("a user");
     let listener = server.tls_listener(certs.server(), None).await.expect("a port");
-    let config = RabbitmqConfig {
-        user: Some(name.clone()),
-        password: Some(posthaste_brokers::Secret::new("pw")),
-        ca_file: Some(certs.ca().to_owned()),
-        ..RabbitmqConfig::new(&listener.url())
-    };
+    let config = RabbitmqConfig::new(&listener.url()).with(|options| {
+        options.user = Some(name.clone());
+        options.password = Some(posthaste_brokers::Secret::new("pw"));
+        options.ca_file = Some(certs.ca().to_owned());
+    });
     let sink = build(config).await;
     let findings = sink.examine(&[format!("{exchange}/k")]).await;
     assert_found(&findings, "authenticated", Level::Ok, &name);

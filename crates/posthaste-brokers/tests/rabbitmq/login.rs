@@ -20,16 +20,18 @@ async fn user(server: &Rabbitmq) -> String {
 async fn users_and_passwords() {
     let server = require_service!(shared().await);
     let name = user(server).await;
-    let base = RabbitmqConfig { user: Some(name.clone()), ..RabbitmqConfig::new(&server.url()) };
-    assert_gets_in(RabbitmqConfig { password: Some(Secret::new(SECRET)), ..base.clone() }).await;
+    let base = RabbitmqConfig::new(&server.url()).with(|options| options.user = Some(name.clone()));
+    assert_gets_in(base.clone().with(|options| options.password = Some(Secret::new(SECRET)))).await;
     let file = TestFile::write(&format!("{SECRET}\n"));
-    assert_gets_in(RabbitmqConfig { password_file: file.path(), ..base.clone() }).await;
+    assert_gets_in(base.clone().with(|options| options.password_file = file.path())).await;
     let wrong = TestFile::write(&format!("{SECRET}-not"));
     let path = wrong.named();
-    let config = RabbitmqConfig { password_file: wrong.path(), ..base.clone() };
+    let config = base.clone().with(|options| options.password_file = wrong.path());
     assert_refused(config, "rabbitmq.auth", &[&name, &path, "ACCESS_REFUSED"]).await;
-    let stranger =
-        RabbitmqConfig { user: Some("nobody".into()), password: Some(Secret::new(SECRET)), ..base };
+    let stranger = base.with(|options| {
+        options.user = Some("nobody".into());
+        options.password = Some(Secret::new(SECRET));
+    });
     assert_refused(stranger, "rabbitmq.auth", &["user \"nobody\""]).await;
 }
 
@@ -47,10 +49,11 @@ async fn a_virtual_host_must_be_there_and_ours() {
         "ok = rabbit_auth_backend_internal:set_permissions(<<{name:?}>>, <<{ours:?}>>, <<\".*\">>, <<\".*\">>, <<\".*\">>, <<\"test\">>)"
     );
     server.eval(&allow).await.expect("allowed");
-    let at = |vhost: &str| RabbitmqConfig {
-        user: Some(name.clone()),
-        password: Some(Secret::new(SECRET)),
-        ..RabbitmqConfig::new(&format!("{}/{vhost}", server.url()))
+    let at = |vhost: &str| {
+        RabbitmqConfig::new(&format!("{}/{vhost}", server.url())).with(|options| {
+            options.user = Some(name.clone());
+            options.password = Some(Secret::new(SECRET));
+        })
     };
     assert_gets_in(at(&ours)).await;
     assert_refused(at(&theirs), "rabbitmq.vhost", &[&name, &theirs, "NOT_ALLOWED"]).await;
@@ -65,19 +68,21 @@ async fn a_certificate_can_be_the_login() {
     let listener = server.tls_listener(certs.server(), Some(certs.ca())).await.expect("a port");
     let with = |common_name: &str| {
         let pair = certs.client(common_name).expect("a certificate");
-        RabbitmqConfig {
-            ca_file: Some(certs.ca().to_owned()),
-            cert_file: Some(pair.certificate),
-            key_file: Some(pair.key),
-            ..RabbitmqConfig::new(&listener.url())
-        }
+        RabbitmqConfig::new(&listener.url()).with(|options| {
+            options.ca_file = Some(certs.ca().to_owned());
+            options.cert_file = Some(pair.certificate);
+            options.key_file = Some(pair.key);
+        })
     };
     assert_gets_in(with(&name)).await;
     let stranger = with("nobody");
-    let path = stranger.cert_file.as_ref().expect("a file").display().to_string();
+    let path = stranger.options.cert_file.as_ref().expect("a file").display().to_string();
     assert_refused(stranger, "rabbitmq.auth", &[&path]).await;
     // With a user, the certificate is for TLS alone.
-    let both = RabbitmqConfig { user: Some(name), password: Some(Secret::new(SECRET)), ..with("nobody") };
+    let both = with("nobody").with(|options| {
+        options.user = Some(name);
+        options.password = Some(Secret::new(SECRET));
+    });
     assert_gets_in(both).await;
 }
 
@@ -86,7 +91,10 @@ async fn a_rotated_password_is_read_again() {
     let server = require_service!(shared().await);
     let bed = require_service!(Bed::open().await);
     let (name, queue, file) = (user(server).await, bed.queue().await, TestFile::write(SECRET));
-    let config = RabbitmqConfig { user: Some(name.clone()), password_file: file.path(), ..bed.config() };
+    let config = bed.config().with(|options| {
+        options.user = Some(name.clone());
+        options.password_file = file.path();
+    });
     let sink = build(config).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     server
@@ -116,24 +124,37 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
     let file = TestFile::write("nothing of use");
     let (secret, name) = (|| Some(Secret::new(SECRET)), || Some("u".to_owned()));
     let table = [
-        (RabbitmqConfig { ca_file: missing(), ..base() }, "ca_file /nonexistent/secret: "),
+        (base().with(|options| options.ca_file = missing()), "ca_file /nonexistent/secret: "),
         (
-            RabbitmqConfig { user: name(), password_file: missing(), ..base() },
+            base().with(|options| {
+                options.user = name();
+                options.password_file = missing();
+            }),
             "password_file /nonexistent/secret: ",
         ),
-        (RabbitmqConfig { cert_file: file.path(), ..base() }, "belong together"),
-        (RabbitmqConfig { cert_file: file.path(), key_file: missing(), ..base() }, "cert_file "),
-        (RabbitmqConfig { user: name(), ..base() }, "user: needs password"),
-        (RabbitmqConfig { password: secret(), ..base() }, "password: needs user"),
+        (base().with(|options| options.cert_file = file.path()), "belong together"),
         (
-            RabbitmqConfig { user: name(), password: secret(), password_file: file.path(), ..base() },
+            base().with(|options| {
+                options.cert_file = file.path();
+                options.key_file = missing();
+            }),
+            "cert_file ",
+        ),
+        (base().with(|options| options.user = name()), "user: needs password"),
+        (base().with(|options| options.password = secret()), "password: needs user"),
+        (
+            base().with(|options| {
+                options.user = name();
+                options.password = secret();
+                options.password_file = file.path();
+            }),
             "given twice",
         ),
-        (RabbitmqConfig { max_in_flight: 0, ..base() }, "max_in_flight: "),
-        (RabbitmqConfig { delivery_timeout_ms: 0, ..base() }, "delivery_timeout_ms: "),
+        (base().with(|options| options.max_in_flight = 0), "max_in_flight: "),
+        (base().with(|options| options.delivery_timeout_ms = 0), "delivery_timeout_ms: "),
         (RabbitmqConfig { exchange: Some("x".repeat(256)), ..base() }, "exchange: "),
         (
-            RabbitmqConfig { require_tls: true, ..RabbitmqConfig::new("amqp://h") },
+            RabbitmqConfig::new("amqp://h").with(|options| options.require_tls = true),
             "url: must begin with amqps",
         ),
         (RabbitmqConfig::new("http://h"), "url: "),
@@ -160,6 +181,6 @@ fn no_secret_is_ever_printed() {
 #[test]
 fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
     let rabbitmq = RabbitmqConfig::new("amqp://h");
-    assert_eq!((rabbitmq.delivery_timeout_ms, rabbitmq.max_in_flight), (8_000, 1_024));
+    assert_eq!((rabbitmq.options.delivery_timeout_ms, rabbitmq.options.max_in_flight), (8_000, 1_024));
     assert_defaults("rabbitmq", "amqp://h", SinkConfig::Rabbitmq(Box::new(rabbitmq)), "urll");
 }

@@ -13,7 +13,7 @@ async fn f31_f44_a_broker_that_goes_and_comes_loses_nothing_and_keeps_order() {
     let bed = Bed::on(&server).await;
     let (queue, mute) = (bed.queue().await, bed.queue().await);
     // Longer than it takes to see that nobody answers.
-    let sink = build(RabbitmqConfig { delivery_timeout_ms: 60_000, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.delivery_timeout_ms = 60_000)).await;
     let load = Load::start(&sink, &queue);
     load.more(2_000).await;
     // A message that is there and not confirmed when the broker dies.
@@ -44,7 +44,7 @@ async fn a_blocked_connection_is_back_pressure() {
     let server = require_service!(Rabbitmq::start(&[]).await);
     let bed = Bed::on(&server).await;
     let queue = bed.queue().await;
-    let sink = build(RabbitmqConfig { delivery_timeout_ms: 1_500, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.delivery_timeout_ms = 1_500)).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     let watermark = |part: &str| format!("vm_memory_monitor:set_vm_memory_high_watermark({part})");
     server.eval(&watermark("0.0")).await.expect("an alarm");
@@ -67,7 +67,7 @@ async fn a_blocked_connection_is_back_pressure() {
     let findings = sink.examine(&[]).await;
     assert!(findings.iter().any(|finding| finding.check == "alarm"), "{findings:?}");
     // A call that is under way when the alarm ends.
-    let patient = build(RabbitmqConfig { delivery_timeout_ms: 60_000, ..bed.config() }).await;
+    let patient = build(bed.config().with(|options| options.delivery_timeout_ms = 60_000)).await;
     let waiting = many(&queue, 50);
     let (verdicts, ()) = tokio::join!(patient.publish(&waiting), async {
         until_blocked(&server).await;

@@ -16,15 +16,14 @@ impl Gate for TlsListener {
     }
 
     fn way(&self, ca: Option<&Path>, pair: Option<&Pair>) -> SinkConfig {
-        SinkConfig::Rabbitmq(Box::new(RabbitmqConfig {
-            ca_file: ca.map(Path::to_owned),
-            cert_file: pair.map(|pair| pair.certificate.clone()),
-            key_file: pair.map(|pair| pair.key.clone()),
+        SinkConfig::Rabbitmq(Box::new(RabbitmqConfig::new(&self.url()).with(|options| {
             // With a user, the certificate is for TLS alone.
-            user: Some("guest".to_owned()),
-            password: Some(Secret::new("guest")),
-            ..RabbitmqConfig::new(&self.url())
-        }))
+            options.user = Some("guest".to_owned());
+            options.password = Some(Secret::new("guest"));
+            options.ca_file = ca.map(Path::to_owned);
+            options.cert_file = pair.map(|pair| pair.certificate.clone());
+            options.key_file = pair.map(|pair| pair.key.clone());
+        })))
     }
 }
 
@@ -50,7 +49,7 @@ async fn listener(server: &Rabbitmq, pair: &Pair) -> TlsListener {
 }
 
 fn trusting(listener: &TlsListener, ca: &Path) -> RabbitmqConfig {
-    RabbitmqConfig { ca_file: Some(ca.to_owned()), ..RabbitmqConfig::new(&listener.url()) }
+    RabbitmqConfig::new(&listener.url()).with(|options| options.ca_file = Some(ca.to_owned()))
 }
 
 /// Asked for TLS, nothing is sent without it; and the other way round, the words help.
@@ -100,14 +99,13 @@ async fn certificates_are_rotated_under_load() {
     let listener = server.tls_listener(old.server(), None).await.expect("a port");
     let ca = TestFile::copy(old.ca());
     let client = TestPair::copy(&old.client(&name).expect("a certificate"));
-    let sink = build(RabbitmqConfig {
-        user: Some(name.clone()),
-        password: Some(Secret::new("pw")),
-        ca_file: ca.path(),
-        cert_file: Some(client.pair.certificate.clone()),
-        key_file: Some(client.pair.key.clone()),
-        ..RabbitmqConfig::new(&listener.url())
-    })
+    let sink = build(RabbitmqConfig::new(&listener.url()).with(|options| {
+        options.user = Some(name.clone());
+        options.password = Some(Secret::new("pw"));
+        options.ca_file = ca.path();
+        options.cert_file = Some(client.pair.certificate.clone());
+        options.key_file = Some(client.pair.key.clone());
+    }))
     .await;
     let load = Load::start(&sink, &queue);
     load.more(500).await;

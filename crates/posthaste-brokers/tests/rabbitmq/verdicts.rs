@@ -88,7 +88,11 @@ async fn f30_a_denied_exchange_is_an_outage_of_its_own() {
     }
     server.add_user(&user, "pw", ["", "^open-.*", ""]).await.expect("a user");
     let password = Some(posthaste_brokers::Secret::new("pw"));
-    let sink = build(RabbitmqConfig { user: Some(user.clone()), password, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| {
+        options.user = Some(user.clone());
+        options.password = password;
+    }))
+    .await;
     let messages: Vec<_> =
         [&shut, &open, &shut, &open].map(|exchange| loose(&format!("{exchange}/k"))).into();
     let verdicts = sink.publish(&messages).await;
@@ -123,7 +127,11 @@ async fn f30_a_right_that_is_lost_under_load_stops_its_exchange_only() {
     }
     server.add_user(&user, "pw", ["", "^(losing|keeping)-.*", ""]).await.expect("a user");
     let password = Some(posthaste_brokers::Secret::new("pw"));
-    let sink = build(RabbitmqConfig { user: Some(user.clone()), password, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| {
+        options.user = Some(user.clone());
+        options.password = password;
+    }))
+    .await;
     let load = |exchange: &str| Load::start(&sink, &format!("{exchange}/k"));
     let loads = [load(&losing), load(&keeping)];
     loads[0].more(300).await;
@@ -170,8 +178,14 @@ async fn f30_a_denied_routing_key_is_an_outage_of_its_own() {
     );
     server.eval(&topics).await.expect("set");
     let password = Some(posthaste_brokers::Secret::new("pw"));
-    let sink =
-        build(RabbitmqConfig { user: Some(user), password, exchange: Some(exchange), ..bed.config() }).await;
+    let sink = build(RabbitmqConfig {
+        exchange: Some(exchange),
+        ..bed.config().with(|options| {
+            options.user = Some(user);
+            options.password = password;
+        })
+    })
+    .await;
     until_delivered(&sink, "open", DEADLINE).await;
     until_refused(&sink, "shut", "rabbitmq.denied").await;
     for _ in 0..5 {
@@ -273,8 +287,12 @@ async fn a_connection_that_the_broker_closes_says_why() {
     let (user, mute) = (unique("shop"), bed.queue().await);
     server.add_user(&user, "pw", ["", ".*", ""]).await.expect("a user");
     let password = Some(posthaste_brokers::Secret::new("pw"));
-    let config = RabbitmqConfig { delivery_timeout_ms: 60_000, ..bed.config() };
-    let sink = build(RabbitmqConfig { user: Some(user.clone()), password, ..config }).await;
+    let config = bed.config().with(|options| options.delivery_timeout_ms = 60_000);
+    let sink = build(config.with(|options| {
+        options.user = Some(user.clone());
+        options.password = password;
+    }))
+    .await;
     until_delivered(&sink, &mute, DEADLINE).await;
     suspend(server, &mute).await;
     let sent = [loose(&mute)];
@@ -298,7 +316,10 @@ async fn f30_no_confirmation_from_a_living_broker_is_the_destinations_fault() {
     let server = require_service!(shared().await);
     let (mute, queue) = (bed.queue().await, bed.queue().await);
     suspend(server, &mute).await;
-    let config = RabbitmqConfig { delivery_timeout_ms: 4_000, max_in_flight: 3, ..bed.config() };
+    let config = bed.config().with(|options| {
+        options.delivery_timeout_ms = 4_000;
+        options.max_in_flight = 3;
+    });
     let sink = build(config).await;
     let started = std::time::Instant::now();
     let messages = [keyed(&mute, "a"), loose(&mute), loose(&queue), keyed(&queue, "a")];
@@ -316,7 +337,7 @@ async fn no_confirmation_from_a_silent_broker_is_the_sinks_fault() {
     let bed = require_service!(Bed::open().await);
     let queue = bed.queue().await;
     let (proxy, url) = Proxy::start_before(&bed.url).await.expect("a proxy");
-    let sink = build(RabbitmqConfig { delivery_timeout_ms: 3_000, ..RabbitmqConfig::new(&url) }).await;
+    let sink = build(RabbitmqConfig::new(&url).with(|options| options.delivery_timeout_ms = 3_000)).await;
     until_delivered(&sink, &queue, DEADLINE).await;
     proxy.black_hole().await;
     let verdict = publish_one(&sink, loose(&queue)).await;

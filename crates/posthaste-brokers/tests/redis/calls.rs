@@ -88,7 +88,7 @@ async fn g3_first_deliveries_keep_their_order_while_the_server_refuses_now_and_t
 async fn a_small_window_is_a_bound_and_not_an_obstacle() {
     let bed = require_service!(Bed::open().await);
     for max_in_flight in [1, 3, 1_000] {
-        let sink = build(RedisConfig { max_in_flight, ..bed.config() }).await;
+        let sink = build(bed.config().with(|options| options.max_in_flight = max_in_flight)).await;
         let stream = format!("s{max_in_flight}");
         let calls: Vec<Vec<Message>> = (0..4)
             .map(|call| {
@@ -114,7 +114,10 @@ async fn a_small_window_is_a_bound_and_not_an_obstacle() {
 async fn g7_no_more_than_the_window_is_ever_unanswered() {
     let bed = require_service!(Bed::open().await);
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let config = RedisConfig { max_in_flight: 5, delivery_timeout_ms: 4_000, ..RedisConfig::new(&url) };
+    let config = RedisConfig::new(&url).with(|options| {
+        options.max_in_flight = 5;
+        options.delivery_timeout_ms = 4_000;
+    });
     let sink = build(config).await;
     outage::window_of_five(&proxy, &sink, "s").await;
     assert_eq!(bed.stored("s").await.len(), 6);
@@ -127,7 +130,7 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
 async fn dropped_calls_leave_no_trace() {
     let bed = require_service!(Bed::open().await);
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(RedisConfig { max_in_flight: 4, ..RedisConfig::new(&url) }).await;
+    let sink = build(RedisConfig::new(&url).with(|options| options.max_in_flight = 4)).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.delay(Duration::from_millis(50)).await;
     drop_calls(&sink, "s").await;

@@ -28,11 +28,12 @@ fn trusting(cluster: &RedisCluster, certs: &Certs, ca: &Path) -> RedisConfig {
     let client = certs.client("shop").expect("a certificate");
     RedisConfig {
         cluster: true,
-        ca_file: Some(ca.to_owned()),
-        cert_file: Some(client.certificate),
-        key_file: Some(client.key),
-        require_tls: true,
-        ..RedisConfig::new(&cluster.nodes[0].url())
+        ..RedisConfig::new(&cluster.nodes[0].url()).with(|options| {
+            options.ca_file = Some(ca.to_owned());
+            options.cert_file = Some(client.certificate);
+            options.key_file = Some(client.key);
+            options.require_tls = true;
+        })
     }
 }
 
@@ -61,9 +62,12 @@ async fn f29_every_server_of_a_cluster_is_reached_over_tls_and_the_wrong_authori
     let wrong = build(trusting(&cluster, &certs, certs.other_ca())).await;
     assert_no_trust(&wrong, "c", "redis.tls", &["UnknownIssuer"]).await;
     assert_only_unreachable(&wrong.examine(&[]).await, "UnknownIssuer");
-    let system = RedisConfig { ca_file: None, ..trusting(&cluster, &certs, certs.ca()) };
+    let system = trusting(&cluster, &certs, certs.ca()).with(|options| options.ca_file = None);
     assert_no_trust(&build(system).await, "c", "redis.tls", &["UnknownIssuer"]).await;
-    let nameless = RedisConfig { cert_file: None, key_file: None, ..trusting(&cluster, &certs, certs.ca()) };
+    let nameless = trusting(&cluster, &certs, certs.ca()).with(|options| {
+        options.cert_file = None;
+        options.key_file = None;
+    });
     assert_no_trust(&build(nameless).await, "c", "redis.tls", &["alert"]).await;
     assert_eq!(lengths(&cluster)[1], "1", "nothing of it arrived");
 }

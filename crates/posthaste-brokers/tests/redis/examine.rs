@@ -43,7 +43,10 @@ async fn destinations_that_cannot_be_written_to_are_named() {
         .setting("user shop on >pw resetkeys ~open:* +xadd +multi +exec +discard +ping +type");
     let bed = require_service!(Bed::start(&options).await);
     bed.run(&["SET", "open:text", "x"]).await;
-    let config = RedisConfig { user: Some("shop".into()), password: Some(Secret::new("pw")), ..bed.config() };
+    let config = bed.config().with(|options| {
+        options.user = Some("shop".into());
+        options.password = Some(Secret::new("pw"));
+    });
     let sink = build(config).await;
     let destinations = ["open:a", "shut", "open:text", ""].map(str::to_owned);
     let findings = sink.examine(&destinations).await;

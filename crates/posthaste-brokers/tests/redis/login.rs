@@ -14,20 +14,20 @@ async fn users_and_passwords() {
     let user = format!("user shop on >{SECRET} ~* +@all");
     let options = RedisOptions::default().setting(&user).setting("requirepass default-pw");
     let server = require_service!(Redis::start(&options).await);
-    let base = || RedisConfig { user: Some("shop".to_owned()), ..RedisConfig::new(&server.url()) };
-    assert_gets_in(RedisConfig { password: Some(Secret::new(SECRET)), ..base() }).await;
+    let base = || RedisConfig::new(&server.url()).with(|options| options.user = Some("shop".to_owned()));
+    assert_gets_in(base().with(|options| options.password = Some(Secret::new(SECRET)))).await;
     let file = TestFile::write(&format!("{SECRET}\n"));
-    assert_gets_in(RedisConfig { password_file: file.path(), ..base() }).await;
+    assert_gets_in(base().with(|options| options.password_file = file.path())).await;
     let wrong = format!("{SECRET}-not");
-    assert_refused(RedisConfig { password: Some(Secret::new(&wrong)), ..base() }, "user \"shop\"").await;
+    assert_refused(base().with(|options| options.password = Some(Secret::new(&wrong))), "user \"shop\"")
+        .await;
     let file = TestFile::write(&wrong);
     let named = file.named();
-    assert_refused(RedisConfig { password_file: file.path(), ..base() }, &named).await;
+    assert_refused(base().with(|options| options.password_file = file.path()), &named).await;
     assert_refused(RedisConfig::new(&server.url()), "without a password").await;
     // A password without a user is the default user's.
-    let default = |password: &str| RedisConfig {
-        password: Some(Secret::new(password)),
-        ..RedisConfig::new(&server.url())
+    let default = |password: &str| {
+        RedisConfig::new(&server.url()).with(|options| options.password = Some(Secret::new(password)))
     };
     assert_gets_in(default("default-pw")).await;
     assert_refused(default(SECRET), "user \"default\"").await;
@@ -39,7 +39,11 @@ async fn f30_a_right_that_is_lost_under_load_stops_its_stream_only() {
     let user = format!("user shop on >{SECRET} ~losing ~keeping +@all");
     let bed = require_service!(Bed::start(&RedisOptions::default().setting(&user)).await);
     let (user, password) = (Some("shop".to_owned()), Some(Secret::new(SECRET)));
-    let sink = build(RedisConfig { user, password, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| {
+        options.user = user;
+        options.password = password;
+    }))
+    .await;
     let (losing, keeping) = (Load::start(&sink, "losing"), Load::start(&sink, "keeping"));
     losing.more(500).await;
     keeping.more(500).await;
@@ -63,7 +67,8 @@ async fn a_rotated_password_is_read_again() {
     let options = RedisOptions::default().setting(&format!("requirepass {SECRET}"));
     let server = require_service!(Redis::start(&options).await);
     let file = TestFile::write("yesterday's");
-    let sink = build(RedisConfig { password_file: file.path(), ..RedisConfig::new(&server.url()) }).await;
+    let sink =
+        build(RedisConfig::new(&server.url()).with(|options| options.password_file = file.path())).await;
     assert_seen(&publish_one(&sink, loose("s")).await, "retry", "redis.auth", Scope::Sink);
     file.replace(SECRET);
     until_delivered(&sink, "s", BACK_WITHIN).await;
@@ -73,7 +78,7 @@ async fn a_rotated_password_is_read_again() {
 async fn a_file_that_is_gone_is_an_outage_that_names_it() {
     let bed = require_service!(Bed::open().await);
     let user = TestFile::write(SECRET);
-    let config = RedisConfig { password_file: user.path(), ..bed.config() };
+    let config = bed.config().with(|options| options.password_file = user.path());
     let named = user.named();
     bed.run(&["CONFIG", "SET", "requirepass", SECRET]).await;
     let sink = build(config).await;
@@ -105,13 +110,19 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
     let secret = || Some(Secret::new(SECRET));
     let name = || Some("main".to_owned());
     let table = [
-        (RedisConfig { ca_file: missing(), ..tls() }, "ca_file /nonexistent/secret: "),
-        (RedisConfig { password_file: missing(), ..base() }, "password_file /nonexistent/secret: "),
-        (RedisConfig { cert_file: file.path(), ..tls() }, "belong together"),
-        (RedisConfig { user: name(), ..base() }, "user: needs password"),
-        (RedisConfig { password: secret(), password_file: file.path(), ..base() }, "given twice"),
-        (RedisConfig { ca_file: file.path(), ..base() }, "url: must begin with rediss://"),
-        (RedisConfig { require_tls: true, ..base() }, "url: must begin with rediss://"),
+        (tls().with(|options| options.ca_file = missing()), "ca_file /nonexistent/secret: "),
+        (base().with(|options| options.password_file = missing()), "password_file /nonexistent/secret: "),
+        (tls().with(|options| options.cert_file = file.path()), "belong together"),
+        (base().with(|options| options.user = name()), "user: needs password"),
+        (
+            base().with(|options| {
+                options.password = secret();
+                options.password_file = file.path();
+            }),
+            "given twice",
+        ),
+        (base().with(|options| options.ca_file = file.path()), "url: must begin with rediss://"),
+        (base().with(|options| options.require_tls = true), "url: must begin with rediss://"),
         (RedisConfig { sentinel_master: name(), cluster: true, ..base() }, "cluster: "),
         (RedisConfig { sentinel_master: Some(String::new()), ..base() }, "sentinel_master: "),
         (RedisConfig { sentinel_password: secret(), ..base() }, "sentinel_master: "),
@@ -120,8 +131,8 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
             RedisConfig { sentinel_password_file: missing(), sentinel_master: name(), ..base() },
             "sentinel_password_file",
         ),
-        (RedisConfig { max_in_flight: 0, ..base() }, "max_in_flight: "),
-        (RedisConfig { delivery_timeout_ms: 0, ..base() }, "delivery_timeout_ms: "),
+        (base().with(|options| options.max_in_flight = 0), "max_in_flight: "),
+        (base().with(|options| options.delivery_timeout_ms = 0), "delivery_timeout_ms: "),
         (RedisConfig { maxlen: Some(0), ..base() }, "maxlen: "),
         (RedisConfig { maxlen: Some(u64::MAX), ..base() }, "maxlen: "),
         (RedisConfig { maxlen_exact: true, ..base() }, "maxlen_exact: "),
@@ -151,6 +162,9 @@ fn no_secret_is_ever_printed() {
 #[test]
 fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
     let redis = RedisConfig::new("redis://h");
-    assert_eq!((redis.delivery_timeout_ms, redis.max_in_flight, redis.maxlen), (8_000, 8_192, None));
+    assert_eq!(
+        (redis.options.delivery_timeout_ms, redis.options.max_in_flight, redis.maxlen),
+        (8_000, 8_192, None)
+    );
     assert_defaults("redis", "redis://h", SinkConfig::Redis(Box::new(redis)), "max_len");
 }

@@ -47,7 +47,7 @@ async fn a_server_that_is_down_at_the_start_is_an_outage_and_no_error() {
 #[tokio::test]
 async fn a_server_that_stops_and_goes_on_is_used_again() {
     let bed = require_service!(Bed::open().await);
-    let sink = build(RedisConfig { delivery_timeout_ms: 2_000, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| options.delivery_timeout_ms = 2_000)).await;
     until_delivered(&sink, "s", DEADLINE).await;
     bed.server.pause();
     assert_outage(&sink, "s", Duration::from_millis(2_500)).await;

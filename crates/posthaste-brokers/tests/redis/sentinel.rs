@@ -64,7 +64,7 @@ async fn a_sentinel_may_ask_who_we_are() {
     let settings = "requirepass sentinels-pw\nsentinel auth-pass main servers-pw";
     let sentinel = RedisSentinel::start_with("main", server.addr(), settings).await.expect("a sentinel");
     let secret = |text: &str| Some(posthaste_brokers::Secret::new(text));
-    let at_server = RedisConfig { password: secret("servers-pw"), ..config(&sentinel) };
+    let at_server = config(&sentinel).with(|options| options.password = secret("servers-pw"));
     let right = RedisConfig { sentinel_password: secret("sentinels-pw"), ..at_server.clone() };
     assert_eq!(publish_one(&build(right).await, loose("s")).await, Verdict::Delivered);
     let wrong = RedisConfig { sentinel_password: secret("servers-pw"), ..at_server.clone() };

@@ -17,12 +17,11 @@ impl Gate for Redis {
     }
 
     fn way(&self, ca: Option<&Path>, pair: Option<&Pair>) -> SinkConfig {
-        SinkConfig::Redis(Box::new(RedisConfig {
-            ca_file: ca.map(Path::to_owned),
-            cert_file: pair.map(|pair| pair.certificate.clone()),
-            key_file: pair.map(|pair| pair.key.clone()),
-            ..RedisConfig::new(&self.url())
-        }))
+        SinkConfig::Redis(Box::new(RedisConfig::new(&self.url()).with(|options| {
+            options.ca_file = ca.map(Path::to_owned);
+            options.cert_file = pair.map(|pair| pair.certificate.clone());
+            options.key_file = pair.map(|pair| pair.key.clone());
+        })))
     }
 }
 
@@ -47,12 +46,11 @@ async fn a_certificate_that_is_rotated_under_load_is_used_at_the_next_connection
     let server = require_service!(Redis::start(&options).await);
     let pair = TestPair::copy(&certs.client("shop").expect("a certificate"));
     let (proxy, url) = Proxy::start_before(&server.url()).await.expect("a proxy");
-    let config = RedisConfig {
-        ca_file: Some(certs.ca().to_owned()),
-        cert_file: Some(pair.pair.certificate.clone()),
-        key_file: Some(pair.pair.key.clone()),
-        ..RedisConfig::new(&url)
-    };
+    let config = RedisConfig::new(&url).with(|options| {
+        options.ca_file = Some(certs.ca().to_owned());
+        options.cert_file = Some(pair.pair.certificate.clone());
+        options.key_file = Some(pair.pair.key.clone());
+    });
     let sink = build(config).await;
     let load = Load::start(&sink, "s");
     until_delivered(&sink, "s", DEADLINE).await;

@@ -200,7 +200,10 @@ const SHOP: &str = "user shop on >pw resetkeys ~open:* +xadd +multi +exec +disca
 
 fn shop(server: &Redis) -> RedisConfig {
     let password = Some(Secret::new("pw"));
-    RedisConfig { user: Some("shop".into()), password, ..RedisConfig::new(&server.url()) }
+    RedisConfig::new(&server.url()).with(|options| {
+        options.user = Some("shop".into());
+        options.password = password;
+    })
 }
 
 #[tokio::test]
@@ -350,7 +353,7 @@ async fn f28_a_connection_lost_after_sending_is_unknown() {
 async fn f28_a_connection_lost_before_sending_is_a_retry() {
     let bed = require_service!(Bed::open().await);
     let (proxy, url) = Proxy::start_before(&bed.server.url()).await.expect("a proxy");
-    let sink = build(RedisConfig { max_in_flight: 2, ..RedisConfig::new(&url) }).await;
+    let sink = build(RedisConfig::new(&url).with(|options| options.max_in_flight = 2)).await;
     until_delivered(&sink, "s", DEADLINE).await;
     proxy.half_open().await;
     let sent = [loose("s"), loose("s"), loose("s")];
@@ -369,7 +372,11 @@ async fn f28_a_connection_lost_before_sending_is_a_retry() {
 #[tokio::test]
 async fn no_answer_in_time_is_unknown_and_the_servers_fault() {
     let bed = require_service!(Bed::open().await);
-    let sink = build(RedisConfig { delivery_timeout_ms: 3_000, max_in_flight: 3, ..bed.config() }).await;
+    let sink = build(bed.config().with(|options| {
+        options.delivery_timeout_ms = 3_000;
+        options.max_in_flight = 3;
+    }))
+    .await;
     until_delivered(&sink, "s", DEADLINE).await;
     bed.server.pause();
     let messages = [loose("s"), keyed("s", "k"), keyed("s", "k"), loose("s")];

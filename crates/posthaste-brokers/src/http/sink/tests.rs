@@ -44,7 +44,10 @@ async fn f47_a_name_that_turns_private_is_never_connected_to() {
     let url = format!("http://rebind.example:{}/x", receiver.addr().port());
     // 192.0.2.0/24 is nobody's: allowed here, so that the first answer passes the guard and leads nowhere.
     let allow_networks = vec!["192.0.2.0/24".to_owned()];
-    let config = HttpConfig { allow_networks, delivery_timeout_ms: 2_000, ..HttpConfig::for_whole_urls() };
+    let config = HttpConfig {
+        allow_networks,
+        ..HttpConfig::for_whole_urls().with(|options| options.delivery_timeout_ms = 2_000)
+    };
     let sink = sink(config, &["192.0.2.1", "127.0.0.1"]);
     let (first, second) = ([message(&url)], [message(&url)]);
     let codes: Vec<String> = [sink.publish(&first).await, sink.publish(&second).await]

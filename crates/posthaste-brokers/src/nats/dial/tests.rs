@@ -29,8 +29,9 @@ async fn server(answer: &'static str) -> SocketAddr {
 
 /// What comes of trying these, in their order.
 async fn tried(addresses: &[SocketAddr]) -> Result<(), String> {
-    let (config, server) = (NatsConfig::new("nats://n"), Address::parse("nats://n").expect("an address"));
-    let tls = Arc::new(config.tls().client_config().expect("no files"));
+    let (config, server) =
+        (NatsConfig::new("nats://n"), crate::nats::SHAPE.parse("nats://n").expect("an address").0);
+    let tls = Arc::new(config.options.tls().client_config().expect("no files"));
     let call =
         DialledBy { config: &config, server: &server, login: &Login::Nobody, tls, name: String::new() };
     let end = Instant::now() + Duration::from_secs(60);
@@ -72,8 +73,8 @@ async fn limit_is_hearsay(under_tls: &'static str) -> bool {
         .expect("a pair");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("tls://{}", listener.local_addr().expect("an address"));
-    let config = NatsConfig { ca_file: Some(certs.ca().to_owned()), ..NatsConfig::new(&url) };
-    let address = Address::parse(&url).expect("an address");
+    let config = NatsConfig::new(&url).with(|options| options.ca_file = Some(certs.ca().to_owned()));
+    let address = crate::nats::SHAPE.parse(&url).expect("an address").0;
     let serve = async {
         let (mut stream, _) = listener.accept().await.expect("somebody");
         let greeting = b"INFO {\"headers\":true,\"tls_required\":true,\"max_payload\":20}\r\n";
