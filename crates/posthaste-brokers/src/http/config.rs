@@ -292,7 +292,7 @@ mod tests {
             (good.clone().with(|options| options.max_in_flight = 0), "max_in_flight"),
             (HttpConfig { max_in_flight_per_host: 0, ..good.clone() }, "max_in_flight_per_host"),
             (good.clone().with(|options| options.user = Some("u".into())), "user"),
-            (good.clone().with(|options| options.password = token.clone()), "user"),
+            (good.clone().with(|options| options.password = token.clone()), "password"),
             (HttpConfig { token: Some(Secret::new("a\nb")), ..good.clone() }, "token"),
             (HttpConfig { headers: header("bad name"), ..good.clone() }, "headers"),
             (HttpConfig { headers: header("webhook-id"), ..good.clone() }, "headers"),
