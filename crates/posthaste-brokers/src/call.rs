@@ -88,7 +88,7 @@ pub(crate) trait Publisher: Send {
     }
 
     /// What the lack of an answer means for a message.
-    fn silence(&self, message: &Message, is_sent: bool, found: &Self::Found) -> Verdict;
+    fn silence(&self, index: usize, message: &Message, is_sent: bool, found: &Self::Found) -> Verdict;
 }
 
 /// A message without an answer, and what is known of its server.
@@ -292,7 +292,7 @@ impl<'a> Flight<'a> {
             self.unsent(index);
         }
         let messages = self.messages;
-        self.decide_rest(|index, is_sent| publisher.silence(&messages[index], is_sent, &found));
+        self.decide_rest(|index, is_sent| publisher.silence(index, &messages[index], is_sent, &found));
     }
 
     /// Whether there are messages without a verdict.
@@ -398,6 +398,12 @@ impl<'a> Flight<'a> {
     /// Whether the message has neither left nor a verdict.
     pub(crate) fn is_unsent(&self, index: usize) -> bool {
         self.fates[index] == Fate::Waiting
+    }
+
+    /// Messages that may have left and have no answer.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_unanswered = |(_, fate): &(usize, &Fate)| matches!(fate, Fate::Sent | Fate::Silent);
+        self.fates.iter().enumerate().filter(is_unanswered).map(|(index, _)| index)
     }
 
     /// Whether the message has been delivered.

@@ -210,9 +210,30 @@ pub trait Sink: Send + Sync + 'static {
     /// What this sink promises.
     fn capabilities(&self) -> Capabilities;
 
-    /// Publishes messages and answers with one verdict for each, in order. Calls may overlap;
-    /// their order is that of their first polls. Dropping the future means that every message without a verdict is [`Verdict::Unknown`]. Bounded by the
-    /// sink's own delivery timeout; that whole time is one attempt.
+    /// Publishes messages and answers with one verdict for each, in order. This is the whole contract:
+    ///
+    /// - **One attempt.** A call is bounded by the sink's own delivery timeout, and that whole time is one attempt. The
+    ///   sink does not try again, but for what its client's idempotent protocol repeats, or what a server has said that
+    ///   it did not take.
+    /// - **Overlap.** Calls may overlap. Their order is the order of their first polls, not that in which the futures
+    ///   were made: a sink registers its messages before it waits for anything. What of a key's order holds over
+    ///   overlapping calls is said by [`Capabilities::ordering`].
+    /// - **Delivered** is only what the broker has acknowledged durably. What may have arrived and has no such answer
+    ///   is [`Verdict::Unknown`]. What is certainly not there is [`Verdict::Retry`] or [`Verdict::Rejected`].
+    /// - **Held.** A message that was not sent because an earlier one of its key was not delivered, or because there
+    ///   was no room or no time for it, is [`Verdict::Held`]: nothing is known against it or its destination. A message
+    ///   that may have been sent is held only where a second copy and the order of its key are safe (Kafka's producer
+    ///   that ended for another message's sake).
+    /// - **The second half.** Nothing is sent after half of the delivery timeout. So whatever was sent had at least the
+    ///   other half for its answer, and a missing answer may be blamed on its destination. The call returns as soon as
+    ///   what was sent has its answers.
+    /// - **A silence** is looked into before the call ends: if the broker answers a question, the fault is the
+    ///   destination's, otherwise the sink's ([`Scope`]).
+    /// - **Dropping** the future is allowed at any time. Every message of it counts as [`Verdict::Unknown`]. Nothing of it
+    ///   is sent afterwards but what the client already had; its keys and its room are free for the next call, and a
+    ///   late answer to it is nobody's.
+    /// - **Bad input** costs its own message a verdict, and nobody else anything. A mistake of the configuration is the
+    ///   sink's failure and never the event's.
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict>;
 
     /// Flushes nothing, keeps nothing: gives the connection back.

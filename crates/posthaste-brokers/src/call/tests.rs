@@ -79,7 +79,7 @@ impl Publisher for Slow {
         self.sent.iter().skip(self.takes).map(|(index, _)| *index).collect()
     }
 
-    fn silence(&self, _: &Message, is_sent: bool, is_there: &bool) -> Verdict {
+    fn silence(&self, _: usize, _: &Message, is_sent: bool, is_there: &bool) -> Verdict {
         let silence = if *is_there { Silence::Present(failure()) } else { Silence::Absent(failure()) };
         silence.verdict(is_sent)
     }
@@ -176,8 +176,8 @@ async fn a_connection_that_is_left_takes_nothing_more() {
         fn question(&mut self, flight: &Flight<'_>, within: Duration) -> BoxFuture<'static, bool> {
             self.0.question(flight, within)
         }
-        fn silence(&self, message: &Message, is_sent: bool, is_there: &bool) -> Verdict {
-            self.0.silence(message, is_sent, is_there)
+        fn silence(&self, index: usize, message: &Message, is_sent: bool, is_there: &bool) -> Verdict {
+            self.0.silence(index, message, is_sent, is_there)
         }
     }
     let (messages, chain) = (of_key(2, "k"), Chain::default());

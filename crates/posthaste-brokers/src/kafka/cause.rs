@@ -6,7 +6,7 @@
 //! sync; and a broker that does not answer that either is out of reach.
 
 use super::KafkaConfig;
-use super::admin::Partitions;
+use super::client::admin::Partitions;
 use super::verdict::{Circumstances, Fault, of_fault};
 use posthaste::sink::{Failure, Scope, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;

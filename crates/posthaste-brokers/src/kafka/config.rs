@@ -4,26 +4,12 @@
 //! gaps that are fatal, no timeout of the client's own), a dozen more decide about order or memory, and an option
 //! that breaks a promise without a word is worse than one that is missing.
 
-use crate::address::{Address, Scheme, Shape};
 use crate::options::{HasOptions, Options, between};
-use crate::secret::read_text;
 use crate::{BuildError, Urls};
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::error::KafkaError;
+use rdkafka::config::ClientConfig;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How addresses look.
-const SHAPE: Shape = Shape {
-    schemes: &[
-        Scheme { name: "kafka", tls: false, port: 9092 },
-        Scheme { name: "tls", tls: true, port: 9092 },
-    ],
-    needs_scheme: false,
-    has_path: false,
-    example: "kafka://host:9092",
-    credentials: "user with password_file",
-};
 /// Twice what the relay leaves unsettled by default: the producer is never the one that waits. An event of 500 bytes
 /// takes about three times that in the client, so these are some 25 MB.
 const MAX_IN_FLIGHT: usize = 16_384;
@@ -151,7 +137,7 @@ impl KafkaConfig {
     /// Checks what can be checked without a broker.
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         self.check_words()?;
-        self.client_config("check", false).map(drop)
+        self.producer("check", false).map(drop)
     }
 
     /// Checks what can be checked without a broker and without the files it names.
@@ -165,34 +151,17 @@ impl KafkaConfig {
         self.servers().map(drop)
     }
 
-    /// `host:port`, with commas between them.
-    fn servers(&self) -> Result<String, BuildError> {
-        let servers: Vec<_> = self.addresses()?.iter().map(Address::authority).collect();
-        Ok(servers.join(","))
-    }
-
-    fn addresses(&self) -> Result<Vec<Address>, BuildError> {
-        let bad = |why: String| BuildError::option("url", why);
-        let parse = |url| SHAPE.parse(url).map(|(address, _)| address);
-        let addresses: Vec<_> = self.url.iter().map(parse).collect::<Result<_, _>>().map_err(bad)?;
-        if addresses.is_empty() { Err(bad("there is no broker".to_owned())) } else { Ok(addresses) }
-    }
-
-    /// The client's options, with all files read anew. Of the trial line's requests each holds one message, and
+    /// A producer's options, with all files read anew. Of the trial line's requests each holds one message, and
     /// the client itself gives up what is not answered; on the main line nothing is ever given up by the client.
-    pub(super) fn client_config(&self, name: &str, trial: bool) -> Result<ClientConfig, BuildError> {
-        let mut client = ClientConfig::new();
+    pub(super) fn producer(&self, name: &str, trial: bool) -> Result<ClientConfig, BuildError> {
+        let mut client = self.connection(name)?;
         let set = |client: &mut ClientConfig, options: &[(&str, &str)]| {
             for (option, value) in options {
                 client.set(*option, *value);
             }
         };
         set(&mut client, CONSTANTS);
-        // Read by `cause`; our own log shows it at the level of debug.
-        client.set_log_level(RDKafkaLogLevel::Info);
         client
-            .set("bootstrap.servers", self.servers()?)
-            .set("client.id", format!("posthaste {name}"))
             .set("compression.type", self.compression.name())
             .set("linger.ms", if trial { 0 } else { self.linger_ms }.to_string())
             .set("batch.size", self.batch_bytes.to_string())
@@ -207,42 +176,7 @@ impl KafkaConfig {
         } else {
             set(&mut client, &[("enable.gapless.guarantee", "true"), ("message.timeout.ms", "0")]);
         }
-        self.secure(&mut client)?;
         Ok(client)
-    }
-
-    fn secure(&self, client: &mut ClientConfig) -> Result<(), BuildError> {
-        let protocol = match (self.wants_tls(), self.options.user.is_some()) {
-            (false, false) => "plaintext",
-            (true, false) => "ssl",
-            (false, true) => "sasl_plaintext",
-            (true, true) => "sasl_ssl",
-        };
-        client.set("security.protocol", protocol);
-        let files = [
-            ("ca_file", &self.options.ca_file, "ssl.ca.pem", "CERTIFICATE-----"),
-            ("cert_file", &self.options.cert_file, "ssl.certificate.pem", "CERTIFICATE-----"),
-            ("key_file", &self.options.key_file, "ssl.key.pem", "PRIVATE KEY-----"),
-        ];
-        for (option, path, name, kind) in files {
-            let Some(path) = path else { continue };
-            let text = read_text(option, path)?;
-            if !text.contains(kind) {
-                let what = kind.trim_end_matches('-').to_lowercase();
-                return Err(BuildError::file(option, path, format!("it holds no {what} (PEM)")));
-            }
-            client.set(name, text);
-        }
-        if let Some(user) = &self.options.user {
-            let password = self.options.read_password()?;
-            let password =
-                password.ok_or_else(|| BuildError::option("user", "needs password or password_file"))?;
-            client
-                .set("sasl.mechanisms", self.sasl_mechanism.name())
-                .set("sasl.username", user)
-                .set("sasl.password", password.expose());
-        }
-        Ok(())
     }
 
     /// One message of the largest size must fit.
@@ -271,12 +205,6 @@ impl KafkaConfig {
     /// Whether a secret goes over the wire as it is.
     pub(super) fn sends_secret(&self) -> bool {
         self.options.user.is_some() && self.sasl_mechanism == SaslMechanism::Plain
-    }
-
-    pub(super) fn wants_tls(&self) -> bool {
-        // Words that make no address are refused before anybody asks.
-        let by_url = self.addresses().is_ok_and(|addresses| addresses.iter().any(|address| address.tls));
-        by_url || self.options.wants_tls()
     }
 
     /// What is left of the delivery timeout for finding out why there was no answer.
@@ -342,36 +270,6 @@ impl Compression {
     }
 }
 
-impl SaslMechanism {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "PLAIN",
-            Self::ScramSha256 => "SCRAM-SHA-256",
-            Self::ScramSha512 => "SCRAM-SHA-512",
-        }
-    }
-}
-
-/// What the client says about files that it cannot use.
-pub(super) fn client_error(config: &KafkaConfig, error: &KafkaError) -> BuildError {
-    let why = error.to_string();
-    let files = [
-        ("ca_file", &config.options.ca_file, "ssl.ca"),
-        ("key_file", &config.options.key_file, "ssl.key"),
-        ("cert_file", &config.options.cert_file, "ssl.certificate"),
-    ];
-    for (option, path, name) in files {
-        if let Some(path) = path.as_ref().filter(|_| why.contains(name)) {
-            return BuildError::file(option, path, &why);
-        }
-    }
-    // A key that does not belong to the certificate is named by neither.
-    match &config.options.cert_file {
-        Some(path) if why.to_lowercase().contains("key") => BuildError::file("cert_file", path, &why),
-        _ => BuildError::option("url", why),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -390,8 +288,8 @@ mod tests {
     #[test]
     fn f33_nothing_that_carries_a_promise_can_be_set() {
         let config = KafkaConfig::new("h:1");
-        let main = config.client_config("x", false).expect("valid");
-        let trial = config.client_config("x", true).expect("valid");
+        let main = config.producer("x", false).expect("valid");
+        let trial = config.producer("x", true).expect("valid");
         for client in [&main, &trial] {
             assert_eq!(client.get("acks"), Some("all"));
             assert_eq!(client.get("enable.idempotence"), Some("true"));

@@ -6,14 +6,13 @@
 //! what cannot be seen may lose events, it is a warning.
 
 use super::KafkaConfig;
-use super::admin::{self, Found, Partitions, Settings};
 use super::cause::{self, Causes};
-use super::fleet::Fleet;
+use super::client::admin::{self, Found, Partitions, Settings};
+use super::client::version::{self, Answer};
+use super::producers::Fleet;
 use super::verdict::{check_topic, too_old};
-use super::version::{self, Answer};
 use posthaste::sink::{Finding, Level, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;
-use rdkafka::producer::Producer as _;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -51,7 +50,7 @@ pub(super) async fn examine(
     if good.is_empty() {
         return findings;
     }
-    let states = admin::partitions(fleet, &good, left() / 2).await;
+    let states = admin::partitions(fleet.metadata(), &good, left() / 2).await;
     let settings = admin::settings(config, &good, left()).await;
     findings.extend(good.iter().flat_map(|topic| of_topic(config, topic, &states, &settings)));
     findings
@@ -81,11 +80,9 @@ impl Brokers {
 
 /// Who answers, if anybody does.
 async fn brokers(fleet: &Fleet) -> Option<Brokers> {
-    let line = fleet.trial();
-    let asked = tokio::task::spawn_blocking(move || {
-        // A topic that cannot exist: the answer has the brokers, and not every topic of the cluster.
-        line.producer().client().fetch_metadata(Some("posthaste.doctor"), CONNECT_WAIT).ok()
-    });
+    let metadata = fleet.metadata();
+    // A topic that cannot exist: the answer has the brokers, and not every topic of the cluster.
+    let asked = tokio::task::spawn_blocking(move || metadata("posthaste.doctor", CONNECT_WAIT).ok());
     let metadata = asked.await.ok()??;
     let host = |broker: &rdkafka::metadata::MetadataBroker| format!("{}:{}", broker.host(), broker.port());
     Some(Brokers { hosts: metadata.brokers().iter().map(host).collect() })

@@ -6,11 +6,11 @@
 //!
 //! # How it is built
 //!
-//! `config` has the options and what they make of the client's; `order` decides which message may go to which
-//! producer, and when; `topics` knows which of them work; `line` is one producer with the thread that reads its
-//! reports; `fleet` keeps the lines and replaces them; `sink` is a call; `verdict` is the table below in code; `cause`
-//! finds out why nobody answered; `watch` reads changed certificates and passwords; `examine` looks at the brokers for
-//! `posthaste doctor`, with the questions of `admin` and `version`.
+//! `client` is the connection: addresses, login, TLS, changed certificates, and what can be asked over it. `config` has
+//! the options and what they make of a producer's; `order` decides which message may go to which producer, and when, and
+//! knows which topics work; `producers` has one producer with the thread that reads its reports, and keeps and replaces
+//! them; `entry` makes a record of an event; `sink` hands records over in a call ([`crate::call`]); `verdict` is the table
+//! below in code; `cause` finds out why nobody answered; `examine` looks at the brokers for `posthaste doctor`.
 //!
 //! The client is librdkafka, by its plain producer with a number in the delivery report's opaque. The future that the
 //! crate offers for each message costs twice the CPU.
@@ -113,19 +113,16 @@
 //!
 //! A message of the first two rows with `Held` may have been sent. It is sent again like any other.
 
-mod admin;
 pub(crate) mod bench;
 mod cause;
+mod client;
 mod config;
+mod entry;
 mod examine;
-mod fleet;
-mod line;
 mod order;
+mod producers;
 mod sink;
-mod topics;
 mod verdict;
-mod version;
-mod watch;
 
 pub use config::{Compression, KafkaConfig, SaslMechanism};
 pub use examine::CHECKS;

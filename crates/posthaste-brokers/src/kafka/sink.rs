@@ -1,36 +1,31 @@
-//! Publishing a call's messages and collecting their verdicts.
+//! The sink itself, and a call's messages on their way through the producers.
 //!
-//! A [`Flight`] is one call: one future, woken for bursts of turns and reports. It hands messages to the lines
-//! that [`Order`] names, and ends when every message has a verdict or time is up. Then the line that holds
+//! [`Order`] names the line that a message goes to, and [`Reports`] hands it over. When time is up, the line that holds
 //! messages past their time is emptied, and what is still unanswered is looked into.
 
-use super::cause;
-use super::fleet::Fleet;
-use super::line::{Line, Record, Refusal, Shared};
+use super::cause::{self, Causes};
+use super::client::{admin, watch};
+use super::entry::record;
 use super::order::{Call, LineId, News, Order, Seat};
+use super::producers::{Fleet, Line, Refusal, Shared};
 use super::verdict::{self, Circumstances, Fault};
-use super::{KafkaConfig, admin, examine, watch};
+use super::{KafkaConfig, examine};
 use crate::BuildError;
+use crate::call::{Flight, Publisher, Silence};
 use async_trait::async_trait;
-use posthaste::envelope;
-use posthaste::sink::{Capabilities, Failure, Finding, Message, Ordering, Sink, Verdict};
-use rdkafka::message::{Header, OwnedHeaders};
+use futures_util::future::BoxFuture;
+use posthaste::sink::{Capabilities, Failure, Finding, Message, Ordering, Scope, Sink, Verdict};
 use rdkafka::types::RDKafkaErrorCode;
-use std::collections::{BTreeMap, VecDeque};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// A producer's queue is full of bytes: when to look again, if no report comes first.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
-/// Headers of a message without any of its own.
-const HEADERS: usize = 6;
-/// A question is worth asking only with some time for the answer.
-const INQUIRY_MIN: Duration = Duration::from_millis(50);
 /// Topics that are asked about; more of them at once have one cause.
 const INQUIRY_TOPICS_MAX: usize = 16;
 /// Messages handed over before others may run.
@@ -39,8 +34,7 @@ const BURST: usize = 512;
 /// Publishes to Apache Kafka.
 #[derive(Debug)]
 pub struct KafkaSink {
-    config: KafkaConfig,
-    identity: String,
+    config: Arc<KafkaConfig>,
     shared: Shared,
     fleet: Arc<Fleet>,
     _watch: Option<watch::Watch>,
@@ -57,8 +51,9 @@ impl KafkaSink {
             causes: Arc::default(),
         };
         let fleet = Arc::new(Fleet::start(config, name, shared.clone())?);
-        let watch = watch::Watch::start(config, &fleet);
-        Ok(Self { config: config.clone(), identity: config.identity(), shared, fleet, _watch: watch })
+        let lines = Arc::downgrade(&fleet);
+        let watch = watch::Watch::start(config, move || lines.upgrade().map(|fleet| fleet.renew()).is_some());
+        Ok(Self { config: Arc::new(config.clone()), shared, fleet, _watch: watch })
     }
 }
 
@@ -71,22 +66,15 @@ impl Sink for KafkaSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let deadline = Instant::now() + self.config.options.delivery_timeout();
         // Before the first wait: calls keep the order in which they were begun.
         let call = self.shared.order.enter(messages);
+        let patience = self.config.options.delivery_timeout();
+        let flight = Flight::new(messages, patience).in_window(&self.shared.window);
         if self.fleet.is_closed() {
-            let failure = Failure::of_sink("kafka.closed", "the sink was closed");
-            return vec![Verdict::Retry(failure); messages.len()];
+            return flight.refused(Failure::of_sink("kafka.closed", "the sink was closed"));
         }
-        let mut flight = Flight::new(self, messages, call, deadline);
-        if timeout_at(deadline - self.config.inquest(), flight.fly()).await.is_err() {
-            flight.stop();
-            // Answers that are on their way, and all of them if the line could be emptied.
-            let _ = timeout_at(deadline - self.config.inquest() / 2, flight.fly()).await;
-        }
-        let silent = flight.silent_topics();
-        let causes = if silent.is_empty() { BTreeMap::new() } else { self.inquire(silent, deadline).await };
-        flight.verdicts(&causes)
+        let mut reports = Reports::new(self, messages, call, flight.deadline());
+        flight.run(&mut reports).await
     }
 
     async fn close(&self) {
@@ -98,67 +86,22 @@ impl Sink for KafkaSink {
     }
 }
 
-impl KafkaSink {
-    /// Why these topics did not answer.
-    async fn inquire(&self, topics: Vec<String>, deadline: Instant) -> BTreeMap<String, Failure> {
-        let budget = deadline.saturating_duration_since(Instant::now()).max(INQUIRY_MIN);
-        let asked = &topics[..topics.len().min(INQUIRY_TOPICS_MAX)];
-        let settings = admin::settings(&self.config, asked, budget);
-        let (found, settings) = tokio::join!(admin::partitions(&self.fleet, asked, budget), settings);
-        // Whoever answers has let us in, and one broker of several that is away is not the whole sink's outage: so
-        // complaints explain a silence only when nobody answers.
-        let nobody = || cause::unreachable(&self.config, "no broker answers");
-        let outage = || self.shared.causes.current(&self.config).unwrap_or_else(nobody);
-        let wanted = |topic: &String| {
-            let settings = settings.as_ref().ok()?.get(topic)?.as_ref().ok()?;
-            Some(settings.min_insync_replicas)
-        };
-        let judge = |topic: &String| match found.get(topic) {
-            Some(Ok(state)) => {
-                cause::of_topic(topic, state, wanted(topic), self.config.options.delivery_timeout_ms)
-            }
-            Some(Err(code)) => cause::of_code(topic, *code, &self.identity),
-            None if found.is_empty() => outage(),
-            None => cause::of_silence(topic, self.config.options.delivery_timeout_ms),
-        };
-        topics.iter().map(|topic| (topic.clone(), judge(topic))).collect()
-    }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Fate {
-    /// Not with a producer.
-    Waiting,
-    /// With a producer; the report is to come.
-    Sent(LineId),
-    /// The producer gave it up without an answer.
-    Silent,
-    /// It was past its time when its line was emptied: why, the inquest says.
-    Purged,
-    Decided(Verdict),
-}
-
-impl Fate {
-    fn line(&self) -> Option<LineId> {
-        if let Self::Sent(line) = self { Some(*line) } else { None }
-    }
-}
-
-struct Flight<'a> {
+/// The publisher: messages go to producers, delivery reports come back.
+struct Reports<'a> {
     sink: &'a KafkaSink,
+    call: Call<'a>,
     messages: &'a [Message],
     deadline: Instant,
-    fates: Vec<Fate>,
-    undecided: usize,
-    /// May be handed over, when there is room.
-    ready: VecDeque<(u32, LineId)>,
-    /// Taken from the window and not used yet.
-    permits: usize,
+    /// By message: the line that it may go to, or has gone to.
+    lines: Vec<LineId>,
+    /// By message: with a producer, and not reported.
+    out: Vec<bool>,
+    /// By message: it was past its time when its line was emptied. Why, the inquiry says.
+    purged: Vec<bool>,
     /// The producer's queue was full.
-    full: bool,
+    full: Option<Pin<Box<Sleep>>>,
     /// Time is up: nothing more is handed over.
     stopped: bool,
-    call: Call<'a>,
     line: Option<Arc<Line>>,
     /// The last one that was found good: most messages of a call have the same.
     topic: &'a str,
@@ -166,243 +109,7 @@ struct Flight<'a> {
     sent: Vec<u32>,
 }
 
-impl<'a> Flight<'a> {
-    fn new(sink: &'a KafkaSink, messages: &'a [Message], call: Call<'a>, deadline: Instant) -> Self {
-        Self {
-            sink,
-            messages,
-            deadline,
-            fates: vec![Fate::Waiting; messages.len()],
-            undecided: messages.len(),
-            ready: VecDeque::new(),
-            permits: 0,
-            full: false,
-            stopped: false,
-            call,
-            line: None,
-            topic: "",
-            news: Vec::new(),
-            sent: Vec::new(),
-        }
-    }
-
-    async fn fly(&mut self) {
-        while self.undecided > 0 {
-            self.await_news().await;
-            self.take_news();
-            self.send_ready();
-        }
-    }
-
-    /// Waits for turns and reports, for room in the window, or for room in the producer's queue.
-    async fn await_news(&mut self) {
-        let window = Arc::clone(&self.sink.shared.window);
-        let wants_room = !self.ready.is_empty() && self.permits == 0;
-        let mut room = pin!(window.acquire());
-        let mut pause = pin!(tokio::time::sleep(FULL_PAUSE));
-        poll_fn(|context| {
-            let mut news = self.call.poll_news(context, &mut self.news).is_ready();
-            if wants_room && let Poll::Ready(Ok(permit)) = room.as_mut().poll(context) {
-                permit.forget();
-                self.permits += 1;
-                news = true;
-            }
-            if self.full && pause.as_mut().poll(context).is_ready() {
-                news = true;
-            }
-            // A burst was cut short: others have run now.
-            if !self.full && self.permits > 0 && !self.ready.is_empty() {
-                news = true;
-            }
-            if news { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-
-    fn take_news(&mut self) {
-        let mut all = std::mem::take(&mut self.news);
-        for (index, news) in all.drain(..) {
-            match news {
-                News::Go(line) if !self.stopped => self.ready.push_back((index, line)),
-                News::Go(_) => {}
-                News::Held => self.set(index, Verdict::Held),
-                News::Delivered => self.set(index, Verdict::Delivered),
-                News::Failed { fault, .. } if fault.is_silence() => self.give_up(index, Fate::Silent),
-                News::Failed { fault, .. } if fault.is_nobodys() && self.is_overdue(index) => {
-                    self.give_up(index, Fate::Purged);
-                }
-                News::Failed { fault, sent, line } => {
-                    let verdict = self.judge(index, fault, sent, line);
-                    self.set(index, verdict);
-                }
-            }
-        }
-        self.news = all;
-    }
-
-    fn judge(&self, index: u32, fault: Fault, sent: bool, line: LineId) -> Verdict {
-        let at = Circumstances {
-            topic: &self.messages[index as usize].destination,
-            identity: &self.sink.identity,
-            alone: self.sink.fleet.is_trial(line),
-            sent,
-        };
-        verdict::of_fault(fault, at)
-    }
-
-    /// Hands over what may go, as long as there is room.
-    fn send_ready(&mut self) {
-        self.full = false;
-        for _ in 0..BURST {
-            let Some((index, line)) = self.ready.front().copied() else { break };
-            if matches!(self.fates[index as usize], Fate::Decided(_)) {
-                self.ready.pop_front();
-                continue;
-            }
-            if !self.has_permit() {
-                break;
-            }
-            match self.try_send(index, line) {
-                Ok(line) => {
-                    self.permits -= 1;
-                    self.fates[index as usize] = Fate::Sent(line);
-                    self.sent.push(index);
-                }
-                Err(Refused::Full) => {
-                    self.full = true;
-                    break;
-                }
-                Err(Refused::Fault(fault)) => self.refuse(index, fault),
-                Err(Refused::Verdict(verdict)) => {
-                    self.refuse(index, Fault(RDKafkaErrorCode::InvalidTopic));
-                    self.set(index, verdict);
-                }
-            }
-            self.ready.pop_front();
-        }
-        self.call.sent(&mut self.sent);
-        if self.ready.is_empty() {
-            self.sink.shared.window.add_permits(std::mem::take(&mut self.permits));
-        }
-    }
-
-    /// What its key has behind it must not go: heard before anything else is handed over.
-    fn refuse(&mut self, index: u32, fault: Fault) {
-        self.call.sent(&mut self.sent);
-        self.call.refuse(index, fault);
-        self.call.take_news(&mut self.news);
-        self.take_news();
-    }
-
-    fn has_permit(&mut self) -> bool {
-        if self.permits == 0 {
-            let window = &self.sink.shared.window;
-            // As many as are ready, or as there are.
-            let wanted = self.ready.len().min(window.available_permits()).max(1);
-            let Ok(permits) = window.try_acquire_many(wanted as u32) else { return false };
-            permits.forget();
-            self.permits = wanted;
-        }
-        true
-    }
-
-    fn try_send(&mut self, index: u32, line: LineId) -> Result<LineId, Refused> {
-        let topic = self.messages[index as usize].destination.as_str();
-        if topic != self.topic || topic.is_empty() {
-            verdict::check_topic(topic).map_err(Refused::Verdict)?;
-            self.topic = topic;
-        }
-        match self.hand_over(index, line) {
-            // The line is gone, and another one takes its place: at the latest when it is asked for.
-            Err(Refusal::Fault(fault)) if fault.is_nobodys() => {
-                self.line = None;
-                let _ = self.sink.fleet.line(line);
-                let instead = self.call.reroute(index).ok_or(Refused::Fault(fault))?;
-                Ok(self.hand_over(index, instead).map(|()| instead)?)
-            }
-            other => Ok(other.map(|()| line)?),
-        }
-    }
-
-    fn hand_over(&mut self, index: u32, line: LineId) -> Result<(), Refusal> {
-        if self.line.as_ref().is_none_or(|last| last.id() != line || last.is_retired()) {
-            self.line = Some(self.sink.fleet.line(line).map_err(Refusal::Fault)?);
-        }
-        let Some(line) = &self.line else { return Ok(()) };
-        let message = &self.messages[index as usize];
-        let record = Record {
-            topic: &message.destination,
-            key: message.partition_key(),
-            payload: message.payload.as_deref(),
-            headers: headers(message),
-        };
-        line.send(Seat { call: self.call.id(), index }, record)
-    }
-
-    /// Time is up: the line that holds messages past their time is emptied, and their topics are on trial.
-    fn stop(&mut self) {
-        self.stopped = true;
-        self.ready.clear();
-        let overdue =
-            |(fate, message): (&Fate, &'a Message)| Some((fate.line()?, message.destination.as_str()));
-        let mut overdue: Vec<_> = self.fates.iter().zip(self.messages).filter_map(overdue).collect();
-        overdue.sort_unstable();
-        overdue.dedup();
-        for (line, topic) in overdue {
-            self.sink.shared.order.suspect(topic, Fault(RDKafkaErrorCode::MessageTimedOut));
-            self.sink.fleet.overdue(line);
-        }
-    }
-
-    fn silent_topics(&self) -> Vec<String> {
-        let silent = |fate: &Fate| matches!(fate, Fate::Silent | Fate::Purged | Fate::Sent(_));
-        let mut topics: Vec<_> = self
-            .fates
-            .iter()
-            .zip(self.messages)
-            .filter(|(fate, _)| silent(fate))
-            .map(|(_, message)| message.destination.clone())
-            .collect();
-        topics.sort_unstable();
-        topics.dedup();
-        topics
-    }
-
-    fn is_overdue(&self, index: u32) -> bool {
-        self.stopped && matches!(self.fates[index as usize], Fate::Sent(_))
-    }
-
-    fn give_up(&mut self, index: u32, fate: Fate) {
-        self.undecided -= 1;
-        self.fates[index as usize] = fate;
-    }
-
-    fn set(&mut self, index: u32, verdict: Verdict) {
-        let fate = &mut self.fates[index as usize];
-        if !matches!(fate, Fate::Decided(_) | Fate::Silent | Fate::Purged) {
-            self.undecided -= 1;
-        }
-        *fate = Fate::Decided(verdict);
-    }
-
-    fn verdicts(mut self, causes: &BTreeMap<String, Failure>) -> Vec<Verdict> {
-        let fates = std::mem::take(&mut self.fates);
-        let outage = causes.values().find(|failure| failure.scope == posthaste::sink::Scope::Sink);
-        let judge = |(fate, message): (Fate, &Message)| match fate {
-            Fate::Decided(verdict) => verdict,
-            // It waited for its turn or for room: only an outage of the whole sink is its affair.
-            Fate::Waiting => outage.map_or(Verdict::Held, |failure| Verdict::Retry(failure.clone())),
-            // Its topic is well: it was in bad company.
-            Fate::Purged if causes.get(&message.destination).is_none_or(cause::is_unknown) => Verdict::Held,
-            Fate::Silent | Fate::Purged | Fate::Sent(_) => match causes.get(&message.destination) {
-                Some(failure) => Verdict::Unknown(failure.clone()),
-                None => Verdict::Unknown(Failure::of_sink("kafka.timeout", "no answer in time")),
-            },
-        };
-        fates.into_iter().zip(self.messages).map(judge).collect()
-    }
-}
-
+/// Why a message is not with a producer.
 enum Refused {
     Full,
     Fault(Fault),
@@ -418,23 +125,236 @@ impl From<Refusal> for Refused {
     }
 }
 
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        // Dropped before its end: what is unanswered is a ghost, and must not be one for ever.
-        let mut lines: Vec<LineId> = self.fates.iter().filter_map(Fate::line).collect();
-        lines.dedup();
-        for line in lines {
-            self.sink.fleet.expire(line, self.deadline.into_std());
+impl Publisher for Reports<'_> {
+    /// By topic, why it did not answer.
+    type Found = BTreeMap<String, Failure>;
+
+    /// A producer may keep a message longer than the call.
+    const CLIENT_RELEASES: bool = true;
+
+    fn poll_answers(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> Poll<()> {
+        let polled = self.call.poll_news(context, &mut self.news);
+        self.take_news(flight);
+        polled
+    }
+
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.full {
+            Some(pause) => pause.as_mut().poll(context),
+            None => Poll::Ready(()),
         }
-        self.sink.shared.window.add_permits(self.permits);
+    }
+
+    fn send(&mut self, flight: &mut Flight<'_>) {
+        self.full = None;
+        for _ in 0..BURST {
+            let Some(index) = flight.next() else { break };
+            match self.try_send(index) {
+                Ok(line) => {
+                    flight.sent(index);
+                    (self.lines[index], self.out[index]) = (line, true);
+                    self.sent.push(index as u32);
+                }
+                Err(Refused::Full) => {
+                    flight.put_back(index);
+                    self.full = Some(Box::pin(sleep(FULL_PAUSE)));
+                    break;
+                }
+                Err(Refused::Fault(fault)) => self.refuse(index, fault, flight),
+                Err(Refused::Verdict(verdict)) => {
+                    flight.decide(index, verdict);
+                    self.refuse(index, Fault(RDKafkaErrorCode::InvalidTopic), flight);
+                }
+            }
+        }
+        self.call.sent(&mut self.sent);
+    }
+
+    fn question_time(&self, _: Duration) -> Duration {
+        self.sink.config.inquest()
+    }
+
+    fn question(&mut self, flight: &Flight<'_>, within: Duration) -> BoxFuture<'static, Self::Found> {
+        self.stop();
+        let topic = |index: usize| self.messages[index].destination.clone();
+        let topics: BTreeSet<_> = flight.unanswered().map(topic).collect();
+        let inquiry = Inquiry {
+            config: Arc::clone(&self.sink.config),
+            fleet: Arc::clone(&self.sink.fleet),
+            causes: Arc::clone(&self.sink.shared.causes),
+        };
+        Box::pin(async move { inquiry.ask(topics.into_iter().collect(), within).await })
+    }
+
+    fn silence(&self, index: usize, message: &Message, is_sent: bool, causes: &Self::Found) -> Verdict {
+        let cause = causes.get(&message.destination);
+        if !is_sent {
+            // Only an outage of the whole sink is its affair.
+            let outage = causes.values().find(|failure| failure.scope == Scope::Sink);
+            return outage.map_or(Verdict::Held, |failure| Silence::Absent(failure.clone()).verdict(false));
+        }
+        // Its topic is well: it was in bad company.
+        if self.purged[index] && cause.is_none_or(cause::is_unknown) {
+            return Verdict::Held;
+        }
+        let nobody = || Failure::of_sink("kafka.timeout", "no answer in time");
+        Silence::Absent(cause.cloned().unwrap_or_else(nobody)).verdict(true)
     }
 }
 
-fn headers(message: &Message) -> OwnedHeaders {
-    let capacity = HEADERS + message.stored.event.headers.len();
-    let mut headers = Some(OwnedHeaders::new_with_capacity(capacity));
-    message.each_header_for(envelope::KAFKA_BINDING, |key, value| {
-        headers = headers.take().map(|headers| headers.insert(Header { key, value: Some(value) }));
-    });
-    headers.unwrap_or_default()
+impl<'a> Reports<'a> {
+    fn new(sink: &'a KafkaSink, messages: &'a [Message], call: Call<'a>, deadline: Instant) -> Self {
+        Self {
+            sink,
+            call,
+            messages,
+            deadline,
+            lines: vec![0; messages.len()],
+            out: vec![false; messages.len()],
+            purged: vec![false; messages.len()],
+            full: None,
+            stopped: false,
+            line: None,
+            topic: "",
+            news: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    fn take_news(&mut self, flight: &mut Flight<'_>) {
+        let mut all = std::mem::take(&mut self.news);
+        for (place, news) in all.drain(..) {
+            let index = place as usize;
+            match news {
+                News::Go(line) if !self.stopped => {
+                    self.lines[index] = line;
+                    flight.go(index);
+                }
+                News::Go(_) => {}
+                News::Held => flight.hold(index),
+                News::Delivered => {
+                    self.out[index] = false;
+                    flight.decide(index, Verdict::Delivered);
+                }
+                News::Failed { fault, sent, line } => {
+                    self.out[index] = false;
+                    self.take_fault(index, fault, (sent, line), flight);
+                }
+            }
+        }
+        self.news = all;
+    }
+
+    fn take_fault(&mut self, index: usize, fault: Fault, at: (bool, LineId), flight: &mut Flight<'_>) {
+        if fault.is_silence() {
+            flight.silent(index);
+        } else if fault.is_nobodys() && self.stopped && flight.is_sent(index) {
+            self.purged[index] = true;
+            flight.silent(index);
+        } else {
+            flight.decide(index, self.judge(index, fault, at));
+        }
+    }
+
+    fn judge(&self, index: usize, fault: Fault, (sent, line): (bool, LineId)) -> Verdict {
+        let at = Circumstances {
+            topic: &self.messages[index].destination,
+            identity: &self.sink.config.identity(),
+            alone: self.sink.fleet.is_trial(line),
+            sent,
+        };
+        verdict::of_fault(fault, at)
+    }
+
+    /// What its key has behind it must not go: heard before anything else is handed over.
+    fn refuse(&mut self, index: usize, fault: Fault, flight: &mut Flight<'_>) {
+        self.call.sent(&mut self.sent);
+        self.call.refuse(index as u32, fault);
+        self.call.take_news(&mut self.news);
+        self.take_news(flight);
+    }
+
+    fn try_send(&mut self, index: usize) -> Result<LineId, Refused> {
+        let (topic, line) = (self.messages[index].destination.as_str(), self.lines[index]);
+        if topic != self.topic || topic.is_empty() {
+            verdict::check_topic(topic).map_err(Refused::Verdict)?;
+            self.topic = topic;
+        }
+        match self.hand_over(index, line) {
+            // The line is gone, and another one takes its place: at the latest when it is asked for.
+            Err(Refusal::Fault(fault)) if fault.is_nobodys() => {
+                self.line = None;
+                let _ = self.sink.fleet.line(line);
+                let instead = self.call.reroute(index as u32).ok_or(Refused::Fault(fault))?;
+                Ok(self.hand_over(index, instead).map(|()| instead)?)
+            }
+            other => Ok(other.map(|()| line)?),
+        }
+    }
+
+    fn hand_over(&mut self, index: usize, line: LineId) -> Result<(), Refusal> {
+        if self.line.as_ref().is_none_or(|last| last.id() != line || last.is_retired()) {
+            self.line = Some(self.sink.fleet.line(line).map_err(Refusal::Fault)?);
+        }
+        let Some(line) = &self.line else { return Ok(()) };
+        line.send(Seat { call: self.call.id(), index: index as u32 }, record(&self.messages[index]))
+    }
+
+    /// Time is up: the line that holds messages past their time is emptied, and their topics are on trial.
+    fn stop(&mut self) {
+        self.stopped = true;
+        let out = (0..self.messages.len()).filter(|index| self.out[*index]);
+        let overdue: BTreeSet<_> =
+            out.map(|index| (self.lines[index], self.messages[index].destination.as_str())).collect();
+        for (line, topic) in overdue {
+            self.sink.shared.order.suspect(topic, Fault(RDKafkaErrorCode::MessageTimedOut));
+            self.sink.fleet.overdue(line);
+        }
+    }
+}
+
+impl Drop for Reports<'_> {
+    fn drop(&mut self) {
+        // What is unanswered is a ghost, and must not be one for ever.
+        let out = (0..self.messages.len()).filter(|index| self.out[*index]);
+        let lines: BTreeSet<LineId> = out.map(|index| self.lines[index]).collect();
+        for line in lines {
+            self.sink.fleet.expire(line, self.deadline.into_std());
+        }
+    }
+}
+
+/// Finds out why topics did not answer.
+struct Inquiry {
+    config: Arc<KafkaConfig>,
+    fleet: Arc<Fleet>,
+    causes: Arc<Causes>,
+}
+
+impl Inquiry {
+    async fn ask(&self, topics: Vec<String>, within: Duration) -> BTreeMap<String, Failure> {
+        if topics.is_empty() {
+            return BTreeMap::new();
+        }
+        let asked = &topics[..topics.len().min(INQUIRY_TOPICS_MAX)];
+        let settings = admin::settings(&self.config, asked, within);
+        let (found, settings) =
+            tokio::join!(admin::partitions(self.fleet.metadata(), asked, within), settings);
+        // Whoever answers has let us in, and one broker of several that is away is not the whole sink's outage: so
+        // complaints explain a silence only when nobody answers.
+        let nobody = || cause::unreachable(&self.config, "no broker answers");
+        let outage = || self.causes.current(&self.config).unwrap_or_else(nobody);
+        let wanted = |topic: &String| {
+            let settings = settings.as_ref().ok()?.get(topic)?.as_ref().ok()?;
+            Some(settings.min_insync_replicas)
+        };
+        let waited_ms = self.config.options.delivery_timeout_ms;
+        let judge = |topic: &String| match found.get(topic) {
+            Some(Ok(state)) => cause::of_topic(topic, state, wanted(topic), waited_ms),
+            Some(Err(code)) => cause::of_code(topic, *code, &self.config.identity()),
+            None if found.is_empty() => outage(),
+            None => cause::of_silence(topic, waited_ms),
+        };
+        topics.iter().map(|topic| (topic.clone(), judge(topic))).collect()
+    }
 }

@@ -126,7 +126,7 @@ impl Publisher for Confirms<'_> {
         self.answers.withdraw()
     }
 
-    fn silence(&self, _: &Message, is_sent: bool, found: &Silence) -> Verdict {
+    fn silence(&self, _: usize, _: &Message, is_sent: bool, found: &Silence) -> Verdict {
         found.verdict(is_sent)
     }
 }

@@ -1,6 +1,8 @@
 //! Networks that lie, the same for every broker that has one connection: noticed in time, and over by itself.
 
 use super::*;
+use futures_util::future::BoxFuture;
+use posthaste_testkit::conformance::sink::SlowLine;
 use posthaste_testkit::services::Proxy;
 
 /// A sink that is connected to a server of its own by way of a proxy.
@@ -11,6 +13,36 @@ pub(crate) struct Behind<S> {
     pub(crate) destination: String,
     /// Tasks of the runtime before there was a sink.
     pub(crate) tasks: usize,
+}
+
+/// A line for the sink suite: a sink behind a proxy, and how its destination is counted.
+pub(crate) struct Line<C> {
+    pub(crate) proxy: Proxy,
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) destination: String,
+    pub(crate) count: C,
+}
+
+#[async_trait::async_trait]
+impl<C> SlowLine for Line<C>
+where
+    C: Fn() -> BoxFuture<'static, usize> + Send + Sync,
+{
+    fn sink(&self) -> Arc<dyn Sink> {
+        Arc::clone(&self.sink)
+    }
+
+    fn destination(&self) -> String {
+        self.destination.clone()
+    }
+
+    async fn delay(&self, delay: Duration) {
+        self.proxy.delay(delay).await;
+    }
+
+    async fn count(&self) -> usize {
+        (self.count)().await
+    }
 }
 
 /// The tests of a broker with one connection. `$behind` makes a [`Behind`].

@@ -2,7 +2,7 @@
 
 use super::*;
 use async_trait::async_trait;
-use posthaste_testkit::conformance::sink::{Arrived, SinkFixture};
+use posthaste_testkit::conformance::sink::{Arrived, SinkFixture, SlowLine};
 use posthaste_testkit::services::require;
 
 struct Fixture {
@@ -35,8 +35,52 @@ impl SinkFixture for Fixture {
         Some(records.into_iter().map(arrived).collect())
     }
 
+    async fn behind_a_line(&self, timeout: Duration) -> Option<Box<dyn SlowLine>> {
+        let line = tokio::task::spawn_blocking(move || RUNTIME.block_on(Proxied::start(timeout)));
+        Some(Box::new(line.await.expect("no panic")?))
+    }
+
     async fn hopeless_destination(&self) -> Option<String> {
         Some("not a topic".to_owned())
+    }
+}
+
+/// A broker of its own whose listener is a proxy: the brokers' addresses come from the brokers.
+struct Proxied {
+    kafka: Kafka,
+    sink: Arc<dyn Sink>,
+    destination: String,
+}
+
+impl Proxied {
+    async fn start(timeout: Duration) -> Option<Self> {
+        let (kafka, proxied) = require(proxied().await)?;
+        let destination = topic(&kafka).await;
+        let sink = build(proxied.with(|options| {
+            options.max_in_flight = 1;
+            options.delivery_timeout_ms = timeout.as_millis() as u64;
+        }))
+        .await;
+        Some(Self { kafka, sink, destination })
+    }
+}
+
+#[async_trait]
+impl SlowLine for Proxied {
+    fn sink(&self) -> Arc<dyn Sink> {
+        Arc::clone(&self.sink)
+    }
+
+    fn destination(&self) -> String {
+        self.destination.clone()
+    }
+
+    async fn delay(&self, delay: Duration) {
+        self.kafka.node(1).proxy("PROXIED").delay(delay).await;
+    }
+
+    async fn count(&self) -> usize {
+        self.kafka.dump(&self.destination).await.expect("the topic is read").len()
     }
 }
 

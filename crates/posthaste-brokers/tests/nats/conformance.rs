@@ -1,8 +1,11 @@
 //! The suite that every sink passes.
 
 use super::*;
+use crate::ground::outage::Line;
 use async_trait::async_trait;
-use posthaste_testkit::conformance::sink::{Arrived, SinkFixture};
+use futures_util::future::BoxFuture;
+use posthaste_testkit::conformance::sink::{Arrived, SinkFixture, SlowLine};
+use posthaste_testkit::services::Proxy;
 use posthaste_testkit::services::require;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -40,6 +43,25 @@ impl SinkFixture for Fixture {
             }
         });
         Some(arrived.collect())
+    }
+
+    async fn behind_a_line(&self, timeout: Duration) -> Option<Box<dyn SlowLine>> {
+        let destination = self.destination().await;
+        let (proxy, url) = Proxy::start_before(&self.bed.server.url()).await.expect("a proxy");
+        let sink = build(NatsConfig::new(&url).with(|options| {
+            options.max_in_flight = 1;
+            options.delivery_timeout_ms = timeout.as_millis() as u64;
+        }))
+        .await;
+        let (jetstream, stream) = (self.bed.jetstream.clone(), destination.replace("place.", "S"));
+        let count = move || -> BoxFuture<'static, usize> {
+            let (jetstream, stream) = (jetstream.clone(), stream.clone());
+            Box::pin(async move {
+                let stream = jetstream.get_stream(&stream).await.expect("the stream is there");
+                stream.cached_info().state.messages as usize
+            })
+        };
+        Some(Box::new(Line { proxy, sink, destination, count }))
     }
 
     async fn hopeless_destination(&self) -> Option<String> {

@@ -1,9 +1,12 @@
 //! The suite that every sink passes.
 
 use super::*;
+use crate::ground::outage::Line;
 use async_trait::async_trait;
 use bytes::Bytes;
-use posthaste_testkit::conformance::sink::{Arrived, SinkFixture};
+use futures_util::future::BoxFuture;
+use posthaste_testkit::conformance::sink::{Arrived, SinkFixture, SlowLine};
+use posthaste_testkit::services::Proxy;
 use posthaste_testkit::services::require;
 
 struct Fixture {
@@ -41,6 +44,26 @@ impl SinkFixture for Fixture {
             }
         });
         Some(arrived.collect())
+    }
+
+    async fn behind_a_line(&self, timeout: Duration) -> Option<Box<dyn SlowLine>> {
+        let destination = self.destination().await;
+        let (proxy, url) = Proxy::start_before(&self.bed.url).await.expect("a proxy");
+        let sink = build(RabbitmqConfig::new(&url).with(|options| {
+            options.max_in_flight = 1;
+            options.delivery_timeout_ms = timeout.as_millis() as u64;
+        }))
+        .await;
+        let (channel, queue) = (self.bed.channel.clone(), destination.clone());
+        let count = move || -> BoxFuture<'static, usize> {
+            let (channel, queue) = (channel.clone(), queue.clone());
+            let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+            Box::pin(async move {
+                let found = channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
+                found.expect("the queue is there").message_count() as usize
+            })
+        };
+        Some(Box::new(Line { proxy, sink, destination, count }))
     }
 
     async fn hopeless_destination(&self) -> Option<String> {

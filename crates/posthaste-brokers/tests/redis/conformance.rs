@@ -1,8 +1,11 @@
 //! The suite that every sink passes.
 
 use super::*;
+use crate::ground::outage::Line;
 use async_trait::async_trait;
-use posthaste_testkit::conformance::sink::{Arrived, SinkFixture};
+use futures_util::future::BoxFuture;
+use posthaste_testkit::conformance::sink::{Arrived, SinkFixture, SlowLine};
+use posthaste_testkit::services::Proxy;
 use posthaste_testkit::services::require;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,6 +29,24 @@ impl SinkFixture for Fixture {
 
     async fn arrived(&self, destination: &str, _count: usize) -> Option<Vec<Arrived>> {
         Some(self.bed.stored(destination).await.iter().map(arrived).collect())
+    }
+
+    async fn behind_a_line(&self, timeout: Duration) -> Option<Box<dyn SlowLine>> {
+        let destination = self.destination().await;
+        let (proxy, url) = Proxy::start_before(&self.bed.server.url()).await.expect("a proxy");
+        let sink = build(RedisConfig::new(&url).with(|options| {
+            options.max_in_flight = 1;
+            options.delivery_timeout_ms = timeout.as_millis() as u64;
+        }))
+        .await;
+        let (client, stream) = (self.bed.client.clone(), destination.clone());
+        let count = move || -> BoxFuture<'static, usize> {
+            let (mut client, stream) = (client.clone(), stream.clone());
+            Box::pin(async move {
+                ::redis::cmd("XLEN").arg(stream).query_async(&mut client).await.expect("a stream")
+            })
+        };
+        Some(Box::new(Line { proxy, sink, destination, count }))
     }
 
     async fn hopeless_destination(&self) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The table itself: keys, topics and calls. Who holds the lock calls these; nothing here waits.
 
-use super::super::topics::{Standing, Topics};
+use super::topics::{Standing, Topics};
 use super::{Fault, LineId, Message, News, Seat};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;

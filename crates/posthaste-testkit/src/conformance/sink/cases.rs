@@ -304,6 +304,33 @@ pub async fn a_good_destination_passes_the_examination(fixture: &impl SinkFixtur
     }
 }
 
+/// A key with more messages than there is time for. What was sent in the first half of the call is answered in the
+/// second one; the rest is given back, unsent.
+pub async fn g7_nothing_is_sent_in_the_second_half(fixture: &impl SinkFixture) {
+    const TIMEOUT: Duration = Duration::from_secs(6);
+    const DELAY: Duration = Duration::from_millis(100);
+    let Some(line) = fixture.behind_a_line(TIMEOUT).await else { return };
+    let (sink, destination) = (line.sink(), line.destination());
+    let started = std::time::Instant::now();
+    let mut warm = 0;
+    while sink.publish(&[keyed(0, &destination, "warm")]).await != [Verdict::Delivered] {
+        assert!(started.elapsed() < Duration::from_secs(120), "nothing is delivered");
+        warm += 1;
+    }
+    let before = line.count().await;
+    assert!((1..=warm + 1).contains(&before), "{before} of {}", warm + 1);
+    line.delay(DELAY).await;
+    let messages: Vec<Message> = (1..=200).map(|seq| keyed(seq, &destination, "hot")).collect();
+    let verdicts = sink.publish(&messages).await;
+    let sent = verdicts.iter().take_while(|verdict| **verdict != Verdict::Held).count();
+    assert!(verdicts[sent..].iter().all(|verdict| *verdict == Verdict::Held), "{verdicts:?}");
+    // One at a time, and each takes the way there and back: a machine that is busy sends fewer.
+    let most = (TIMEOUT / 2).div_duration_f64(2 * DELAY).ceil() as usize;
+    assert!((1..=most).contains(&sent), "{sent} were sent, {most} fit into the first half");
+    line.delay(Duration::ZERO).await;
+    assert!(line.count().await - before <= sent, "what was given back had been sent");
+}
+
 /// Everything acknowledged stays acknowledged.
 pub async fn closing_is_harmless(fixture: &impl SinkFixture) {
     let (sink, destination) = (fixture.sink().await, fixture.destination().await);

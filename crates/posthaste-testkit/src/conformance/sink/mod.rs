@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use posthaste::sink::Sink;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A message as it was found at the broker.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,10 +51,27 @@ pub trait SinkFixture: Send + Sync {
     async fn hopeless_destination(&self) -> Option<String> {
         None
     }
+    /// The same sink behind a line that can be made slow. `None`: nothing is between it and its broker.
+    async fn behind_a_line(&self, _delivery_timeout: Duration) -> Option<Box<dyn SlowLine>> {
+        None
+    }
     /// What the broker can carry.
     fn carries(&self) -> Carries {
         Carries { tombstones: true, headers: true }
     }
+}
+
+/// A sink with room for one message at a time, and the line between it and its broker.
+#[async_trait]
+pub trait SlowLine: Send + Sync {
+    /// The sink.
+    fn sink(&self) -> Arc<dyn Sink>;
+    /// A destination that exists and is empty.
+    fn destination(&self) -> String;
+    /// From now on everything arrives this much later, in each direction.
+    async fn delay(&self, delay: Duration);
+    /// How many messages are at the destination.
+    async fn count(&self) -> usize;
 }
 
 /// Runs the sink suite: `sink_suite!(module_name, async_fn_that_makes_a_fixture)`. A third argument is
@@ -92,6 +110,7 @@ macro_rules! __sink_cases {
             a_dropped_call_leaves_its_keys_usable
             many_calls_may_overlap
             a_good_destination_passes_the_examination
+            g7_nothing_is_sent_in_the_second_half
             closing_is_harmless
         );
     };

@@ -19,6 +19,7 @@
 //! One lock, taken once for a burst of reports or turns; a call has one waker.
 
 mod table;
+mod topics;
 
 use super::verdict::Fault;
 use posthaste::sink::Message;

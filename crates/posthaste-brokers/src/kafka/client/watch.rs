@@ -1,30 +1,32 @@
 //! Certificates and passwords that change while the sink runs.
 //!
-//! The files are read every few seconds; when one has changed, and the new set makes a client, both lines are
-//! replaced. Changes are seen by content and not by time stamps, which a mounted secret does not keep.
+//! The files are read every few seconds; when one has changed, and the new set makes a client, whoever
+//! watches is told. Changes are seen by content and not by time stamps, which a mounted secret does not keep.
 
-use super::KafkaConfig;
-use super::fleet::Fleet;
+use crate::kafka::KafkaConfig;
 use posthaste::task::{Task, spawn};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A certificate is changed days before it expires.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(in crate::kafka) struct Watch {
     _task: Task<()>,
 }
 
 impl Watch {
-    /// `None`: there is nothing to watch.
-    pub(super) fn start(config: &KafkaConfig, fleet: &Arc<Fleet>) -> Option<Self> {
+    /// Calls `renew` for each change, until that says that nobody wants to know any more. `None`: there is nothing to
+    /// watch.
+    pub(in crate::kafka) fn start(
+        config: &KafkaConfig,
+        renew: impl Fn() -> bool + Send + 'static,
+    ) -> Option<Self> {
         let known = config.read_files();
         if known.iter().all(Option::is_none) {
             return None;
         }
-        let (config, fleet) = (config.clone(), Arc::downgrade(fleet));
+        let config = config.clone();
         let watching = async move {
             let mut known = known;
             loop {
@@ -33,11 +35,12 @@ impl Watch {
                 if found == known {
                     continue;
                 }
-                let Some(fleet) = fleet.upgrade() else { return };
                 // Half of the files are new, or one is away for a moment: look again.
                 if config.check().is_ok() {
                     tracing::info!("certificates or passwords have changed: new connections use them");
-                    fleet.renew();
+                    if !renew() {
+                        return;
+                    }
                     known = found;
                 }
             }

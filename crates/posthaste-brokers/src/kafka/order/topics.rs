@@ -5,8 +5,8 @@
 //! messages go to another producer, one for each request, few at a time, until the first one is delivered. A
 //! topic that fails on the main line is on trial again, for a time that doubles with each relapse.
 
-use super::order::Seat;
-use super::verdict::Fault;
+use super::Seat;
+use crate::kafka::verdict::Fault;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const SILENCE_PROBATION: Duration = Duration::from_secs(2);
 const TOPICS_MAX: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(in crate::kafka) enum Standing {
     /// Works: the main line takes it.
     Proven,
     /// Must show that it works.
@@ -52,7 +52,7 @@ struct Topic {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Topics {
+pub(in crate::kafka) struct Topics {
     numbers: FxHashMap<Arc<str>, u32>,
     topics: Vec<Option<Topic>>,
     free: Vec<u32>,
@@ -62,7 +62,7 @@ pub(super) struct Topics {
 
 impl Topics {
     /// The number of a topic, for one more message.
-    pub(super) fn number(&mut self, name: &str) -> u32 {
+    pub(in crate::kafka) fn number(&mut self, name: &str) -> u32 {
         let known = match &self.last {
             Some((last, number)) if **last == *name => Some(*number),
             _ => self.numbers.get(name).copied(),
@@ -119,19 +119,19 @@ impl Topics {
     }
 
     /// A message has left the table.
-    pub(super) fn release(&mut self, number: u32) {
+    pub(in crate::kafka) fn release(&mut self, number: u32) {
         if let Some(topic) = self.get(number) {
             topic.references -= 1;
         }
     }
 
-    pub(super) fn standing(&self, number: u32) -> Standing {
+    pub(in crate::kafka) fn standing(&self, number: u32) -> Standing {
         let topic = self.topics.get(number as usize).and_then(Option::as_ref);
         topic.map_or(Standing::Trial, |topic| topic.standing)
     }
 
     /// Lets a message go, or keeps it until others of the topic are back.
-    pub(super) fn admit(&mut self, number: u32, seat: Seat) -> Option<Standing> {
+    pub(in crate::kafka) fn admit(&mut self, number: u32, seat: Seat) -> Option<Standing> {
         let topic = self.get(number)?;
         if topic.standing == Standing::Proven {
             return Some(Standing::Proven);
@@ -145,7 +145,12 @@ impl Topics {
     }
 
     /// A message is back; `trial`: it was out on trial. Answers with those that may go now.
-    pub(super) fn finish(&mut self, number: u32, trial: bool, delivered: bool) -> Vec<(Seat, Standing)> {
+    pub(in crate::kafka) fn finish(
+        &mut self,
+        number: u32,
+        trial: bool,
+        delivered: bool,
+    ) -> Vec<(Seat, Standing)> {
         let Some(topic) = self.get(number) else { return Vec::new() };
         if trial {
             topic.out -= 1;
@@ -164,19 +169,19 @@ impl Topics {
     }
 
     /// Takes those that wait for the topic's trial.
-    pub(super) fn take_queued(&mut self, number: u32) -> VecDeque<Seat> {
+    pub(in crate::kafka) fn take_queued(&mut self, number: u32) -> VecDeque<Seat> {
         self.get(number).map(|topic| std::mem::take(&mut topic.queue)).unwrap_or_default()
     }
 
     /// One that waited is gone.
-    pub(super) fn forget(&mut self, number: u32, seat: Seat) {
+    pub(in crate::kafka) fn forget(&mut self, number: u32, seat: Seat) {
         if let Some(topic) = self.get(number) {
             topic.queue.retain(|other| *other != seat);
         }
     }
 
     /// A message of this topic failed on the main line.
-    pub(super) fn suspect(&mut self, name: &str, fault: Fault) {
+    pub(in crate::kafka) fn suspect(&mut self, name: &str, fault: Fault) {
         let Some(number) = self.numbers.get(name).copied() else { return };
         let Some(topic) = self.get(number) else { return };
         let relapse = topic.standing == Standing::Proven;

@@ -4,17 +4,20 @@
 //! is replaced: new messages go to a new producer, and the old one ends when its last message is answered.
 //! Events are not dropped by any of this: what an old line could not deliver is told to its call.
 
-use super::KafkaConfig;
 use super::line::{GRACE, Line, Shared};
-use super::order::LineId;
-use super::verdict::Fault;
 use crate::BuildError;
-use rdkafka::error::RDKafkaErrorCode;
+use crate::kafka::KafkaConfig;
+use crate::kafka::client;
+use crate::kafka::order::LineId;
+use crate::kafka::verdict::Fault;
+use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
+use rdkafka::producer::Producer as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub(in crate::kafka) struct Fleet {
     config: KafkaConfig,
     name: String,
     shared: Shared,
@@ -30,7 +33,11 @@ struct Lines {
 }
 
 impl Fleet {
-    pub(super) fn start(config: &KafkaConfig, name: &str, shared: Shared) -> Result<Self, BuildError> {
+    pub(in crate::kafka) fn start(
+        config: &KafkaConfig,
+        name: &str,
+        shared: Shared,
+    ) -> Result<Self, BuildError> {
         let main = start(config, name, &shared, 1, false)?;
         let trial = start(config, name, &shared, 2, true)?;
         shared.order.set_main(1);
@@ -41,7 +48,7 @@ impl Fleet {
 
     /// The line of this number, if it still takes messages. One that has ended is replaced here, when
     /// somebody wants it: a principal without rights would end one producer after the other for nobody.
-    pub(super) fn line(&self, id: LineId) -> Result<Arc<Line>, Fault> {
+    pub(in crate::kafka) fn line(&self, id: LineId) -> Result<Arc<Line>, Fault> {
         let nobodys = Fault(RDKafkaErrorCode::PurgeQueue);
         let mut lines = self.lines();
         let line = [&lines.main, &lines.trial].into_iter().find(|line| line.id() == id).map(Arc::clone);
@@ -56,7 +63,7 @@ impl Fleet {
     }
 
     /// The line on which topics prove themselves: also for questions.
-    pub(super) fn trial(&self) -> Arc<Line> {
+    fn trial(&self) -> Arc<Line> {
         let mut lines = self.lines();
         if lines.trial.broken().is_some() || lines.trial.is_retired() {
             let id = lines.trial.id();
@@ -65,17 +72,25 @@ impl Fleet {
         Arc::clone(&lines.trial)
     }
 
-    pub(super) fn is_trial(&self, id: LineId) -> bool {
+    /// Asks the brokers about a topic. It blocks.
+    pub(in crate::kafka) fn metadata(
+        &self,
+    ) -> impl Fn(&str, Duration) -> KafkaResult<Metadata> + Send + 'static {
+        let line = self.trial();
+        move |topic, within| line.producer().client().fetch_metadata(Some(topic), within)
+    }
+
+    pub(in crate::kafka) fn is_trial(&self, id: LineId) -> bool {
         self.lines().trial.id() == id
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(in crate::kafka) fn is_closed(&self) -> bool {
         self.lines().closed
     }
 
     /// Messages of this line are past their time. The main line never gives one up by itself: it is
     /// emptied and ended. The trial line does.
-    pub(super) fn overdue(&self, id: LineId) {
+    pub(in crate::kafka) fn overdue(&self, id: LineId) {
         let mut lines = self.lines();
         if lines.main.id() == id {
             tracing::debug!(sink = self.name, "a producer holds messages past their time and is replaced");
@@ -84,7 +99,7 @@ impl Fleet {
     }
 
     /// Nobody waits any more for something that this line has.
-    pub(super) fn expire(&self, id: LineId, at: Instant) {
+    pub(in crate::kafka) fn expire(&self, id: LineId, at: Instant) {
         let lines = self.lines();
         if lines.main.id() == id {
             lines.main.expire(at);
@@ -92,7 +107,7 @@ impl Fleet {
     }
 
     /// Credentials have changed: both lines begin anew, and the old ones finish what they have.
-    pub(super) fn renew(&self) {
+    pub(in crate::kafka) fn renew(&self) {
         let mut lines = self.lines();
         for id in [lines.main.id(), lines.trial.id()] {
             self.replace(&mut lines, id, self.config.options.delivery_timeout());
@@ -122,7 +137,7 @@ impl Fleet {
     }
 
     /// Ends both lines. What has no answer gets none.
-    pub(super) fn close(&self) {
+    pub(in crate::kafka) fn close(&self) {
         let mut lines = self.lines();
         lines.closed = true;
         lines.main.retire(Instant::now());
@@ -148,6 +163,6 @@ fn start(
     id: LineId,
     trial: bool,
 ) -> Result<Arc<Line>, BuildError> {
-    let client = config.client_config(name, trial)?;
-    Line::start(id, trial, &client, shared).map_err(|error| super::config::client_error(config, &error))
+    let client_config = config.producer(name, trial)?;
+    Line::start(id, trial, &client_config, shared).map_err(|error| client::refusal(config, &error))
 }

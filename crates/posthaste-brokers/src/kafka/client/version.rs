@@ -8,7 +8,7 @@
 //! Asking on a connection of our own (the request is a few bytes) was refused: it would need a second TLS and a second
 //! login beside the client's, and what other requests a broker knows changes nothing here.
 
-use super::KafkaConfig;
+use crate::kafka::KafkaConfig;
 use rdkafka::ClientContext;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext};
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What became of the question.
 #[derive(Debug, PartialEq)]
-pub(super) enum Answer {
+pub(in crate::kafka) enum Answer {
     /// It has its id.
     Fits,
     /// It will never have one, with the client's words.
@@ -33,8 +33,8 @@ pub(super) enum Answer {
 }
 
 /// Asks for a producer's id, and sends nothing.
-pub(super) async fn ask(config: &KafkaConfig, within: Duration) -> Answer {
-    let Ok(mut client) = config.client_config("questions", true) else { return Answer::Silent };
+pub(in crate::kafka) async fn ask(config: &KafkaConfig, within: Duration) -> Answer {
+    let Ok(mut client) = config.producer("questions", true) else { return Answer::Silent };
     client.set("statistics.interval.ms", ACCOUNT_MS.to_string());
     // Its end waits for its threads: that must not be a task.
     let asked = tokio::task::spawn_blocking(move || {

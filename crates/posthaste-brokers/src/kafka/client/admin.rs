@@ -1,39 +1,37 @@
 //! Questions about topics: their settings and their partitions.
 
-use super::KafkaConfig;
-use super::fleet::Fleet;
+use crate::kafka::KafkaConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaResult;
-use rdkafka::metadata::MetadataTopic;
-use rdkafka::producer::Producer as _;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// What matters of a topic's settings.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Settings {
-    pub(super) min_insync_replicas: usize,
-    pub(super) max_message_bytes: usize,
-    pub(super) unclean_election: bool,
+pub(in crate::kafka) struct Settings {
+    pub(in crate::kafka) min_insync_replicas: usize,
+    pub(in crate::kafka) max_message_bytes: usize,
+    pub(in crate::kafka) unclean_election: bool,
 }
 
 /// A topic's partitions, as far as its messages depend on them.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Partitions {
-    pub(super) all: usize,
-    pub(super) without_leader: usize,
+pub(in crate::kafka) struct Partitions {
+    pub(in crate::kafka) all: usize,
+    pub(in crate::kafka) without_leader: usize,
     /// Replicas in sync and all replicas, where the fewest are in sync.
-    pub(super) in_sync: usize,
-    pub(super) replicas: usize,
+    pub(in crate::kafka) in_sync: usize,
+    pub(in crate::kafka) replicas: usize,
     /// Fewest replicas of a partition.
-    pub(super) replicas_min: usize,
+    pub(in crate::kafka) replicas_min: usize,
 }
 
 /// The settings of topics, or why they cannot be seen. The right to see them is not needed for delivery.
-pub(super) async fn settings(
+pub(in crate::kafka) async fn settings(
     config: &KafkaConfig,
     topics: &[String],
     within: Duration,
@@ -52,7 +50,7 @@ struct Client(Option<AdminClient<DefaultClientContext>>);
 
 impl Client {
     fn start(config: &KafkaConfig) -> Result<Self, String> {
-        let full = config.client_config("questions", true).map_err(|error| error.to_string())?;
+        let full = config.producer("questions", true).map_err(|error| error.to_string())?;
         let client: KafkaResult<_> = for_questions(&full).create();
         client.map(|client| Self(Some(client))).map_err(|error| error.to_string())
     }
@@ -100,20 +98,20 @@ fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, St
 }
 
 /// The partitions of a topic, or the error that the broker has for it.
-pub(super) type Found = Result<Partitions, RDKafkaErrorCode>;
+pub(in crate::kafka) type Found = Result<Partitions, RDKafkaErrorCode>;
 
-/// The partitions of topics, as far as a broker answers in time.
-pub(super) async fn partitions(
-    fleet: &Fleet,
+/// The partitions of topics, as far as a broker answers in time. `metadata` asks for those of one.
+pub(in crate::kafka) async fn partitions(
+    metadata: impl Fn(&str, Duration) -> KafkaResult<Metadata> + Send + 'static,
     topics: &[String],
     within: Duration,
 ) -> BTreeMap<String, Found> {
-    let (line, topics, until) = (fleet.trial(), topics.to_vec(), Instant::now() + within);
+    let (topics, until) = (topics.to_vec(), Instant::now() + within);
     let asked = tokio::task::spawn_blocking(move || {
         let mut found = BTreeMap::new();
         for topic in topics {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let Ok(metadata) = line.producer().client().fetch_metadata(Some(&topic), left) else { break };
+            let Ok(metadata) = metadata(&topic, left) else { break };
             if let Some(state) = metadata.topics().first() {
                 found.insert(topic, state_of(state));
             }

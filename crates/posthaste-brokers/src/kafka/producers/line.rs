@@ -8,9 +8,9 @@
 //! refused: it does not return when something has come, and it counts whole milliseconds, so that the last one of
 //! every wait is spent spinning (a fifth of all CPU time, measured).
 
-use super::cause::Causes;
-use super::order::{LineId, Order, Seat};
-use super::verdict::Fault;
+use crate::kafka::cause::Causes;
+use crate::kafka::order::{LineId, Order, Seat};
+use crate::kafka::verdict::Fault;
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
@@ -31,12 +31,12 @@ const SLICE: Duration = Duration::from_micros(500);
 const IDLE: Duration = Duration::from_millis(200);
 
 /// What a line that is replaced has left for the answers that are on their way.
-pub(super) const GRACE: Duration = Duration::from_millis(500);
+pub(in crate::kafka) const GRACE: Duration = Duration::from_millis(500);
 
 const _: () = assert!(usize::BITS == 64, "a call's number and a place there share a pointer");
 
 /// A producer.
-pub(super) struct Line {
+pub(in crate::kafka) struct Line {
     id: LineId,
     trial: bool,
     producer: BaseProducer<Ears>,
@@ -62,33 +62,33 @@ impl std::fmt::Debug for Line {
 
 /// What all lines of a sink share.
 #[derive(Debug, Clone)]
-pub(super) struct Shared {
-    pub(super) sink: Arc<str>,
-    pub(super) order: Arc<Order>,
+pub(in crate::kafka) struct Shared {
+    pub(in crate::kafka) sink: Arc<str>,
+    pub(in crate::kafka) order: Arc<Order>,
     /// Room for messages in all producers together.
-    pub(super) window: Arc<Semaphore>,
-    pub(super) causes: Arc<Causes>,
+    pub(in crate::kafka) window: Arc<Semaphore>,
+    pub(in crate::kafka) causes: Arc<Causes>,
 }
 
 /// What one message looks like to a producer.
 #[derive(Debug)]
-pub(super) struct Record<'a> {
-    pub(super) topic: &'a str,
-    pub(super) key: Option<&'a str>,
-    pub(super) payload: Option<&'a [u8]>,
-    pub(super) headers: OwnedHeaders,
+pub(in crate::kafka) struct Record<'a> {
+    pub(in crate::kafka) topic: &'a str,
+    pub(in crate::kafka) key: Option<&'a str>,
+    pub(in crate::kafka) payload: Option<&'a [u8]>,
+    pub(in crate::kafka) headers: OwnedHeaders,
 }
 
 /// Why a producer does not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(in crate::kafka) enum Refusal {
     /// Its queue is full: later.
     Full,
     Fault(Fault),
 }
 
 impl Line {
-    pub(super) fn start(
+    pub(in crate::kafka) fn start(
         id: LineId,
         trial: bool,
         config: &ClientConfig,
@@ -121,20 +121,20 @@ impl Line {
         Ok(line)
     }
 
-    pub(super) fn id(&self) -> LineId {
+    pub(in crate::kafka) fn id(&self) -> LineId {
         self.id
     }
 
-    pub(super) fn is_trial(&self) -> bool {
+    pub(in crate::kafka) fn is_trial(&self) -> bool {
         self.trial
     }
 
-    pub(super) fn producer(&self) -> &BaseProducer<Ears> {
+    pub(in crate::kafka) fn producer(&self) -> &BaseProducer<Ears> {
         &self.producer
     }
 
     /// Why it takes nothing any more, if that is so.
-    pub(super) fn broken(&self) -> Option<Fault> {
+    pub(in crate::kafka) fn broken(&self) -> Option<Fault> {
         if self.ears().fatal.load(Ordering::Acquire) { self.fatal() } else { None }
     }
 
@@ -146,7 +146,7 @@ impl Line {
     }
 
     /// Hands a message over. Whether it arrives is reported later.
-    pub(super) fn send(&self, seat: Seat, record: Record<'_>) -> Result<(), Refusal> {
+    pub(in crate::kafka) fn send(&self, seat: Seat, record: Record<'_>) -> Result<(), Refusal> {
         let opaque = (seat.call as usize) << 32 | seat.index as usize;
         let record = BaseRecord {
             topic: record.topic,
@@ -186,7 +186,7 @@ impl Line {
     }
 
     /// Takes nothing more, ends when all is answered, and gives the rest up at that time.
-    pub(super) fn retire(&self, give_up: Instant) {
+    pub(in crate::kafka) fn retire(&self, give_up: Instant) {
         let mut times = lock(&self.times);
         times.give_up = Some(times.give_up.map_or(give_up, |before| before.min(give_up)));
         *self.retired.write().unwrap_or_else(PoisonError::into_inner) = true;
@@ -194,12 +194,12 @@ impl Line {
         self.wake();
     }
 
-    pub(super) fn is_retired(&self) -> bool {
+    pub(in crate::kafka) fn is_retired(&self) -> bool {
         *self.retired.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nobody waits any more for something that it has: from then on it must not keep that for ever.
-    pub(super) fn expire(&self, at: Instant) {
+    pub(in crate::kafka) fn expire(&self, at: Instant) {
         let mut times = lock(&self.times);
         times.expire = Some(times.expire.map_or(at, |before| before.min(at)));
     }
@@ -280,7 +280,7 @@ impl Line {
 }
 
 /// What the client calls.
-pub(super) struct Ears {
+pub(in crate::kafka) struct Ears {
     line: LineId,
     trial: bool,
     shared: Shared,

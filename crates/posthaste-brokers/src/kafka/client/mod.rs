@@ -1,0 +1,123 @@
+//! The connection to the brokers, for whoever needs one: addresses, login, TLS. And what can be asked over it.
+//!
+//! librdkafka keeps connections by itself and comes back by itself; what it sends again is bounded by its idempotent
+//! protocol (see [`super`]). It takes certificates and passwords when it is made, so `watch` reads their files again and
+//! says when they have changed.
+
+pub(super) mod admin;
+pub(super) mod version;
+pub(super) mod watch;
+
+use super::{KafkaConfig, SaslMechanism};
+use crate::BuildError;
+use crate::address::{Address, Scheme, Shape};
+use crate::secret::read_text;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+
+/// How addresses look.
+const SHAPE: Shape = Shape {
+    schemes: &[
+        Scheme { name: "kafka", tls: false, port: 9092 },
+        Scheme { name: "tls", tls: true, port: 9092 },
+    ],
+    needs_scheme: false,
+    has_path: false,
+    example: "kafka://host:9092",
+    credentials: "user with password_file",
+};
+
+impl KafkaConfig {
+    /// What every client needs: where the brokers are, who we are, whom we trust. Files are read anew.
+    pub(super) fn connection(&self, name: &str) -> Result<ClientConfig, BuildError> {
+        let mut client = ClientConfig::new();
+        // Read by `cause`; our own log shows it at the level of debug.
+        client.set_log_level(RDKafkaLogLevel::Info);
+        client.set("bootstrap.servers", self.servers()?).set("client.id", format!("posthaste {name}"));
+        self.secure(&mut client)?;
+        Ok(client)
+    }
+
+    /// `host:port`, with commas between them.
+    pub(super) fn servers(&self) -> Result<String, BuildError> {
+        let servers: Vec<_> = self.addresses()?.iter().map(Address::authority).collect();
+        Ok(servers.join(","))
+    }
+
+    fn addresses(&self) -> Result<Vec<Address>, BuildError> {
+        let bad = |why: String| BuildError::option("url", why);
+        let parse = |url| SHAPE.parse(url).map(|(address, _)| address);
+        let addresses: Vec<_> = self.url.iter().map(parse).collect::<Result<_, _>>().map_err(bad)?;
+        if addresses.is_empty() { Err(bad("there is no broker".to_owned())) } else { Ok(addresses) }
+    }
+
+    fn secure(&self, client: &mut ClientConfig) -> Result<(), BuildError> {
+        let protocol = match (self.wants_tls(), self.options.user.is_some()) {
+            (false, false) => "plaintext",
+            (true, false) => "ssl",
+            (false, true) => "sasl_plaintext",
+            (true, true) => "sasl_ssl",
+        };
+        client.set("security.protocol", protocol);
+        let files = [
+            ("ca_file", &self.options.ca_file, "ssl.ca.pem", "CERTIFICATE-----"),
+            ("cert_file", &self.options.cert_file, "ssl.certificate.pem", "CERTIFICATE-----"),
+            ("key_file", &self.options.key_file, "ssl.key.pem", "PRIVATE KEY-----"),
+        ];
+        for (option, path, name, kind) in files {
+            let Some(path) = path else { continue };
+            let text = read_text(option, path)?;
+            if !text.contains(kind) {
+                let what = kind.trim_end_matches('-').to_lowercase();
+                return Err(BuildError::file(option, path, format!("it holds no {what} (PEM)")));
+            }
+            client.set(name, text);
+        }
+        if let Some(user) = &self.options.user {
+            let password = self.options.read_password()?;
+            let password =
+                password.ok_or_else(|| BuildError::option("user", "needs password or password_file"))?;
+            client
+                .set("sasl.mechanisms", self.sasl_mechanism.name())
+                .set("sasl.username", user)
+                .set("sasl.password", password.expose());
+        }
+        Ok(())
+    }
+
+    pub(in crate::kafka) fn wants_tls(&self) -> bool {
+        // Words that make no address are refused before anybody asks.
+        let by_url = self.addresses().is_ok_and(|addresses| addresses.iter().any(|address| address.tls));
+        by_url || self.options.wants_tls()
+    }
+}
+
+impl SaslMechanism {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+}
+
+/// What the client says about files that it cannot use.
+pub(super) fn refusal(config: &KafkaConfig, error: &KafkaError) -> BuildError {
+    let why = error.to_string();
+    let files = [
+        ("ca_file", &config.options.ca_file, "ssl.ca"),
+        ("key_file", &config.options.key_file, "ssl.key"),
+        ("cert_file", &config.options.cert_file, "ssl.certificate"),
+    ];
+    for (option, path, name) in files {
+        if let Some(path) = path.as_ref().filter(|_| why.contains(name)) {
+            return BuildError::file(option, path, &why);
+        }
+    }
+    // A key that does not belong to the certificate is named by neither.
+    match &config.options.cert_file {
+        Some(path) if why.to_lowercase().contains("key") => BuildError::file("cert_file", path, &why),
+        _ => BuildError::option("url", why),
+    }
+}
