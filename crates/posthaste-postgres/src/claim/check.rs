@@ -131,13 +131,16 @@ pub(super) fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
     let lacking: Vec<String> =
         layout.may_lack.iter().filter(|column| table.type_of(column).is_none()).cloned().collect();
     let layout = layout.without(&lacking);
-    for (role, column) in layout.columns() {
+    for (role, wanted, column) in layout.columns() {
         let Some(kind) = table.type_of(column) else {
             let known: Vec<&str> = table.columns.iter().map(|(name, _)| name.as_str()).collect();
             return Err(format!("{name} has no column {column:?} (`{role}`); it has {}", known.join(", ")));
         };
-        if let Some(wanted) = unfit(role, kind) {
-            return Err(format!("column {column:?} of {name} is {kind}, and `{role}` needs {wanted}"));
+        if !wanted.fits(kind) {
+            return Err(format!(
+                "column {column:?} of {name} is {kind}, and `{role}` needs {}",
+                wanted.words()
+            ));
         }
     }
     if !table.unique.contains(&layout.id) {
@@ -147,23 +150,6 @@ pub(super) fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
         ));
     }
     Ok(layout)
-}
-
-/// What a role's column must be, if this type is not it.
-fn unfit(role: &str, kind: &str) -> Option<&'static str> {
-    let text = kind == "text" || kind.starts_with("character");
-    let (fits, wanted) = match role {
-        "payload" => (text || matches!(kind, "json" | "jsonb" | "bytea"), "json, jsonb, text or bytea"),
-        "headers" => (text || matches!(kind, "json" | "jsonb"), "json, jsonb or text"),
-        "attempts" => (matches!(kind, "smallint" | "integer" | "bigint"), "a whole number"),
-        "last_error" | "claimed_by" | "error_class" => (text, "text"),
-        "next_attempt_at" | "last_error_at" | "claimed_at" | "last_attempt_at" | "published_at"
-        | "created_at" | "updated_at" => {
-            (kind.starts_with("timestamp"), "a timestamp, with or without time zone")
-        }
-        _ => (true, ""),
-    };
-    (!fits).then_some(wanted)
 }
 
 /// Words of the status that its enum does not have.
