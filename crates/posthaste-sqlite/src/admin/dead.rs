@@ -157,7 +157,7 @@ fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> 
     let (sink, topic, code): (String, String, String) = tx.query_row(sql, [letter], read).map_err(failed)?;
     let unrouted = code == "route.none";
     if !unrouted && !is_served(tx, &sink).map_err(failed)? {
-        AdminError::check_letters_served(&[sink.clone()])?;
+        AdminError::check_letters_served(std::slice::from_ref(&sink))?;
     }
     let sinks = if unrouted { takers(tx, &topic).map_err(failed)? } else { vec![sink] };
     if sinks.is_empty() {

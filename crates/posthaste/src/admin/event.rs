@@ -99,6 +99,21 @@ pub struct Where {
     pub everywhere: bool,
 }
 
+impl Where {
+    /// The time to look around for an id: the one that was given, or the one in the id.
+    #[must_use]
+    pub fn time_of(&self, id: Uuid) -> Option<Timestamp> {
+        self.near.or_else(|| made_at(id))
+    }
+}
+
+/// When an id was made, if it says so, as a UUIDv7 does.
+pub(super) fn made_at(id: Uuid) -> Option<Timestamp> {
+    let (seconds, nanos) = id.get_timestamp()?.to_unix();
+    let micros = i64::try_from(seconds).ok()?.checked_mul(1_000_000)?;
+    Some(Timestamp(micros.saturating_add(i64::from(nanos / 1_000))))
+}
+
 /// How far one sink is with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

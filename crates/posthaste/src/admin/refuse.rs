@@ -5,6 +5,7 @@
 
 use super::bounds::LANES_MAX;
 use super::error::{AdminCode, AdminError};
+use super::event::made_at;
 use super::{Actor, DeadFilter, EventFilter, EventName, RewindTo, Where};
 use crate::event::Timestamp;
 use crate::route::UNROUTED;
@@ -48,12 +49,6 @@ impl EventFilter {
 }
 
 impl Where {
-    /// The time to look around for an id: the one that was given, or the one in the id.
-    #[must_use]
-    pub fn time_of(&self, id: Uuid) -> Option<Timestamp> {
-        self.near.or_else(|| made_at(id))
-    }
-
     /// The refusal of a search that ended before all of the log was looked through.
     #[must_use]
     pub fn search_wider(&self, id: Uuid) -> AdminError {
@@ -72,13 +67,6 @@ impl Where {
             ),
         )
     }
-}
-
-/// When an id was made, if it says so, as a UUIDv7 does.
-fn made_at(id: Uuid) -> Option<Timestamp> {
-    let (seconds, nanos) = id.get_timestamp()?.to_unix();
-    let micros = i64::try_from(seconds).ok()?.checked_mul(1_000_000)?;
-    Some(Timestamp(micros.saturating_add(i64::from(nanos / 1_000))))
 }
 
 impl RewindTo {
