@@ -220,6 +220,18 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    /// Every code, as `docs/errors.md` lists them.
+    pub const CODES: [&str; 2] = ["config.file", "config.option"];
+
+    /// What it is, for programs. Stable.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "config.file",
+            Self::Option { .. } => "config.option",
+        }
+    }
+
     /// The option that is wrong.
     #[must_use]
     pub fn option_name(&self) -> &'static str {
@@ -240,6 +252,18 @@ impl BuildError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_code_is_documented() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        let page = std::fs::read_to_string(path).expect("the page");
+        let listed = page.lines().filter_map(|line| line.strip_prefix("| `config.")?.split_once('`'));
+        let mut listed: Vec<String> = listed.map(|(code, _)| format!("config.{code}")).collect();
+        listed.sort();
+        assert_eq!(listed, BuildError::CODES);
+        let errors = [BuildError::file("f", Path::new("p"), "w"), BuildError::option("o", "w")];
+        assert_eq!(errors.map(|error| error.code()), BuildError::CODES);
+    }
 
     #[tokio::test]
     async fn the_type_names_the_sink_and_an_unknown_option_is_refused() {

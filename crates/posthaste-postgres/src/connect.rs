@@ -9,7 +9,7 @@
 
 use crate::config::{PostgresConfig, TlsMode};
 use crate::error::{describe, store_error};
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use posthaste::task::{Task, spawn};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -66,7 +66,7 @@ pub(crate) async fn open(
     on_notify: Option<OnNotify>,
 ) -> Result<Connection, StoreError> {
     let mut target: Config = config.url.parse().map_err(|error: tokio_postgres::Error| {
-        StoreError::Fatal(format!("the database URL is not valid: {}", describe(&error)))
+        StoreError::fatal(StoreCode::Url, format!("the database URL is not valid: {}", describe(&error)))
     })?;
     target.connect_timeout(config.connect_timeout);
     target.application_name("posthaste");
@@ -114,10 +114,10 @@ fn refused(config: &PostgresConfig, error: tokio_postgres::Error) -> StoreError 
             message: format!("{} with the password in {}", describe(&error), file.display()),
             outcome_known: true,
         },
-        _ if wants_password(&error) => StoreError::Fatal(
+        _ if wants_password(&error) => StoreError::fatal(
+            StoreCode::Login,
             "the database asks for a password and none is configured: set password_file, or put one into the URL. No event \
-             is touched"
-                .to_owned(),
+             is touched",
         ),
         _ => store_error(error),
     }
@@ -152,9 +152,8 @@ where
 
 fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
     let Some(ca_file) = &config.ca_file else {
-        return Err(StoreError::Fatal(
-            "tls = \"verify-full\" needs ca_file: the CA that signed the server's certificate".to_owned(),
-        ));
+        let why = "tls = \"verify-full\" needs ca_file: the CA that signed the server's certificate";
+        return Err(StoreError::fatal(StoreCode::Tls, why));
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca_file)? {
@@ -163,7 +162,7 @@ fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| StoreError::Fatal(format!("TLS: {error}")))?
+        .map_err(|error| StoreError::fatal(StoreCode::Tls, format!("TLS: {error}")))?
         .with_root_certificates(roots);
     match (&config.cert_file, &config.key_file) {
         (Some(cert_file), Some(key_file)) => {
@@ -173,7 +172,7 @@ fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
                 .map_err(|error| bad_file(cert_file, &error))
         }
         (None, None) => Ok(builder.with_no_client_auth()),
-        _ => Err(StoreError::Fatal("cert_file and key_file go together".to_owned())),
+        _ => Err(StoreError::fatal(StoreCode::Tls, "cert_file and key_file go together")),
     }
 }
 
@@ -192,5 +191,5 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
 }
 
 fn bad_file(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::Fatal(format!("{}: {error}", path.display()))
+    StoreError::fatal(StoreCode::File, format!("{}: {error}", path.display()))
 }

@@ -1,6 +1,6 @@
 //! From the server's errors to what the caller does next.
 
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use tokio_postgres::error::{DbError, SqlState};
 
 /// Judges an error of a statement that changed nothing if it failed (a read, or a whole transaction
@@ -21,7 +21,7 @@ fn judge(error: tokio_postgres::Error, outcome_known: bool) -> StoreError {
         return StoreError::Transient { message: describe(&error), outcome_known };
     };
     match advice(db) {
-        Some(advice) => StoreError::Fatal(format!("{}: {advice}", db.message())),
+        Some((code, advice)) => StoreError::fatal(code, format!("{}: {advice}", db.message())),
         // The server answered with an error: the transaction is certainly rolled back.
         None => StoreError::Transient {
             message: format!("{} ({})", db.message(), db.code().code()),
@@ -45,23 +45,28 @@ pub(crate) fn describe(error: &tokio_postgres::Error) -> String {
 }
 
 /// Errors that no retry mends, with what to do about them.
-fn advice(db: &DbError) -> Option<&'static str> {
+fn advice(db: &DbError) -> Option<(StoreCode, &'static str)> {
     let code = db.code();
     Some(match *code {
-        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            "the database refused the login; check user and password (or password_file). No event is touched"
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
+            StoreCode::Login,
+            "the database refused the login; check user and password (or password_file). No event is touched",
+        ),
+        SqlState::INVALID_CATALOG_NAME => (StoreCode::NoDatabase, "there is no such database; check the URL"),
+        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME | SqlState::UNDEFINED_FUNCTION => (
+            StoreCode::SchemaMissing,
+            "the outbox is not set up here; run `posthaste migrate up`, or check `schema`",
+        ),
+        SqlState::UNDEFINED_COLUMN => {
+            (StoreCode::SchemaOther, "the outbox has another version; run `posthaste migrate status`")
         }
-        SqlState::INVALID_CATALOG_NAME => "there is no such database; check the URL",
-        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME | SqlState::UNDEFINED_FUNCTION => {
-            "the outbox is not set up here; run `posthaste migrate up`, or check `schema`"
-        }
-        SqlState::UNDEFINED_COLUMN => "the outbox has another version; run `posthaste migrate status`",
         SqlState::INSUFFICIENT_PRIVILEGE => {
-            "the role lacks a right; `posthaste migrate sql` prints the grants it needs"
+            (StoreCode::Rights, "the role lacks a right; `posthaste migrate sql` prints the grants it needs")
         }
-        SqlState::INVALID_SQL_STATEMENT_NAME | SqlState::DUPLICATE_PSTATEMENT => {
-            "named statements do not work here: a pooler in transaction mode? Set `pooled = true`"
-        }
+        SqlState::INVALID_SQL_STATEMENT_NAME | SqlState::DUPLICATE_PSTATEMENT => (
+            StoreCode::Pooler,
+            "named statements do not work here: a pooler in transaction mode? Set `pooled = true`",
+        ),
         _ => return None,
     })
 }

@@ -18,7 +18,7 @@ use crate::row;
 use crate::session::{Param, Session, Sessions};
 use posthaste::cursor::{Position, Snapshot};
 use posthaste::event::StoredEvent;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use posthaste::task::{Task, spawn};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -114,9 +114,11 @@ impl Fetch {
                 outcome_known: true,
             });
         }
-        let (last_value, now) =
-            head.ok_or_else(|| StoreError::Broken("a read came back without its snapshot".to_owned()))?;
-        let now: Snapshot = now.parse().map_err(StoreError::Broken)?;
+        let (last_value, now) = head.ok_or_else(|| {
+            StoreError::broken(StoreCode::NoAnswer, "a read came back without its snapshot")
+        })?;
+        let now: Snapshot =
+            now.parse().map_err(|why: String| StoreError::broken(StoreCode::NoAnswer, why))?;
         Ok(Fetched { now, last_value, late, tail, to: self.to, bounds: self.bounds })
     }
 

@@ -159,11 +159,7 @@ impl Inner {
         ];
         let other = session.query(&sql, &params).await.map_err(store_error)?;
         if let Some(row) = other.first() {
-            return Err(StoreError::Fatal(format!(
-                "relay {} runs with other routes or sinks on this outbox; stop it first, or start this one with the same ones. \
-                 No event is touched",
-                row.get::<_, String>(0)
-            )));
+            return Err(StoreError::other_routes(row.get(0)));
         }
         self.set_state(session, "routes", &plan.routes).await
     }
@@ -289,11 +285,6 @@ impl Inner {
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&filter, Type::TEXT)];
         let rows = session.query(&sql, &params).await.map_err(store_error)?;
         let Some(row) = rows.first() else { return Ok(()) };
-        Err(StoreError::Fatal(format!(
-            "the routes of {sink} change again before it has read what its former routes took: it stands at {}, \
-             and must be past {}. Start with the routes of before until then, or events would be skipped",
-            row.get::<_, i64>(1),
-            row.get::<_, i64>(0),
-        )))
+        Err(StoreError::routes_changing(sink, row.get(1), row.get(0)))
     }
 }

@@ -6,7 +6,7 @@
 use crate::config::PostgresConfig;
 use crate::connect::open;
 use crate::error::store_error;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use tokio::time::timeout;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -19,10 +19,10 @@ pub(crate) async fn refuse_undeclared(config: &PostgresConfig) -> Result<(), Sto
         return Ok(());
     }
     match timeout(config.connect_timeout, is_pooled(config)).await {
-        Ok(Ok(true)) => Err(StoreError::Fatal(
+        Ok(Ok(true)) => Err(StoreError::fatal(
+            StoreCode::Pooler,
             "a pooler in transaction mode lies between, where session locks and named statements do not work. Set \
-             `pooled = true`, or connect to the server itself"
-                .to_owned(),
+             `pooled = true`, or connect to the server itself",
         )),
         _ => Ok(()),
     }
@@ -53,5 +53,5 @@ async fn backend(client: &Client) -> Result<String, StoreError> {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
     });
-    pid.ok_or_else(|| StoreError::Broken("the server did not say who it is".to_owned()))
+    pid.ok_or_else(|| StoreError::broken(StoreCode::NoAnswer, "the server did not say who it is"))
 }

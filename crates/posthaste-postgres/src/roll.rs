@@ -4,7 +4,7 @@ use crate::error::store_error;
 use crate::session::Param;
 use crate::store::{Inner, single};
 use posthaste::Timestamp;
-use posthaste::store::{Controls, JoinPlan, LaneId, LaneView, Roll, StoreError};
+use posthaste::store::{Controls, JoinPlan, LaneId, LaneView, Roll, StoreCode, StoreError};
 use tokio_postgres::types::Type;
 
 #[derive(serde::Deserialize)]
@@ -81,8 +81,8 @@ impl Inner {
         let call = heart.connection.client.query_typed(&sql, &params);
         let rows = heart.connection.within(Some(plan.lease_ttl), call).await.map_err(store_error)?;
         let text: String = single(rows)?;
-        let row: RollRow =
-            serde_json::from_str(&text).map_err(|error| StoreError::Broken(error.to_string()))?;
+        let row: RollRow = serde_json::from_str(&text)
+            .map_err(|error| StoreError::broken(StoreCode::NoAnswer, error.to_string()))?;
         self.set_closing(row.closing, asked);
         if !row.known {
             return Err(StoreError::Transient {

@@ -8,7 +8,7 @@ use crate::config::PostgresConfig;
 use crate::connect::{Connection, open};
 use crate::error::store_error;
 use futures_util::TryStreamExt;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use rustc_hash::FxHashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ impl Sessions {
 
     /// A connection, an idle one if there is any.
     pub(crate) async fn session(self: &Arc<Self>) -> Result<Session, StoreError> {
-        let closed = |_| StoreError::Broken("the store is closed".to_owned());
+        let closed = |_| StoreError::broken(StoreCode::Closed, "the store is closed");
         let permit = Arc::clone(&self.room).acquire_owned().await.map_err(closed)?;
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -13,7 +13,7 @@ use crate::lease::LogLease;
 use crate::migrate;
 use crate::session::{Param, Session, Sessions};
 use async_trait::async_trait;
-use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreError, Swept};
+use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreCode, StoreError, Swept};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -92,22 +92,22 @@ pub(crate) async fn check_server(session: &mut Session) -> Result<(), StoreError
     let sql = "select pg_is_in_recovery(), current_setting('server_version_num')::int, version()";
     let rows = session.query(sql, &[]).await.map_err(store_error)?;
     let Some(row) = rows.first() else {
-        return Err(StoreError::Fatal("the server did not answer".to_owned()));
+        return Err(StoreError::no_answer());
     };
     let (standby, number, version): (bool, i32, String) = (row.get(0), row.get(1), row.get(2));
     if version.contains("Yugabyte") || version.contains("Cockroach") {
-        return Err(StoreError::Fatal(format!(
+        let why = format!(
             "{version} lacks the snapshots that the outbox log rests on; PostgreSQL 14 or newer is needed"
-        )));
+        );
+        return Err(StoreError::fatal(StoreCode::Server, why));
     }
     if number < 140_000 {
-        return Err(StoreError::Fatal(format!("PostgreSQL 14 or newer is needed; this is {version}")));
+        let why = format!("PostgreSQL 14 or newer is needed; this is {version}");
+        return Err(StoreError::fatal(StoreCode::Server, why));
     }
     if standby {
-        return Err(StoreError::Fatal(
-            "this server is a standby; the relay reads from the primary only, or it would lose events. Check the URL"
-                .to_owned(),
-        ));
+        let why = "this server is a standby; the relay reads from the primary only, or it would lose events. Check the URL";
+        return Err(StoreError::fatal(StoreCode::Standby, why));
     }
     Ok(())
 }
@@ -179,10 +179,8 @@ pub(crate) fn single<T>(rows: Vec<tokio_postgres::Row>) -> Result<T, StoreError>
 where
     T: for<'a> tokio_postgres::types::FromSql<'a>,
 {
-    let row = rows
-        .first()
-        .ok_or_else(|| StoreError::Broken("a statement that always answers did not".to_owned()))?;
-    row.try_get(0).map_err(|error| StoreError::Broken(error.to_string()))
+    let row = rows.first().ok_or_else(StoreError::no_answer)?;
+    row.try_get(0).map_err(|error| StoreError::broken(StoreCode::NoAnswer, error.to_string()))
 }
 
 #[async_trait]

@@ -13,7 +13,7 @@ use crate::filter;
 use crate::session::{Param, Session};
 use crate::store::{Inner, single};
 use posthaste::crash_point;
-use posthaste::store::{StoreError, Swept};
+use posthaste::store::{StoreCode, StoreError, Swept};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
@@ -91,7 +91,7 @@ async fn look(inner: &Inner, session: &mut Session) -> Result<Look, StoreError> 
         (&retention.events.as_secs_f64(), Type::FLOAT8),
     ];
     let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
-    let row = rows.first().ok_or_else(|| StoreError::Broken("the ring has no row".to_owned()))?;
+    let row = rows.first().ok_or_else(|| StoreError::broken(StoreCode::Damaged, "the ring has no row"))?;
     Ok(Look {
         turn: row.get("turn"),
         current: row.get("current"),

@@ -12,7 +12,7 @@ use crate::session::{Param, Session};
 use bytes::Bytes;
 use posthaste::cursor::{Elder, Look, Mark, Marks, Position};
 use posthaste::event::{Defect, EventError};
-use posthaste::store::{Detained, Page, PageLimit, StoreError};
+use posthaste::store::{Detained, Page, PageLimit, StoreCode, StoreError};
 use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -331,7 +331,8 @@ impl LogLease {
         for row in found.iter_mut().filter(missing) {
             row.stored.event.payload = loaded.remove(&row.stored.seq);
             if row.stored.event.payload.is_none() {
-                return Err(StoreError::Broken(format!("row {} vanished from the log", row.stored.seq)));
+                let why = format!("row {} vanished from the log", row.stored.seq);
+                return Err(StoreError::broken(StoreCode::Damaged, why));
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::lease::Taken;
 use crate::session::Session;
 use crate::store::{Inner, SHORT_WAITS, single};
 use posthaste::cursor::{CatchUp, Mark, Marks, Position};
-use posthaste::store::{Deaths, LaneId, StoreError, reach};
+use posthaste::store::{Deaths, LaneId, StoreCode, StoreError, reach};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
@@ -61,9 +61,7 @@ impl Inner {
         let Some(lane) = rows.first().filter(|row| row.get::<_, bool>("free")) else { return Ok(None) };
         let sql = self.sessions.sql(include_str!("../sql/last_receipt.sql"));
         let rows = session.query(&sql, &key).await.map_err(store_error)?;
-        let last = rows.first().ok_or_else(|| {
-            StoreError::Broken(format!("{id} has no receipt; run `posthaste lanes repair`"))
-        })?;
+        let last = rows.first().ok_or_else(|| StoreError::no_receipt(id))?;
         let position = cursor_of(last)?;
         check_time(id, last, &position)?;
         let (n, epoch): (i64, i64) = (last.get("n"), lane.get::<_, i64>("epoch") + 1);
@@ -161,7 +159,7 @@ fn count(deaths: u32) -> i32 {
 }
 
 fn cursor_of(row: &tokio_postgres::Row) -> Result<Position, StoreError> {
-    let snapshot = |text: String| text.parse().map_err(StoreError::Broken);
+    let snapshot = |text: String| text.parse().map_err(|why| StoreError::broken(StoreCode::Unreadable, why));
     let target: Option<String> = row.get("target");
     let catching_up = match target {
         Some(text) => Some(CatchUp {
@@ -185,11 +183,14 @@ fn check_time(id: &LaneId, last: &tokio_postgres::Row, position: &Position) -> R
     } else {
         return Ok(());
     };
-    Err(StoreError::Broken(format!(
-        "the database went back in time: {what}. A restored backup, or a failover that lost the end? Nothing is \
-         published from this lane until `posthaste lanes repair --sink {}` re-bases it",
-        id.sink
-    )))
+    Err(StoreError::broken(
+        StoreCode::WentBack,
+        format!(
+            "the database went back in time: {what}. A restored backup, or a failover that lost the end? Nothing is \
+             published from this lane until `posthaste lanes repair --sink {}` re-bases it",
+            id.sink
+        ),
+    ))
 }
 
 #[cfg(test)]

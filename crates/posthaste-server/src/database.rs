@@ -7,7 +7,7 @@ use posthaste::Limits;
 use posthaste::admin::{Admin, AdminError};
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::sink::Finding;
-use posthaste::store::{ErrorClass, Store, StoreError};
+use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
@@ -46,11 +46,14 @@ pub(crate) enum Database {
 
 /// What is said where a command is about our own log.
 fn not_ours(layout: &Layout) -> StoreError {
-    StoreError::Fatal(format!(
-        "{} is an adopted table: it belongs to its owners, and nothing of it is set up or changed by us. `posthaste adopt sql` \
-         prints every statement that it sees",
-        layout.table
-    ))
+    StoreError::fatal(
+        StoreCode::Adopted,
+        format!(
+            "{} is an adopted table: it belongs to its owners, and nothing of it is set up or changed by us. `posthaste adopt \
+             sql` prints every statement that it sees",
+            layout.table
+        ),
+    )
 }
 
 impl Database {

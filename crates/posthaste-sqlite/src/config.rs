@@ -2,7 +2,7 @@
 
 use crate::connect::Synchronous;
 use posthaste::Limits;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,9 +67,10 @@ impl SqliteConfig {
     /// may follow.
     pub fn from_url(url: &str) -> Result<Self, StoreError> {
         let wrong = |why: &str| {
-            StoreError::Fatal(format!(
+            let why = format!(
                 "{url:?} is no SQLite URL: {why}. Write sqlite:path/to/file.db or sqlite:///absolute/path.db"
-            ))
+            );
+            StoreError::fatal(StoreCode::Url, why)
         };
         let rest = url.strip_prefix("sqlite:").ok_or_else(|| wrong("it does not begin with sqlite:"))?;
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));

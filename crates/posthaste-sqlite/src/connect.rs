@@ -5,7 +5,7 @@
 //! cannot (`query_only`). Nobody ever sees SQLITE_BUSY: a busy handler waits with small steps up to a bound.
 
 use crate::error::store_error;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
@@ -74,9 +74,9 @@ pub(crate) fn open_or_create(path: &Path, synchronous: Synchronous) -> Result<Co
 
 fn open(path: &Path, flags: OpenFlags, synchronous: Synchronous) -> Result<Connection, StoreError> {
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection =
-        Connection::open_with_flags(path, flags).map_err(|error| at(path, store_error(error)))?;
-    set_up(&connection, synchronous).map_err(|error| at(path, store_error(error)))?;
+    let at = |error| store_error(error).at(&path.display().to_string());
+    let connection = Connection::open_with_flags(path, flags).map_err(at)?;
+    set_up(&connection, synchronous).map_err(at)?;
     Ok(connection)
 }
 
@@ -110,19 +110,6 @@ fn set_up(connection: &Connection, synchronous: Synchronous) -> rusqlite::Result
     })
 }
 
-/// The message with the file's name in front.
-fn at(path: &Path, error: StoreError) -> StoreError {
-    let name = path.display();
-    match error {
-        StoreError::Fatal(text) => StoreError::Fatal(format!("{name}: {text}")),
-        StoreError::Broken(text) => StoreError::Broken(format!("{name}: {text}")),
-        StoreError::Transient { message, outcome_known } => {
-            StoreError::Transient { message: format!("{name}: {message}"), outcome_known }
-        }
-        other => other,
-    }
-}
-
 /// Refuses a database that is not in WAL mode: readers and writers would wait for each other, and a busy reader could
 /// keep appends out.
 pub(crate) fn check_wal(connection: &Connection) -> Result<(), StoreError> {
@@ -131,10 +118,13 @@ pub(crate) fn check_wal(connection: &Connection) -> Result<(), StoreError> {
     if mode.eq_ignore_ascii_case("wal") {
         return Ok(());
     }
-    Err(StoreError::Fatal(format!(
-        "the database is in journal mode {mode}, and the relay needs WAL; run `posthaste migrate up`, which switches it. \
-         No event is touched"
-    )))
+    Err(StoreError::fatal(
+        StoreCode::Wal,
+        format!(
+            "the database is in journal mode {mode}, and the relay needs WAL; run `posthaste migrate up`, which switches it. \
+             No event is touched"
+        ),
+    ))
 }
 
 /// The path by which all processes mean the same file.

@@ -4,7 +4,7 @@
 //! means for the events, and what to do. None of the causes here overwrites anything: a file that cannot be
 //! understood is left as it is.
 
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use rusqlite::ErrorCode;
 
 /// Judges an error of a statement or of a whole transaction that was not being committed: nothing was changed.
@@ -28,22 +28,27 @@ pub(crate) fn judge(error: &rusqlite::Error, outcome_known: bool) -> StoreError 
         Some(ErrorCode::SystemIoFailure) => transient(format!(
             "the file system failed ({error}). What was committed before is safe; it is tried again. Look at the disk"
         )),
-        Some(ErrorCode::DatabaseCorrupt) => StoreError::Broken(format!(
+        Some(ErrorCode::DatabaseCorrupt) => StoreError::broken(
+            StoreCode::Damaged,
+            format!(
             "the database file is damaged ({error}). Nothing is published from it and nothing is overwritten. Stop \
              everything that uses it, keep a copy of the file with its -wal, and restore a backup or run \
              `sqlite3 FILE .recover`"
         )),
-        Some(ErrorCode::NotADatabase) => StoreError::Fatal(
-            "the file is no SQLite database, or it is encrypted. It was not touched; check the path".to_owned(),
+        Some(ErrorCode::NotADatabase) => StoreError::fatal(
+            StoreCode::OtherFile,
+            "the file is no SQLite database, or it is encrypted. It was not touched; check the path",
         ),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
-            StoreError::Fatal(
+            StoreError::fatal(
+                StoreCode::Rights,
                 "the database file or its directory is read-only, so nothing can be settled and nothing is published. \
-                 Events in it are safe; give this process the right to write the file, its -wal and its -shm"
-                    .to_owned(),
+                 Events in it are safe; give this process the right to write the file, its -wal and its -shm",
             )
         }
-        Some(ErrorCode::CannotOpen) => StoreError::Fatal(format!(
+        Some(ErrorCode::CannotOpen) => StoreError::fatal(
+            StoreCode::NoDatabase,
+            format!(
             "the database file cannot be opened ({error}). No event is touched; check the path and the rights of its \
              directory, and run `posthaste migrate up` to make a new one"
         )),
@@ -54,14 +59,12 @@ pub(crate) fn judge(error: &rusqlite::Error, outcome_known: bool) -> StoreError 
 fn other(error: &rusqlite::Error, transient: impl Fn(String) -> StoreError) -> StoreError {
     let text = error.to_string();
     if text.contains("no such table: posthaste_") || text.contains("no such view: posthaste_") {
-        return StoreError::Fatal(format!(
-            "{text}: the outbox is not set up here; run `posthaste migrate up`"
-        ));
+        let why = format!("{text}: the outbox is not set up here; run `posthaste migrate up`");
+        return StoreError::fatal(StoreCode::SchemaMissing, why);
     }
     if text.contains("no such column") || text.contains("has no column named") {
-        return StoreError::Fatal(format!(
-            "{text}: the outbox has another version; run `posthaste migrate status`"
-        ));
+        let why = format!("{text}: the outbox has another version; run `posthaste migrate status`");
+        return StoreError::fatal(StoreCode::SchemaOther, why);
     }
     transient(text)
 }

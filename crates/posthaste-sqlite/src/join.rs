@@ -54,10 +54,7 @@ fn agree_on_routes(tx: &Transaction<'_>, plan: &JoinPlan) -> Result<(), StoreErr
         if heart.is_some_and(|heart| !crate::heart::beats(&database, &heart)) {
             continue;
         }
-        return Err(StoreError::Fatal(format!(
-            "relay {relay} runs with other routes or sinks on this outbox; stop it first, or start this one with the same \
-             ones. No event is touched"
-        )));
+        return Err(StoreError::other_routes(&relay));
     }
     set_state(tx, "routes", &plan.routes).map_err(store_error)
 }
@@ -150,10 +147,7 @@ fn check_former_filter(tx: &Transaction<'_>, sink: &str, filter: &str) -> Result
         .optional()
         .map_err(store_error)?;
     let Some((until, position)) = found else { return Ok(()) };
-    Err(StoreError::Fatal(format!(
-        "the routes of {sink} change again before it has read what its former routes took: it stands at {position}, and \
-         must be past {until}. Start with the routes of before until then, or events would be skipped"
-    )))
+    Err(StoreError::routes_changing(sink, position, until))
 }
 
 /// Sinks that are in nobody's configuration any more hold up nothing.

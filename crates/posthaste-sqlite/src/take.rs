@@ -4,7 +4,7 @@ use crate::clock::{micros, now};
 use crate::error::store_error;
 use crate::roll::Hearts;
 use crate::watch::last_seq;
-use posthaste::store::{Care, Deaths, JoinPlan, LaneId, StoreError, reach};
+use posthaste::store::{Care, Deaths, JoinPlan, LaneId, StoreCode, StoreError, reach};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 
@@ -126,7 +126,7 @@ fn last_receipt(tx: &Transaction<'_>, id: &LaneId) -> Result<(i64, i64), StoreEr
         "select n, position from posthaste_receipts where sink = ?1 and lane = ?2 order by n desc limit 1";
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
     let last = tx.query_row(sql, params![&*id.sink, id.lane], read).optional().map_err(store_error)?;
-    last.ok_or_else(|| StoreError::Broken(format!("{id} has no receipt; run `posthaste lanes repair`")))
+    last.ok_or_else(|| StoreError::no_receipt(id))
 }
 
 /// A log that ends below a cursor was tampered with: what is appended next would be skipped. The lane stops loudly (F6).
@@ -135,12 +135,15 @@ fn check_time(tx: &Transaction<'_>, id: &LaneId, position: i64) -> Result<(), St
     if last >= position {
         return Ok(());
     }
-    Err(StoreError::Broken(format!(
-        "the log went back in time: it ends at number {last}, but {id} was settled up to {position}. Was sqlite_sequence \
-         changed, or the log copied from another file? Nothing is published from this lane until `posthaste lanes repair \
-         --sink {}` re-bases it",
-        id.sink
-    )))
+    Err(StoreError::broken(
+        StoreCode::WentBack,
+        format!(
+            "the log went back in time: it ends at number {last}, but {id} was settled up to {position}. Was \
+             sqlite_sequence changed, or the log copied from another file? Nothing is published from this lane until \
+             `posthaste lanes repair --sink {}` re-bases it",
+            id.sink
+        ),
+    ))
 }
 
 /// Whether any key of the sink is held at all: while none is, pages are not checked.

@@ -27,7 +27,7 @@
 use crate::connect::{self, Synchronous};
 use crate::error::judge;
 use posthaste::crash_point;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,7 +73,7 @@ impl From<crate::AppendError> for WriteError {
     fn from(error: crate::AppendError) -> Self {
         match error {
             crate::AppendError::Database(error) => error.into(),
-            refused => Self::Store(StoreError::Fatal(refused.to_string())),
+            refused => Self::Store(StoreError::fatal(StoreCode::Event, refused.to_string())),
         }
     }
 }
@@ -329,11 +329,7 @@ fn is_refusal(error: &rusqlite::Error) -> bool {
 /// The group's error once more, for another of its jobs.
 fn again(error: &WriteError) -> WriteError {
     WriteError::Store(match error {
-        WriteError::Store(StoreError::Fatal(text)) => StoreError::Fatal(text.clone()),
-        WriteError::Store(StoreError::Broken(text)) => StoreError::Broken(text.clone()),
-        WriteError::Store(error) => {
-            StoreError::Transient { message: error.to_string(), outcome_known: error.is_outcome_known() }
-        }
+        WriteError::Store(error) => error.clone(),
         other => StoreError::Transient { message: other.to_string(), outcome_known: true },
     })
 }

@@ -3,8 +3,15 @@
 //! Keeping it apart is what keeps the store seam small. Lists go by keyset pages; bulk acts mean the
 //! filter, not the page (F58), run in bounded chunks, and are audited with actor and reason (G6).
 
+mod bounds;
+mod control;
+mod error;
 mod event;
+mod refuse;
 
+pub use bounds::{DISORDER_MICROS, IDS_AUDITED, LANES_MAX, ROWS_MAX, SAMPLES};
+pub use control::{Control, ControlTarget, Setting};
+pub use error::{AdminCode, AdminError};
 pub use event::{
     Acted, EventFilter, EventLife, EventName, EventPage, LogEvent, PassedAt, Progress, ReplayChunk, SinkLife,
     TailPlace, Waiting, Where,
@@ -15,24 +22,6 @@ use crate::sink::Finding;
 use async_trait::async_trait;
 use serde::Serialize;
 use uuid::Uuid;
-
-/// Errors of an administrative act, by what the caller does next.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdminError {
-    /// There is no such thing.
-    #[error("{0}")]
-    NotFound(String),
-    /// Somebody else was quicker, or the state does not allow it.
-    #[error("{0}")]
-    Conflict(String),
-    /// The request itself is wrong.
-    #[error("{0}")]
-    Invalid(String),
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] crate::store::StoreError),
-}
 
 /// Who acts, and why. Both go into the audit.
 #[derive(Debug, Clone)]
@@ -216,24 +205,15 @@ pub enum DeadAct {
     Discard,
 }
 
-/// What an operator sets.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Control {
-    /// Stop delivering.
-    Pause,
-    /// Go on.
-    Resume,
-    /// At most this many events a second; `None` lifts the limit.
-    RateLimit(Option<f64>),
-}
-
-/// What a control is set for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ControlTarget {
-    /// A sink.
-    Sink(String),
-    /// A route.
-    Route(String),
+impl DeadAct {
+    /// The audit's word.
+    #[must_use]
+    pub fn action(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Discard => "discard",
+        }
+    }
 }
 
 /// Where to rewind a sink to.

@@ -10,6 +10,7 @@
 
 pub mod admin;
 pub mod clock;
+mod code;
 pub mod cursor;
 pub mod envelope;
 pub mod event;

@@ -13,51 +13,16 @@
 //! - Wakeups are hints: a store that never wakes anybody is still correct, only slower.
 
 mod care;
+mod error;
 
 pub use care::{Care, Deaths, reach};
+pub use error::{StoreCode, StoreError};
 
 use crate::event::{StoredEvent, Timestamp};
 use crate::route::Filter;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Errors of a store, by what the caller does next.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The lease has another owner, or the server crashed since. Forget the lane and everything read.
-    #[error("the lease of {0} is lost: another relay owns it, or the server restarted")]
-    LeaseLost(LaneId),
-    /// Worth another try after a pause: connection lost, timeout, deadlock, disk full.
-    #[error("{message}")]
-    Transient {
-        /// What happened.
-        message: String,
-        /// Whether it is certain that nothing was applied.
-        outcome_known: bool,
-    },
-    /// The lane cannot go on without an operator: the database went back in time, or is another one.
-    #[error("{0}")]
-    Broken(String),
-    /// A fault that no retry mends: missing schema, missing right, wrong password.
-    #[error("{0}")]
-    Fatal(String),
-}
-
-impl StoreError {
-    /// Whether the same call may succeed later.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Transient { .. })
-    }
-
-    /// Whether it is certain that the call changed nothing.
-    #[must_use]
-    pub fn is_outcome_known(&self) -> bool {
-        !matches!(self, Self::Transient { outcome_known: false, .. })
-    }
-}
 
 /// A sink's lane: the unit of leasing, and what a cursor belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

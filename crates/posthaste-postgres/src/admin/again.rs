@@ -10,23 +10,17 @@
 //! CRASH: a death between two chunks leaves the first one done and audited; the next number to go on from is in
 //! the audit. G2 is not at stake: these are second deliveries.
 
-use super::dead::{IDS_AUDITED, ROWS_MAX};
 use super::log::{Span, Window, clause, event};
-use super::{PostgresAdmin, check_actor, failed, finish};
+use super::{PostgresAdmin, failed, finish};
 use crate::filter;
 use crate::session::{Param, Session};
-use posthaste::admin::{Actor, AdminError, EventFilter, ReplayChunk};
-use posthaste::route::UNROUTED;
-use serde_json::json;
+use posthaste::admin::{Actor, AdminError, EventFilter, ROWS_MAX, ReplayChunk, SAMPLES};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 /// Rows that one chunk goes through, at most.
 const WINDOW_ROWS: i64 = 50_000;
-
-/// Events shown of a chunk, at most.
-const SAMPLES: usize = 5;
 
 /// What a chunk is about.
 struct Order<'a> {
@@ -45,12 +39,8 @@ impl PostgresAdmin {
         chunk: i64,
         actor: Option<&Actor>,
     ) -> Result<ReplayChunk, AdminError> {
-        if filter.is_empty() {
-            return Err(AdminError::Invalid("the filter names no event".to_owned()));
-        }
-        if let Some(actor) = actor {
-            check_actor(actor)?;
-        }
+        filter.check()?;
+        actor.map_or(Ok(()), Actor::check)?;
         let order = Order { sink, filter, after, chunk: chunk.clamp(1, ROWS_MAX) };
         let mut session = self.begin().await?;
         let done = self.replay_chunk(&mut session, &order, actor).await;
@@ -96,12 +86,7 @@ impl PostgresAdmin {
         let sql = include_str!("../../sql/admin/replay_bounds.sql");
         let rows = self.query(session, sql, &[(&sink, Type::TEXT)]).await?;
         let served = rows.first().and_then(|row| row.get::<_, Option<bool>>("served")).unwrap_or(false);
-        if sink == UNROUTED || !served {
-            return Err(AdminError::Conflict(format!(
-                "no relay serves `{sink}`, so a replay would wait for ever; configure the sink and start a relay with it, \
-                 then replay. Nothing was done"
-            )));
-        }
+        AdminError::check_served(sink, served)?;
         let row = rows.first().filter(|_| served);
         Ok(row.map_or((0, String::new()), |row| (row.get("position"), filter::condition(row.get("filter")))))
     }
@@ -135,12 +120,9 @@ impl PostgresAdmin {
         let params: [Param<'_>; 2] = [(&order.sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
         let sent = self.query(session, include_str!("../../sql/admin/again.sql"), &params).await?;
         self.order_keys(session, &sent).await?;
-        let ids: Vec<Uuid> = sent.iter().take(IDS_AUDITED).map(|row| row.get("id")).collect();
-        let detail = json!({
-            "sink": order.sink, "events": order.filter, "from_seq": seqs.first(), "to_seq": seqs.last(),
-            "count": sent.len(), "ids": ids,
-        });
-        self.audit(session, actor, "replay_log", &detail).await?;
+        let ids: Vec<Uuid> = sent.iter().map(|row| row.get("id")).collect();
+        let (action, detail) = order.filter.replayed(order.sink, seqs, &ids);
+        self.audit(session, actor, action, &detail).await?;
         self.wake(session, "").await?;
         Ok(sent.len() as u64)
     }

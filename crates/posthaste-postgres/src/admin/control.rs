@@ -2,8 +2,7 @@
 
 use super::{PostgresAdmin, finish};
 use crate::session::{Param, Session};
-use posthaste::admin::{Actor, AdminError, Control, ControlTarget};
-use serde_json::json;
+use posthaste::admin::{Actor, AdminError, Control, ControlTarget, Setting};
 use tokio_postgres::types::Type;
 
 impl PostgresAdmin {
@@ -13,57 +12,30 @@ impl PostgresAdmin {
         control: &Control,
         actor: &Actor,
     ) -> Result<(), AdminError> {
-        check(target, control)?;
+        let setting = Setting::new(target, control)?;
         let mut session = self.begin().await?;
-        let set = self.set_control_in(&mut session, target, control, actor).await;
+        let set = self.set_control_in(&mut session, &setting, actor).await;
         finish(&mut session, set).await
     }
 
     async fn set_control_in(
         &self,
         session: &mut Session,
-        target: &ControlTarget,
-        control: &Control,
+        setting: &Setting,
         actor: &Actor,
     ) -> Result<(), AdminError> {
-        let (kind, name) = match target {
-            ControlTarget::Sink(name) => {
-                self.check_sink(session, name).await?;
-                ("sink", name)
-            }
-            // Routes live in the configuration of the relays: any name may be one.
-            ControlTarget::Route(name) => ("route", name),
-        };
-        let (action, paused, limit) = match control {
-            Control::Pause => ("pause", Some(true), None),
-            Control::Resume => ("resume", Some(false), None),
-            Control::RateLimit(limit) => ("rate", None, Some(*limit)),
-        };
+        if let Some(sink) = setting.sink() {
+            self.check_sink(session, sink).await?;
+        }
         let params: [Param<'_>; 5] = [
-            (&kind, Type::TEXT),
-            (name, Type::TEXT),
-            (&paused, Type::BOOL),
-            (&limit.is_some(), Type::BOOL),
-            (&limit.flatten(), Type::FLOAT8),
+            (&setting.kind, Type::TEXT),
+            (&setting.name, Type::TEXT),
+            (&setting.paused, Type::BOOL),
+            (&setting.rate.is_some(), Type::BOOL),
+            (&setting.rate.flatten(), Type::FLOAT8),
         ];
         self.query(session, include_str!("../../sql/admin/control.sql"), &params).await?;
-        let mut detail = json!({ kind: name });
-        if let Some(limit) = limit {
-            detail["events_per_second"] = limit.into();
-        }
-        self.audit(session, actor, action, &detail).await?;
+        self.audit(session, actor, setting.action, &setting.detail()).await?;
         self.wake(session, "").await
-    }
-}
-
-fn check(target: &ControlTarget, control: &Control) -> Result<(), AdminError> {
-    match (target, control) {
-        (ControlTarget::Route(name), Control::RateLimit(_)) => {
-            Err(AdminError::Invalid(format!("a rate limit is set for a sink; {name} is a route")))
-        }
-        (_, Control::RateLimit(Some(limit))) if !(limit.is_finite() && *limit > 0.0) => {
-            Err(AdminError::Invalid(format!("{limit} events a second is no limit; to stop a sink, pause it")))
-        }
-        _ => Ok(()),
     }
 }

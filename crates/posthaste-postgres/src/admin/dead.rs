@@ -16,18 +16,12 @@ use super::{PostgresAdmin, failed, finish};
 use crate::row::Micros;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
-use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter};
+use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter, IDS_AUDITED, ROWS_MAX};
 use posthaste::route::Pattern;
 use serde_json::json;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
-
-/// Letters of one page or chunk, at most: what one statement holds in memory.
-pub(super) const ROWS_MAX: i64 = 10_000;
-
-/// Ids named in a line of the audit, at most.
-pub(super) const IDS_AUDITED: usize = 100;
 
 /// A filter as SQL: conditions with their parameters, numbered from a given place on.
 pub(super) struct Clause {
@@ -125,11 +119,7 @@ impl PostgresAdmin {
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError> {
-        if filter.is_empty() {
-            return Err(AdminError::Invalid(
-                "the filter names no letter; say `all` if all of them are meant".to_owned(),
-            ));
-        }
+        filter.check()?;
         let mut session = self.begin_freely().await?;
         let done = self.act_on_chunk(&mut session, filter, act, actor, chunk).await;
         finish(&mut session, done).await
@@ -154,12 +144,7 @@ impl PostgresAdmin {
         session.client().batch_execute(&lock).await.map_err(failed)?;
         let locked =
             self.letters(session, include_str!("../../sql/admin/dead_lock.sql"), filter, chunk).await?;
-        let taken = named.iter().filter(|letter| !locked.contains(letter)).count();
-        if taken > 0 {
-            return Err(AdminError::Conflict(format!(
-                "somebody else acted on {taken} of these letters at the same moment; nothing was done"
-            )));
-        }
+        AdminError::check_taken(&named, &locked)?;
         if !locked.is_empty() {
             self.settle_letters(session, filter, act, actor, &locked).await?;
         }
@@ -189,9 +174,9 @@ impl PostgresAdmin {
         actor: &Actor,
         letters: &[i64],
     ) -> Result<(), AdminError> {
-        let (action, sql) = match act {
-            DeadAct::Replay => ("replay", include_str!("../../sql/admin/replay.sql")),
-            DeadAct::Discard => ("discard", include_str!("../../sql/admin/discard.sql")),
+        let sql = match act {
+            DeadAct::Replay => include_str!("../../sql/admin/replay.sql"),
+            DeadAct::Discard => include_str!("../../sql/admin/discard.sql"),
         };
         if act == DeadAct::Replay {
             self.check_takers(session, letters).await?;
@@ -200,33 +185,21 @@ impl PostgresAdmin {
         self.order_keys(session, &gone).await?;
         let ids: Vec<Uuid> = gone.iter().take(IDS_AUDITED).map(|row| row.get("id")).collect();
         let detail = json!({ "filter": filter, "count": gone.len(), "ids": ids });
-        self.audit(session, actor, action, &detail).await?;
+        self.audit(session, actor, act.action(), &detail).await?;
         self.wake(session, "").await
     }
 
-    /// Refuses letters that nobody would deliver: as deferred events they would wait for ever, unseen.
+    /// Refuses letters that nobody would deliver.
     async fn check_takers(&self, session: &mut Session, letters: &[i64]) -> Result<(), AdminError> {
         let params: [Param<'_>; 1] = [(&letters, Type::INT8_ARRAY)];
         let unroutable = include_str!("../../sql/admin/unroutable.sql");
         if let Some(row) = self.query(session, unroutable, &params).await?.first() {
-            return Err(AdminError::Conflict(format!(
-                "no route takes the topic {:?} yet, so a replay would have nowhere to go; add the route, start the \
-                 relay with it, and replay then. Nothing was done",
-                row.get::<_, String>(0)
-            )));
+            return Err(AdminError::no_route(row.get(0)));
         }
         let retired =
             self.query(session, include_str!("../../sql/admin/retired_letters.sql"), &params).await?;
-        let retired: Vec<String> =
-            retired.iter().map(|row| format!("`{}`", row.get::<_, String>(0))).collect();
-        if retired.is_empty() {
-            return Ok(());
-        }
-        Err(AdminError::Conflict(format!(
-            "no relay serves {} any more, so a replay would wait for ever; configure the sink again and start a relay \
-             with it, then replay. Or choose the letters of other sinks with --sink, or discard these. Nothing was done",
-            retired.join(", ")
-        )))
+        let retired: Vec<String> = retired.iter().map(|row| row.get(0)).collect();
+        AdminError::check_letters_served(&retired)
     }
 
     /// Whoever is first of its key now comes due, everybody behind it waits.

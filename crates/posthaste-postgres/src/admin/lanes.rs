@@ -17,19 +17,12 @@ use super::{PostgresAdmin, failed, finish, reads};
 use crate::filter;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
-use posthaste::admin::{Actor, AdminError, RewindTo};
+use posthaste::admin::{Actor, AdminError, DISORDER_MICROS, RewindTo};
 use posthaste::cursor::Snapshot;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use serde_json::json;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-
-/// Most lanes: each has a few slots, and a cursor that settles by itself.
-const LANES_MAX: u16 = 256;
-
-/// How far times of the log may go back while numbers go up. Number and time of a row are drawn within
-/// microseconds; what is covered here is a clock that is set.
-pub(super) const DISORDER_MICROS: i64 = 60_000_000;
 
 /// A lane and its cursor.
 pub(super) struct Cursor {
@@ -124,9 +117,7 @@ impl PostgresAdmin {
     }
 
     pub(super) async fn change_lanes(&self, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
-        if !(1..=LANES_MAX).contains(&lanes) {
-            return Err(AdminError::Invalid(format!("{lanes} lanes: there may be 1 to {LANES_MAX}")));
-        }
+        AdminError::check_lanes(lanes)?;
         let mut session = self.begin().await?;
         let changed = self.change_lanes_in(&mut session, lanes, actor).await;
         finish(&mut session, changed).await
@@ -173,11 +164,9 @@ impl PostgresAdmin {
 
     /// The position to go back to. Looked up before any lock.
     async fn target(&self, to: RewindTo) -> Result<i64, AdminError> {
+        to.check()?;
         let instant = match to {
             RewindTo::Earliest => return Ok(0),
-            RewindTo::Seq(seq) if seq < 0 => {
-                return Err(AdminError::Invalid(format!("{seq} is no number of the log: they begin at 1")));
-            }
             RewindTo::Seq(seq) => return Ok(seq),
             RewindTo::Time(instant) => instant,
         };
@@ -187,9 +176,7 @@ impl PostgresAdmin {
         let params: [Param<'_>; 2] = [(&instant.0, Type::INT8), (&from, Type::INT8)];
         let rows = self.query(&mut session, sql, &params).await?;
         let first: Option<i64> = rows.first().map(|row| row.get(0));
-        first.map(|seq| seq - 1).ok_or_else(|| {
-            AdminError::Conflict(format!("nothing in the log was appended at or after {}", instant.rfc3339()))
-        })
+        first.map(|seq| seq - 1).ok_or_else(|| AdminError::nothing_since(instant))
     }
 
     /// A number at or below the first one that was appended at or after an instant, found by halving.
@@ -228,11 +215,7 @@ impl PostgresAdmin {
         let all = self.cursors(session).await?;
         let lanes: Vec<&Cursor> = all.iter().filter(|lane| lane.sink == sink).collect();
         let foremost = lanes.iter().map(|lane| lane.position()).max().unwrap_or(0);
-        if target > foremost {
-            return Err(AdminError::Conflict(format!(
-                "sink `{sink}` stands at {foremost}; {target} lies in front of it, and going there would skip events"
-            )));
-        }
+        AdminError::check_rewind(sink, foremost, target)?;
         let epoch = next_epoch(&all);
         let bases: Vec<Base> = lanes.iter().map(|lane| lane.moved_back(target)).collect();
         self.write_bases(session, "rewind", epoch, mark, &bases).await?;
@@ -287,7 +270,10 @@ fn relaned(lanes: &[Cursor], count: i32) -> Vec<Base> {
 
 fn cursor(row: &Row) -> Result<Cursor, AdminError> {
     let state = match (row.get::<_, Option<i64>>("position"), row.get::<_, Option<String>>("snapshot")) {
-        (Some(position), Some(text)) => Some((position, text.parse().map_err(StoreError::Broken)?)),
+        (Some(position), Some(text)) => {
+            let unreadable = |why: String| StoreError::broken(StoreCode::Unreadable, why);
+            Some((position, text.parse().map_err(unreadable)?))
+        }
         _ => None,
     };
     let slots = (row.get("slot_from"), row.get("slot_to"));

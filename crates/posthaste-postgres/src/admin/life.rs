@@ -74,18 +74,13 @@ impl PostgresAdmin {
         if let Some(row) = self.query(session, sql, &[(&seq, Type::INT8)]).await?.first() {
             return Ok(found(row));
         }
-        let gone = || {
-            AdminError::NotFound(format!(
-                "no event has the number {seq}: it was rolled back, its time in the log is over, or it was never drawn"
-            ))
-        };
         let sql = include_str!("../../sql/admin/event_copy_by_seq.sql");
         let copies = self.query(session, sql, &[(&seq, Type::INT8)]).await?;
-        copies.first().map(found).ok_or_else(gone)
+        copies.first().map(found).ok_or_else(|| AdminError::unknown_event(EventName::Seq(seq)))
     }
 
     async fn find_id(&self, session: &mut Session, id: Uuid, place: Where) -> Result<Found, AdminError> {
-        if let Some(near) = place.near.or_else(|| made_at(id))
+        if let Some(near) = place.time_of(id)
             && let Some(found) = self.find_near(session, id, near).await?
         {
             return Ok(found);
@@ -97,13 +92,9 @@ impl PostgresAdmin {
              set local plan_cache_mode = force_custom_plan"
         );
         session.client().batch_execute(&search).await.map_err(failed)?;
-        let searched = self.search(session, id).await;
+        let searched = self.search(session, id, place).await;
         session.client().batch_execute("rollback to savepoint search").await.map_err(failed)?;
-        searched?.ok_or_else(|| {
-            AdminError::NotFound(format!(
-                "no event has the id {id}: it was rolled back, its time in the log is over, or it was never appended"
-            ))
-        })
+        searched?.ok_or_else(|| AdminError::unknown_event(EventName::Id(id)))
     }
 
     /// In a run of numbers around a time.
@@ -121,13 +112,23 @@ impl PostgresAdmin {
     }
 
     /// In all of the log, then among copies.
-    async fn search(&self, session: &mut Session, id: Uuid) -> Result<Option<Found>, AdminError> {
+    async fn search(
+        &self,
+        session: &mut Session,
+        id: Uuid,
+        place: Where,
+    ) -> Result<Option<Found>, AdminError> {
+        // Only a search that nobody asked for ends by time.
+        let ended = |error: tokio_postgres::Error| match error.code() {
+            Some(&SqlState::QUERY_CANCELED) => place.search_wider(id),
+            _ => failed(error),
+        };
         for sql in [
             include_str!("../../sql/admin/event_by_id.sql"),
             include_str!("../../sql/admin/event_copy_by_id.sql"),
         ] {
             let rows = session.query_alone(&self.sessions.sql(sql), &[(&id, Type::UUID)]).await;
-            if let Some(row) = rows.map_err(|error| too_long(error, id))?.first() {
+            if let Some(row) = rows.map_err(ended)?.first() {
                 return Ok(Some(found(row)));
             }
         }
@@ -149,31 +150,6 @@ impl PostgresAdmin {
         let letters: Vec<DeadLetter> = letters.iter().map(super::dead::letter).collect();
         Ok(rows.iter().map(|row| sink(row, &letters, event.seq, found.xid.is_some())).collect())
     }
-}
-
-/// When a UUIDv7 was made.
-fn made_at(id: Uuid) -> Option<Timestamp> {
-    let bytes = id.as_bytes();
-    (id.get_version_num() == 7).then(|| {
-        let millis = bytes[..6].iter().fold(0_i64, |millis, byte| millis << 8 | i64::from(*byte));
-        Timestamp(millis * 1000)
-    })
-}
-
-fn too_long(error: tokio_postgres::Error, id: Uuid) -> AdminError {
-    if error.code() != Some(&SqlState::QUERY_CANCELED) {
-        return failed(error);
-    }
-    let why = match made_at(id) {
-        Some(made) => {
-            format!("it is not near {}, where its id says that it was made", made.rfc3339())
-        }
-        None => "its id is no UUIDv7 and does not say when it was made".to_owned(),
-    };
-    AdminError::Conflict(format!(
-        "event {id} was not found in {SEARCH_MAX}: {why}. Say when it was appended with --near TIME, or look through \
-         all of the log with --scan; `events list --key` or `--topic` with `--since` find it too"
-    ))
 }
 
 fn found(row: &Row) -> Found {
@@ -237,17 +213,5 @@ fn waiting(row: &Row, reason: String) -> Waiting {
         error_class: row.get("error_class"),
         last_error: row.get("last_error"),
         last_error_at: time(row, "last_error_at"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_says_when_it_was_made_or_that_it_does_not() {
-        let id: Uuid = "0192f7a0-5c1e-7a3e-b1f2-000000000001".parse().expect("a UUID");
-        assert_eq!(made_at(id), Some(Timestamp(0x0192_f7a0_5c1e * 1000)));
-        assert_eq!(made_at(Uuid::from_u128(0x1234_5678_9abc_4def_8000_0000_0000_0000)), None);
     }
 }

@@ -7,13 +7,12 @@
 //! Following the log needs no lease and leaves no trace. It shows what commits late as far as the last
 //! [`LATE_NUMBERS`] numbers: a relay's cursor keeps marks and finds all of it, a looker-on does not need to.
 
-use super::dead::{Clause, ROWS_MAX};
-use super::lanes::DISORDER_MICROS;
+use super::dead::Clause;
 use super::{PostgresAdmin, failed};
 use crate::row::Micros;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
-use posthaste::admin::{AdminError, EventFilter, EventPage, LogEvent, TailPlace};
+use posthaste::admin::{AdminError, DISORDER_MICROS, EventFilter, EventPage, LogEvent, ROWS_MAX, TailPlace};
 use posthaste::route::Pattern;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;

@@ -148,14 +148,7 @@ impl PostgresAdmin {
     async fn check_sink(&self, session: &mut Session, sink: &str) -> Result<(), AdminError> {
         let rows = self.query(session, include_str!("../../sql/admin/known_sinks.sql"), &[]).await?;
         let known: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        if known.iter().any(|name| name == sink) {
-            return Ok(());
-        }
-        Err(AdminError::NotFound(if known.is_empty() {
-            format!("there is no sink `{sink}`: no relay has run on this outbox yet")
-        } else {
-            format!("there is no sink `{sink}`; known are: {}", known.join(", "))
-        }))
+        AdminError::check_sink(sink, &known)
     }
 }
 
@@ -182,18 +175,6 @@ async fn finish<T>(session: &mut Session, result: Result<T, AdminError>) -> Resu
             Err(error)
         }
     }
-}
-
-/// An audit without a name or a reason is none.
-pub(crate) fn check_actor(actor: &Actor) -> Result<(), AdminError> {
-    let missing = |what: &str| AdminError::Invalid(format!("{what} is missing: every act is audited"));
-    if actor.name.trim().is_empty() {
-        return Err(missing("who acts"));
-    }
-    if actor.reason.trim().is_empty() {
-        return Err(missing("the reason"));
-    }
-    Ok(())
 }
 
 #[async_trait]
@@ -226,7 +207,7 @@ impl Admin for PostgresAdmin {
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         self.act_on_dead(filter, act, actor, chunk).await
     }
 
@@ -263,22 +244,22 @@ impl Admin for PostgresAdmin {
         control: &Control,
         actor: &Actor,
     ) -> Result<(), AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         self.set_control(target, control, actor).await
     }
 
     async fn set_lanes(&self, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         self.change_lanes(lanes, actor).await
     }
 
     async fn rewind(&self, sink: &str, to: RewindTo, actor: &Actor) -> Result<(), AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         self.move_back(sink, to, actor).await
     }
 
     async fn repair(&self, sink: &str, actor: &Actor) -> Result<String, AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         self.rebase(sink, actor).await
     }
 

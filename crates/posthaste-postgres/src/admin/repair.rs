@@ -67,14 +67,10 @@ impl PostgresAdmin {
         self.check_sink(session, sink).await?;
         let mark = self.lock_cursors(session).await?;
         let rows = self.query(session, include_str!("../../sql/admin/repair_look.sql"), &[]).await?;
-        let damage = rows.first().map(damage).ok_or_else(|| StoreError::Broken("no answer".to_owned()))?;
+        let damage = rows.first().map(damage).ok_or_else(StoreError::no_answer)?;
         let cursors = self.cursors(session).await?;
         if damage.is_none(&cursors) {
-            return Err(AdminError::Conflict(
-                "there is nothing to repair: numbers and transaction ids fit the cursors. To send events again, use \
-                 `posthaste lanes rewind`"
-                    .to_owned(),
-            ));
+            return Err(AdminError::nothing_to_repair("numbers and transaction ids"));
         }
         self.check_rights(&damage)?;
         let mut bases = Vec::new();
@@ -116,13 +112,7 @@ impl PostgresAdmin {
                 damage.last_value, damage.known
             ));
         }
-        if lacking.is_empty() {
-            return Ok(());
-        }
-        Err(AdminError::Conflict(format!(
-            "this repair needs {}: run it as the owner of the outbox. Nothing was changed",
-            lacking.join(" and ")
-        )))
+        if lacking.is_empty() { Ok(()) } else { Err(AdminError::owner_needed(&lacking)) }
     }
 
     /// A lane's base, and how many events it sends again.
@@ -136,7 +126,7 @@ impl PostgresAdmin {
             [(&old, Type::INT8), (&snapshot, Type::TEXT), (&lane.sink, Type::TEXT), (&lane.lane, Type::INT2)];
         let sql = include_str!("../../sql/admin/repair_lane.sql");
         let rows = self.query_where(session, sql, &lane.condition, &params).await?;
-        let row = rows.first().ok_or_else(|| StoreError::Broken("no answer".to_owned()))?;
+        let row = rows.first().ok_or_else(StoreError::no_answer)?;
         let position = row.get::<_, Option<i64>>("unproven").map_or(old, |seq| seq - 1);
         let params: [Param<'_>; 2] = [(&position, Type::INT8), (&old, Type::INT8)];
         let sql = include_str!("../../sql/admin/repair_again.sql");

@@ -10,6 +10,7 @@ use crate::row::Micros;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
 use posthaste::admin::{AdminError, Count, LaneStatus, OutboxStatus, SegmentStatus, SinkStatus};
+use posthaste::store::StoreError;
 use rustc_hash::FxHashMap;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -258,7 +259,5 @@ impl Lanes {
 }
 
 fn one(rows: &[Row]) -> Result<&Row, AdminError> {
-    let silent =
-        || posthaste::store::StoreError::Broken("a statement that always answers did not".to_owned());
-    rows.first().ok_or_else(|| silent().into())
+    rows.first().ok_or_else(|| StoreError::no_answer().into())
 }

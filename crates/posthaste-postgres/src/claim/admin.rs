@@ -9,7 +9,6 @@ use super::doctor;
 use super::layout::Layout;
 use super::line::Line;
 use super::statements::Statements;
-use crate::admin::check_actor;
 use crate::config::PostgresConfig;
 use crate::error::{commit_error, store_error};
 use crate::row::Micros;
@@ -18,8 +17,8 @@ use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::admin::{
     Actor, Admin, AdminError, Control, ControlTarget, Count, DeadAct, DeadFilter, DeadLetter, EventFilter,
-    EventLife, EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, SinkStatus, TailPlace,
-    Where,
+    EventLife, EventName, EventPage, IDS_AUDITED, LogEvent, OutboxStatus, ROWS_MAX, ReplayChunk, RewindTo,
+    SinkStatus, TailPlace, Where,
 };
 use posthaste::route::Pattern;
 use posthaste::sink::Finding;
@@ -33,10 +32,6 @@ use uuid::Uuid;
 
 /// Bound of a count.
 const COUNT_MAX: u64 = 100_000;
-/// Rows of one act, at most.
-const CHUNK_MAX: i64 = 10_000;
-/// Rows named in a line of the audit, at most.
-const ROWS_AUDITED: usize = 100;
 
 /// Looking and acting.
 pub struct ClaimAdmin {
@@ -87,7 +82,7 @@ impl ClaimAdmin {
     }
 
     fn impossible<T>(&self, what: &str) -> Result<T, AdminError> {
-        Err(AdminError::Invalid(format!("{} is an adopted table: {what}", self.statements.layout().table)))
+        Err(AdminError::adopted(&self.statements.layout().table.to_string(), what))
     }
 
     /// Acts on a chunk of dead rows and writes it down, in the transaction that is open.
@@ -101,22 +96,22 @@ impl ClaimAdmin {
     ) -> Result<u64, AdminError> {
         let layout = self.statements.layout();
         let Some(table) = audit::place(line, layout, &self.schema).await? else {
-            return Err(AdminError::Invalid(format!("{}. Nothing was done", audit::missing(layout))));
+            return Err(AdminError::audit_missing(&audit::missing(layout)));
         };
-        let (action, sql) = match act {
-            DeadAct::Replay => ("replay", self.statements.dead_replay()),
-            DeadAct::Discard => ("discard", self.statements.dead_discard()),
+        let sql = match act {
+            DeadAct::Replay => self.statements.dead_replay(),
+            DeadAct::Discard => self.statements.dead_discard(),
         };
-        let (asked, chunk) = (Asked::new(filter), chunk.clamp(1, CHUNK_MAX));
+        let (asked, chunk) = (Asked::new(filter), chunk.clamp(1, ROWS_MAX));
         let mut params = asked.params();
         params.push((&chunk, Type::INT8));
         let done = line.query(&sql, &params).await.map_err(store_error)?;
         if !done.is_empty() {
-            let rows: Vec<&str> = done.iter().take(ROWS_AUDITED).map(|row| row.get(0)).collect();
+            let rows: Vec<&str> = done.iter().take(IDS_AUDITED).map(|row| row.get(0)).collect();
             let detail = json!({
                 "table": layout.table.to_string(), "filter": filter, "count": done.len(), "rows": rows,
             });
-            audit::write(line, &table, actor, action, &detail).await?;
+            audit::write(line, &table, actor, act.action(), &detail).await?;
         }
         Ok(done.len() as u64)
     }
@@ -168,7 +163,7 @@ impl Admin for ClaimAdmin {
         let rows = self.ask(&self.statements.gauges(), &[]).await?;
         let clock = self.ask("select clock_timestamp()", &[]).await?;
         let now = clock.first().map_or(0, |row| row.get::<_, Micros>(0).0);
-        let Some(row) = rows.first() else { return self.impossible("its rows could not be counted") };
+        let row = rows.first().ok_or_else(StoreError::no_answer)?;
         let count = |at: usize| {
             let count = row.get::<_, i64>(at).unsigned_abs();
             Count { count, exact: count < COUNT_MAX }
@@ -236,13 +231,11 @@ impl Admin for ClaimAdmin {
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError> {
-        if filter.is_empty() {
-            return Err(AdminError::Invalid("name what is meant, or say --all".to_owned()));
-        }
+        filter.check()?;
         if self.is_elsewhere(filter) {
             return Ok(0);
         }
-        check_actor(actor)?;
+        actor.check()?;
         let mut line = self.line.lock().await;
         line.begin().await.map_err(store_error)?;
         match self.act(&mut line, filter, act, actor, chunk).await {

@@ -12,10 +12,10 @@ pub fn dead_letter_table(layout: &Layout, table: &Table) -> Option<String> {
     let mut columns: Vec<String> =
         table.columns.iter().map(|(column, kind)| format!("  {} {kind}", quote(column))).collect();
     let death = [
-        (layout.attempts.as_deref().unwrap_or("attempts"), "integer"),
-        (layout.last_error.as_deref().unwrap_or("last_error"), "text"),
-        (layout.last_error_at.as_deref().unwrap_or("last_error_at"), "timestamptz"),
-        (layout.error_class.as_deref().unwrap_or("error_class"), "text"),
+        (layout.column.attempts.as_deref().unwrap_or("attempts"), "integer"),
+        (layout.column.last_error.as_deref().unwrap_or("last_error"), "text"),
+        (layout.column.last_error_at.as_deref().unwrap_or("last_error_at"), "timestamptz"),
+        (layout.column.error_class.as_deref().unwrap_or("error_class"), "text"),
         ("dead_at", "timestamptz NOT NULL DEFAULT now()"),
     ];
     let lacking = death.iter().filter(|(column, _)| table.type_of(column).is_none());
@@ -31,7 +31,7 @@ pub fn claim_index(layout: &Layout) -> Option<String> {
         return None;
     }
     let columns: Vec<String> = layout.order_by.iter().map(|column| quote(column)).collect();
-    let condition = match (&layout.status, &layout.published_at) {
+    let condition = match (&layout.status, &layout.column.published_at) {
         (Some(status), _) => {
             let words: Vec<String> = status.pending.iter().map(|word| literal(word)).collect();
             format!(" WHERE {} IN ({})", quote(&status.column), words.join(", "))

@@ -7,7 +7,7 @@ use super::layout::{Layout, TableName};
 use super::line::Line;
 use super::statements::{Statements, Types, quoted};
 use crate::error::store_error;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
@@ -67,26 +67,27 @@ pub(super) async fn statements(line: &mut Line, layout: Layout) -> Result<Statem
     let client = line.client();
     let found = table(client, &layout.table).await?;
     let found = found.ok_or_else(|| {
-        StoreError::Fatal(format!(
-            "there is no table {} here; check `table` and the database of the URL",
-            layout.table
-        ))
+        let table = &layout.table;
+        let why = format!("there is no table {table} here; check `table` and the database of the URL");
+        StoreError::fatal(StoreCode::TableMissing, why)
     })?;
-    let layout = fit(layout, &found).map_err(StoreError::Fatal)?;
+    let unfit = |why| StoreError::fatal(StoreCode::Layout, why);
+    let layout = fit(layout, &found).map_err(unfit)?;
     check_words(client, &layout, &found).await?;
     let dead = match &layout.dead_letters {
         None => Vec::new(),
         Some(name) => match table(client, name).await? {
             Some(table) => table.columns.into_iter().map(|(column, _)| column).collect(),
             None => {
-                return Err(StoreError::Fatal(format!(
+                let why = format!(
                     "there is no dead-letter table {name}; `posthaste adopt sql` prints a CREATE TABLE for it. Nothing was claimed"
-                )));
+                );
+                return Err(StoreError::fatal(StoreCode::TableMissing, why));
             }
         },
     };
     let statements = Statements::new(layout, found.types(), dead);
-    check_retention(&statements).map_err(StoreError::Fatal)?;
+    check_retention(&statements).map_err(unfit)?;
     Ok(statements)
 }
 
@@ -130,13 +131,16 @@ pub(super) fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
     let lacking: Vec<String> =
         layout.may_lack.iter().filter(|column| table.type_of(column).is_none()).cloned().collect();
     let layout = layout.without(&lacking);
-    for (role, column) in layout.columns() {
+    for (role, wanted, column) in layout.columns() {
         let Some(kind) = table.type_of(column) else {
             let known: Vec<&str> = table.columns.iter().map(|(name, _)| name.as_str()).collect();
             return Err(format!("{name} has no column {column:?} (`{role}`); it has {}", known.join(", ")));
         };
-        if let Some(wanted) = unfit(role, kind) {
-            return Err(format!("column {column:?} of {name} is {kind}, and `{role}` needs {wanted}"));
+        if !wanted.fits(kind) {
+            return Err(format!(
+                "column {column:?} of {name} is {kind}, and `{role}` needs {}",
+                wanted.words()
+            ));
         }
     }
     if !table.unique.contains(&layout.id) {
@@ -146,23 +150,6 @@ pub(super) fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
         ));
     }
     Ok(layout)
-}
-
-/// What a role's column must be, if this type is not it.
-fn unfit(role: &str, kind: &str) -> Option<&'static str> {
-    let text = kind == "text" || kind.starts_with("character");
-    let (fits, wanted) = match role {
-        "payload" => (text || matches!(kind, "json" | "jsonb" | "bytea"), "json, jsonb, text or bytea"),
-        "headers" => (text || matches!(kind, "json" | "jsonb"), "json, jsonb or text"),
-        "attempts" => (matches!(kind, "smallint" | "integer" | "bigint"), "a whole number"),
-        "last_error" | "claimed_by" | "error_class" => (text, "text"),
-        "next_attempt_at" | "last_error_at" | "claimed_at" | "last_attempt_at" | "published_at"
-        | "created_at" | "updated_at" => {
-            (kind.starts_with("timestamp"), "a timestamp, with or without time zone")
-        }
-        _ => (true, ""),
-    };
-    (!fits).then_some(wanted)
 }
 
 /// Words of the status that its enum does not have.
@@ -183,11 +170,10 @@ async fn check_words(client: &Client, layout: &Layout, table: &Table) -> Result<
         .chain(&status.claimed);
     match words.into_iter().find(|word| !known.is_empty() && !known.contains(word)) {
         None => Ok(()),
-        Some(word) => Err(StoreError::Fatal(format!(
-            "the status {word:?} is none of {}.{}: its words are {}",
-            layout.table,
-            status.column,
-            known.join(", ")
-        ))),
+        Some(word) => {
+            let (table, column, known) = (&layout.table, &status.column, known.join(", "));
+            let why = format!("the status {word:?} is none of {table}.{column}: its words are {known}");
+            Err(StoreError::fatal(StoreCode::Layout, why))
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What an adopted table looks like: one description, from which everything else is made.
 
+use super::role::{Columns, Kind};
 use posthaste::retry::RetryPolicy;
 use std::time::Duration;
 
@@ -154,42 +155,16 @@ pub struct Layout {
     pub id: String,
     /// The topic.
     pub topic: Topic,
-    /// The unit of order, and the broker's partition.
-    pub key: Option<String>,
     /// The payload: json, jsonb, text or bytea.
     pub payload: String,
     /// Its media type; `application/json` for json and jsonb columns unless it is said.
     pub content_type: Option<String>,
-    /// A json or jsonb column that holds an object of strings.
-    pub headers: Option<String>,
     /// Columns that travel as headers: header, column.
     pub header_columns: Vec<(String, String)>,
     /// The status. Without it a row is done when `published_at` is set, or gone.
     pub status: Option<Status>,
-    /// Attempts spent.
-    pub attempts: Option<String>,
-    /// Not before.
-    pub next_attempt_at: Option<String>,
-    /// The last error, in words.
-    pub last_error: Option<String>,
-    /// When it happened.
-    pub last_error_at: Option<String>,
-    /// `transient`, `permanent` or `unknown`.
-    pub error_class: Option<String>,
-    /// Since when a relay has it in hand; empty otherwise.
-    pub claimed_at: Option<String>,
-    /// Which relay; empty otherwise.
-    pub claimed_by: Option<String>,
-    /// When a relay took it in hand last. It stays when the row is settled.
-    pub last_attempt_at: Option<String>,
-    /// When it was published.
-    pub published_at: Option<String>,
-    /// When it was written: latency and ages are counted from it.
-    pub created_at: Option<String>,
-    /// Set at each of our writes.
-    pub updated_at: Option<String>,
-    /// The author's own idempotency key; it travels as the header `idempotency-key`.
-    pub idempotency_key: Option<String>,
+    /// The columns that it may have beside these.
+    pub column: Columns,
     /// Columns to claim in the order of.
     pub order_by: Vec<String>,
     /// A further condition of what is claimed, in SQL.
@@ -229,24 +204,11 @@ impl Layout {
             table,
             id: id.to_owned(),
             topic,
-            key: None,
             payload: payload.to_owned(),
             content_type: None,
-            headers: None,
             header_columns: Vec::new(),
             status: None,
-            attempts: None,
-            next_attempt_at: None,
-            last_error: None,
-            last_error_at: None,
-            error_class: None,
-            claimed_at: None,
-            claimed_by: None,
-            last_attempt_at: None,
-            published_at: None,
-            created_at: None,
-            updated_at: None,
-            idempotency_key: None,
+            column: Columns::default(),
             order_by: Vec::new(),
             condition: None,
             delete_published: false,
@@ -267,7 +229,7 @@ impl Layout {
     /// The column that holds a claim's mark: since when a relay has the row.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
-        self.claimed_at.as_deref().or(self.last_attempt_at.as_deref())
+        self.column.claimed_at.as_deref().or(self.column.last_attempt_at.as_deref())
     }
 
     /// How rows are claimed: marked where there is a word and a time for it.
@@ -281,7 +243,9 @@ impl Layout {
     /// (F27).
     #[must_use]
     pub fn needs_a_start(&self) -> bool {
-        let tells = self.status.is_some() || self.created_at.is_some() || self.next_attempt_at.is_some();
+        let tells = self.status.is_some()
+            || self.column.created_at.is_some()
+            || self.column.next_attempt_at.is_some();
         self.delete_published && !tells && self.condition.is_none()
     }
 
@@ -293,7 +257,7 @@ impl Layout {
         if self.poll_min.is_zero() || self.poll_min > self.poll_max {
             return Err("`poll_min_ms` must be at least 1 and not above `poll_max_ms`".to_owned());
         }
-        if self.status.is_none() && self.published_at.is_none() && !self.delete_published {
+        if self.status.is_none() && self.column.published_at.is_none() && !self.delete_published {
             return Err(
                 "nothing says that a row is done: name `status`, `published_at`, or set `delete_published`"
                     .to_owned(),
@@ -335,23 +299,7 @@ impl Layout {
     /// The same for a table that lacks these columns.
     #[must_use]
     pub fn without(mut self, lacking: &[String]) -> Self {
-        let optional = [
-            &mut self.key,
-            &mut self.headers,
-            &mut self.attempts,
-            &mut self.next_attempt_at,
-            &mut self.last_error,
-            &mut self.last_error_at,
-            &mut self.error_class,
-            &mut self.claimed_at,
-            &mut self.claimed_by,
-            &mut self.last_attempt_at,
-            &mut self.published_at,
-            &mut self.created_at,
-            &mut self.updated_at,
-            &mut self.idempotency_key,
-        ];
-        for column in optional {
+        for (_, column) in self.column.roles_mut() {
             column.take_if(|name| lacking.contains(name));
         }
         self.header_columns.retain(|(_, column)| !lacking.contains(column));
@@ -359,32 +307,19 @@ impl Layout {
         self
     }
 
-    /// Every column it names, with what it is for.
+    /// Every column it names, with what it is for and what it must be.
     #[must_use]
-    pub fn columns(&self) -> Vec<(&'static str, &str)> {
-        let mut columns = vec![("id", self.id.as_str())];
-        columns.extend(self.topic.columns().into_iter().map(|name| ("topic", name)));
-        columns.push(("payload", &self.payload));
-        columns.extend(self.header_columns.iter().map(|(_, column)| ("header_columns", column.as_str())));
-        columns.extend(self.status.iter().map(|status| ("status", status.column.as_str())));
-        columns.extend(self.order_by.iter().map(|column| ("order_by", column.as_str())));
-        let optional = [
-            ("key", &self.key),
-            ("headers", &self.headers),
-            ("attempts", &self.attempts),
-            ("next_attempt_at", &self.next_attempt_at),
-            ("last_error", &self.last_error),
-            ("last_error_at", &self.last_error_at),
-            ("error_class", &self.error_class),
-            ("claimed_at", &self.claimed_at),
-            ("claimed_by", &self.claimed_by),
-            ("last_attempt_at", &self.last_attempt_at),
-            ("published_at", &self.published_at),
-            ("created_at", &self.created_at),
-            ("updated_at", &self.updated_at),
-            ("idempotency_key", &self.idempotency_key),
-        ];
-        columns.extend(optional.into_iter().filter_map(|(role, name)| Some((role, name.as_deref()?))));
+    pub fn columns(&self) -> Vec<(&'static str, Kind, &str)> {
+        let mut columns = vec![("id", Kind::Any, self.id.as_str())];
+        columns.extend(self.topic.columns().into_iter().map(|name| ("topic", Kind::Any, name)));
+        columns.push(("payload", Kind::Payload, &self.payload));
+        let headers =
+            self.header_columns.iter().map(|(_, column)| ("header_columns", Kind::Any, column.as_str()));
+        columns.extend(headers);
+        columns.extend(self.status.iter().map(|status| ("status", Kind::Any, status.column.as_str())));
+        columns.extend(self.order_by.iter().map(|column| ("order_by", Kind::Any, column.as_str())));
+        let roles = self.column.roles().filter_map(|(role, column)| Some((role.name, role.kind, column?)));
+        columns.extend(roles);
         columns
     }
 }

@@ -226,7 +226,7 @@ impl Lease for ClaimLease {
         }
         let mut slot = self.line.lock().await;
         let layout = self.inner.statements.layout();
-        let (keeps_time, pause) = (layout.next_attempt_at.is_some(), layout.poll_min);
+        let (keeps_time, pause) = (layout.column.next_attempt_at.is_some(), layout.poll_min);
         let mut outcome = Outcome::new(settlement, &locked(&self.hand), keeps_time, pause);
         if outcome.seqs.is_empty() {
             return Ok(());

@@ -4,6 +4,7 @@
 //! written beside it. Every key of a preset can be overridden by the configuration.
 
 use super::layout::{Layout, Status, TableName, Topic};
+use super::role::Columns;
 use posthaste::retry::{Curve, Permanent, RetryPolicy};
 use posthaste::route::Envelope;
 use std::time::Duration;
@@ -46,6 +47,13 @@ fn some(name: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
+/// Columns by their roles.
+macro_rules! columns {
+    ($($role:ident: $column:literal),+ $(,)?) => {
+        Columns { $($role: Some($column.to_owned()),)+ ..Columns::default() }
+    };
+}
+
 fn headers(columns: &[&str]) -> Vec<(String, String)> {
     columns.iter().map(|column| ((*column).to_owned(), (*column).to_owned())).collect()
 }
@@ -68,11 +76,10 @@ fn prisma_outbox() -> Layout {
         dead: some("FAILED"),
     };
     Layout {
-        key: some("key"),
+        column: columns! {
+            key: "key", attempts: "retries", published_at: "processedAt", created_at: "createdAt",
+        },
         status: Some(status),
-        attempts: some("retries"),
-        published_at: some("processedAt"),
-        created_at: some("createdAt"),
         order_by: words(&["createdAt"]),
         condition: some("\"retries\" < 5"),
         batch: 20,
@@ -97,16 +104,12 @@ fn prisma_outbox() -> Layout {
 /// document plans for later (`last_error`, `last_error_at`, `error_class`) are written where the table has them.
 fn outbox_events_adr() -> Layout {
     Layout {
-        key: some("aggregate_id"),
+        column: columns! {
+            key: "aggregate_id", attempts: "retry_count", next_attempt_at: "next_retry_at",
+            last_error: "last_error", last_error_at: "last_error_at", error_class: "error_class",
+            published_at: "published_at", created_at: "created_at", updated_at: "updated_at",
+        },
         header_columns: headers(&["aggregate_type", "aggregate_id", "event_type"]),
-        attempts: some("retry_count"),
-        next_attempt_at: some("next_retry_at"),
-        last_error: some("last_error"),
-        last_error_at: some("last_error_at"),
-        error_class: some("error_class"),
-        published_at: some("published_at"),
-        created_at: some("created_at"),
-        updated_at: some("updated_at"),
         order_by: words(&["next_retry_at", "created_at"]),
         dead_letters: Some(TableName::named("outbox_events_dlq")),
         may_lack: words(&["last_error", "last_error_at", "error_class", "updated_at"]),
@@ -132,14 +135,12 @@ fn outbox_events() -> Layout {
     };
     let topic = Topic::parse("{aggregate_type}.{event_type}").unwrap_or_else(|_| column("event_type"));
     Layout {
-        key: some("aggregate_id"),
+        column: columns! {
+            key: "aggregate_id", attempts: "retry_count", next_attempt_at: "next_attempt_at",
+            last_error: "last_error", published_at: "processed_at", created_at: "occurred_at",
+        },
         header_columns: headers(&["aggregate_type", "aggregate_id", "event_type"]),
         status: Some(status),
-        attempts: some("retry_count"),
-        next_attempt_at: some("next_attempt_at"),
-        last_error: some("last_error"),
-        published_at: some("processed_at"),
-        created_at: some("occurred_at"),
         order_by: words(&["next_attempt_at"]),
         batch: 50,
         poll_min: Duration::from_millis(200),
@@ -175,15 +176,12 @@ fn talkie() -> Layout {
         dead: some("dead_lettered"),
     };
     Layout {
-        key: some("key"),
+        column: columns! {
+            key: "key", attempts: "retry_count", next_attempt_at: "next_attempt_at",
+            last_error: "last_error", last_attempt_at: "last_attempt_at", published_at: "published_at",
+            created_at: "created_at", idempotency_key: "idempotency_key",
+        },
         status: Some(status),
-        attempts: some("retry_count"),
-        next_attempt_at: some("next_attempt_at"),
-        last_error: some("last_error"),
-        last_attempt_at: some("last_attempt_at"),
-        published_at: some("published_at"),
-        created_at: some("created_at"),
-        idempotency_key: some("idempotency_key"),
         order_by: words(&["next_attempt_at"]),
         poll_min: Duration::from_secs(1),
         poll_max: Duration::from_secs(1),
@@ -197,7 +195,7 @@ fn talkie() -> Layout {
 fn debezium_outbox() -> Layout {
     let topic = Topic::parse("outbox.event.{aggregatetype}").unwrap_or_else(|_| column("aggregatetype"));
     Layout {
-        key: some("aggregateid"),
+        column: columns! { key: "aggregateid" },
         header_columns: headers(&["id"]),
         order_by: words(&["id"]),
         delete_published: true,
@@ -217,16 +215,12 @@ fn open_outbox() -> Layout {
         dead: some("DEAD"),
     };
     Layout {
-        key: some("partition_key"),
-        headers: some("headers"),
+        column: columns! {
+            key: "partition_key", headers: "headers", attempts: "attempts",
+            next_attempt_at: "available_at", last_error: "last_error", claimed_at: "locked_at",
+            claimed_by: "locked_by", published_at: "delivered_at", created_at: "created_at",
+        },
         status: Some(status),
-        attempts: some("attempts"),
-        next_attempt_at: some("available_at"),
-        last_error: some("last_error"),
-        claimed_at: some("locked_at"),
-        claimed_by: some("locked_by"),
-        published_at: some("delivered_at"),
-        created_at: some("created_at"),
         order_by: words(&["available_at"]),
         ..Layout::new(TableName::named("openoutbox_events"), "event_id", column("event_type"), "payload")
     }

@@ -34,7 +34,8 @@ pub struct Proposal {
     pub rows: i64,
 }
 
-/// Columns by what they usually mean. Names are compared in lower case and without underscores.
+/// Columns by what they usually mean; [`super::role`] has the others. Names are compared in lower case and without
+/// underscores.
 const PAYLOAD: &[&str] = &[
     "payload",
     "payloadjson",
@@ -49,23 +50,6 @@ const PAYLOAD: &[&str] = &[
 ];
 const TOPIC: &[&str] =
     &["topic", "kafkatopic", "destination", "eventname", "eventtype", "messagetype", "type"];
-const KEY: &[&str] =
-    &["key", "partitionkey", "messagekey", "recordkey", "eventkey", "kafkakey", "aggregateid"];
-const HEADERS: &[&str] = &["headers", "metadata"];
-const ATTEMPTS: &[&str] =
-    &["retrycount", "retries", "attempts", "attemptcount", "failurecount", "timesattempted", "tries"];
-const NEXT: &[&str] =
-    &["nextattemptat", "nextretryat", "nextattempttime", "availableat", "scheduledat", "retryat"];
-const ERROR: &[&str] = &["lasterror", "errormessage", "failurereason", "error"];
-const ERROR_AT: &[&str] = &["lasterrorat", "failedat"];
-const CLASS: &[&str] = &["errorclass"];
-const CLAIMED_AT: &[&str] = &["lockedat", "claimedat"];
-const CLAIMED_BY: &[&str] = &["lockedby", "claimedby"];
-const ATTEMPT_AT: &[&str] = &["lastattemptat", "lastattempttime"];
-const PUBLISHED: &[&str] =
-    &["publishedat", "processedat", "sentat", "deliveredat", "dispatchedat", "completedat", "processedonutc"];
-const CREATED: &[&str] = &["createdat", "occurredat", "insertedat", "createdon", "occurredonutc", "created"];
-const UPDATED: &[&str] = &["updatedat"];
 const STATUS: &[&str] = &["status", "state"];
 const FLAG: &[&str] = &[
     "published",
@@ -193,24 +177,15 @@ fn by_names(found: &Table, words: &[String]) -> Option<Guess> {
     let mut reasons =
         vec![format!("`{id}` is unique, `{payload}` looks like the payload, `{topic}` like the topic")];
     let mut layout = Layout::new(found.name.clone(), &id, Topic::Column(topic.clone()), &payload);
-    layout.key = named(found, KEY).filter(|column| *column != id);
+    for (role, column) in layout.column.roles_mut() {
+        let fits = |name: &String| found.type_of(name).is_some_and(|kind| role.kind.fits(kind));
+        *column = named(found, role.usual).filter(|name| *name != id && fits(name));
+    }
+    // Text may hold anything: it is taken for headers only where the owners say so.
     let is_json = |column: &String| found.type_of(column).is_some_and(|kind| kind.starts_with("json"));
-    layout.headers = named(found, HEADERS).filter(is_json);
-    let is_time = |column: &String| found.type_of(column).is_some_and(|kind| kind.starts_with("timestamp"));
-    let is_number =
-        |column: &String| matches!(found.type_of(column), Some("smallint" | "integer" | "bigint"));
-    layout.attempts = named(found, ATTEMPTS).filter(is_number);
-    layout.next_attempt_at = named(found, NEXT).filter(is_time);
-    layout.last_error = named(found, ERROR);
-    layout.last_error_at = named(found, ERROR_AT).filter(is_time);
-    layout.error_class = named(found, CLASS);
-    layout.claimed_at = named(found, CLAIMED_AT).filter(is_time);
-    layout.claimed_by = named(found, CLAIMED_BY);
-    layout.last_attempt_at = named(found, ATTEMPT_AT).filter(is_time);
-    layout.published_at = named(found, PUBLISHED).filter(is_time);
-    layout.created_at = named(found, CREATED).filter(is_time);
-    layout.updated_at = named(found, UPDATED).filter(is_time);
-    layout.order_by = [&layout.next_attempt_at, &layout.created_at].into_iter().flatten().cloned().collect();
+    layout.column.headers.take_if(|column| !is_json(column));
+    layout.order_by =
+        [&layout.column.next_attempt_at, &layout.column.created_at].into_iter().flatten().cloned().collect();
     for column in ["aggregate_type", "aggregate_id", "event_type"] {
         if found.type_of(column).is_some() && column != topic {
             layout.header_columns.push((column.to_owned(), column.to_owned()));
@@ -232,7 +207,7 @@ fn by_names(found: &Table, words: &[String]) -> Option<Guess> {
         )),
         (None, _) => {}
     }
-    match (&layout.status, &layout.published_at) {
+    match (&layout.status, &layout.column.published_at) {
         (Some(status), _) => reasons.push(format!(
             "rows wait while `{}` is {}, and are done when it is {}",
             status.column,

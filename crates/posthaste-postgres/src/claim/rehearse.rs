@@ -9,7 +9,7 @@ use super::statements::Statements;
 use crate::error::{describe, store_error};
 use crate::session::Param;
 use posthaste::route::Filter;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use tokio_postgres::types::Type;
 
 /// The row that plays all parts, as the arrays that statements take. Empty for an empty table.
@@ -59,11 +59,14 @@ fn refused(statements: &Statements, what: &str, error: tokio_postgres::Error) ->
     if error.as_db_error().is_none() {
         return store_error(error);
     }
-    StoreError::Fatal(format!(
-        "{} refuses {what}: {}. It was tried on one row in a transaction that was rolled back: nothing was claimed",
-        statements.layout().table,
-        describe(&error)
-    ))
+    StoreError::fatal(
+        StoreCode::TableRefuses,
+        format!(
+            "{} refuses {what}: {}. It was tried on one row in a transaction that was rolled back: nothing was claimed",
+            statements.layout().table,
+            describe(&error)
+        ),
+    )
 }
 
 async fn claim_one(line: &mut Line, statements: &Statements) -> Result<Extra, StoreError> {

@@ -18,7 +18,7 @@ use crate::store::LOCK_CLASS;
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::store::{
-    Controls, JoinPlan, LaneId, LaneView, Lease, Roll, SinkPlan, Store, StoreError, Swept,
+    Controls, JoinPlan, LaneId, LaneView, Lease, Roll, SinkPlan, Store, StoreCode, StoreError, Swept,
 };
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -64,7 +64,7 @@ struct Trouble {
 impl ClaimStore {
     /// Connects, and looks at the table before anything of it is claimed: whatever does not fit is told at once.
     pub async fn connect(config: PostgresConfig, layout: Layout) -> Result<Self, StoreError> {
-        layout.check().map_err(StoreError::Fatal)?;
+        layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
         let mut line = Line::open(&config, &layout).await?;
         let statements = check::statements(&mut line, layout).await?;
         rehearse::rehearse(&mut line, &statements).await?;

@@ -6,7 +6,7 @@ use super::line::Line;
 use super::settle::Outcome;
 use crate::error::{commit_error, describe, is_code};
 use crate::session::Param;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use rustc_hash::FxHashSet;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -70,12 +70,15 @@ impl ClaimLease {
         *slot = None;
         self.inner.doubt();
         drop(self.lose());
-        StoreError::Fatal(format!(
-            "{} takes nothing of what became of its rows: {}. A column, a type or a right has changed; nothing is claimed \
-             until that is mended",
-            self.inner.statements.layout().table,
-            describe(error)
-        ))
+        StoreError::fatal(
+            StoreCode::TableRefuses,
+            format!(
+                "{} takes nothing of what became of its rows: {}. A column, a type or a right has changed; nothing is \
+                 claimed until that is mended",
+                self.inner.statements.layout().table,
+                describe(error)
+            ),
+        )
     }
 
     /// Most settlements are one statement, and that is a transaction by itself.

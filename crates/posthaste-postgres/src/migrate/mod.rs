@@ -30,7 +30,7 @@ use crate::row::Micros;
 use crate::session::{Session, Sessions, quote};
 use crate::store::{LOCK_CLASS, check_server};
 use posthaste::Timestamp;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use script::{MIGRATIONS, Migration};
 use serde::Serialize;
 use std::sync::Arc;
@@ -152,19 +152,7 @@ pub(crate) fn differs(version: i32, checksum: &str) -> bool {
 /// The schema's version, if this binary may work on it: its own, or the next one.
 pub(crate) async fn check_version(session: &mut Session, sessions: &Sessions) -> Result<i32, StoreError> {
     let current = version(session, sessions).await?;
-    if current < SCHEMA_VERSION {
-        return Err(StoreError::Fatal(format!(
-            "the outbox has schema version {current}, and this binary needs {SCHEMA_VERSION}: run `posthaste migrate up`. \
-             Events are appended as before and wait in the log"
-        )));
-    }
-    if current > SCHEMA_VERSION + 1 {
-        return Err(StoreError::Fatal(format!(
-            "the outbox has schema version {current}; this binary knows {SCHEMA_VERSION} and works up to {}: \
-             install a newer posthaste. No event is touched",
-            SCHEMA_VERSION + 1
-        )));
-    }
+    StoreError::check_schema(current, SCHEMA_VERSION)?;
     Ok(current)
 }
 
@@ -237,13 +225,7 @@ fn check_text(migration: &Migration, applied: &str) -> Result<(), StoreError> {
     if applied == migration.checksum() {
         return Ok(());
     }
-    Err(StoreError::Fatal(format!(
-        "version {} ({}) was applied here with another text than this binary has (checksum {applied}, now {}): \
-         it came from another build of posthaste. Nothing was changed; use that build, or compare with `posthaste migrate sql`",
-        migration.version,
-        migration.name,
-        migration.checksum()
-    )))
+    Err(StoreError::other_text((migration.version, migration.name), applied, &migration.checksum()))
 }
 
 async fn record(sessions: &Sessions, session: &mut Session, migration: &Migration) -> Result<(), StoreError> {
@@ -302,8 +284,11 @@ fn refused(error: tokio_postgres::Error) -> StoreError {
         return store_error(error);
     }
     let what = error.as_db_error().map_or_else(|| error.to_string(), |db| db.message().to_owned());
-    StoreError::Fatal(format!(
-        "{what}: this role may not set up the outbox. Grant it CREATE on the database, or have the output of \
-         `posthaste migrate sql` applied by somebody who may. Nothing was changed"
-    ))
+    StoreError::fatal(
+        StoreCode::Rights,
+        format!(
+            "{what}: this role may not set up the outbox. Grant it CREATE on the database, or have the output of \
+             `posthaste migrate sql` applied by somebody who may. Nothing was changed"
+        ),
+    )
 }

@@ -10,7 +10,7 @@ use crate::config::PostgresConfig;
 use crate::error::store_error;
 use crate::session::{Session, Sessions, quote};
 use posthaste::Limits;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 
 /// A version of the schema.
 pub(super) struct Migration {
@@ -54,9 +54,8 @@ pub(super) fn check_schema_name(schema: &str) -> Result<(), StoreError> {
     } else {
         return Ok(());
     };
-    Err(StoreError::Fatal(format!(
-        "{schema:?} cannot be the outbox's schema: {why}. Choose another `schema`"
-    )))
+    let why = format!("{schema:?} cannot be the outbox's schema: {why}. Choose another `schema`");
+    Err(StoreError::fatal(StoreCode::SchemaName, why))
 }
 
 /// Everything as one script, for somebody who applies it with psql to a database without an outbox.
@@ -157,9 +156,10 @@ const KEY_BYTES_MOST: usize = 1_024;
 /// Refuses limits that the tables cannot keep.
 pub(crate) fn check_limits(limits: &Limits) -> Result<(), StoreError> {
     let refuse = |name: &str, now: usize, most: usize, why: &str| {
-        Err(StoreError::Fatal(format!(
+        let why = format!(
             "limits.{name} is {now}, and PostgreSQL's indexes take {most} at most: {why}. Set it to {most} or less"
-        )))
+        );
+        Err(StoreError::fatal(StoreCode::Limits, why))
     };
     if limits.key_bytes_max > KEY_BYTES_MOST {
         let why = "events of a longer key could not hold it, and would lose their order";

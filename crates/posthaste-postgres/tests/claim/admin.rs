@@ -50,7 +50,7 @@ async fn dead_rows_of_a_table_of_their_own() {
     assert_eq!(admin.dead_count(&denied).await.expect("counts"), 3);
     assert!(matches!(
         admin.dead_act(&DeadFilter::default(), DeadAct::Discard, &actor(), 10).await,
-        Err(AdminError::Invalid(_))
+        Err(AdminError::Invalid { .. })
     ));
     ground.execute(&audit_table(&ground.layout)).await;
     assert_eq!(admin.dead_act(&denied, DeadAct::Replay, &actor(), 2).await.expect("replays"), 2, "by chunks");
@@ -111,7 +111,10 @@ async fn g6_an_act_without_an_audit_is_refused() {
     let told = act(actor()).await.expect_err("there is no audit").to_string();
     assert!(told.contains("CREATE TABLE \"posthaste_audit\"") && told.contains("Nothing was done"), "{told}");
     let nameless = Actor { reason: " ".to_owned(), ..actor() };
-    assert!(matches!(act(nameless).await, Err(AdminError::Invalid(_))), "an audit without a reason is none");
+    assert!(
+        matches!(act(nameless).await, Err(AdminError::Invalid { .. })),
+        "an audit without a reason is none"
+    );
     // One that takes no line: the act is rolled back with it.
     ground.execute(&audit_table(&ground.layout)).await;
     ground.execute("alter table posthaste_audit add check (actor <> 'test')").await;

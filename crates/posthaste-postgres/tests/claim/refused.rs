@@ -15,7 +15,7 @@ async fn refusal(change: &str) -> Option<String> {
     let rows = "select string_agg(to_jsonb(o)::text, ', ') from outbox o";
     let before = ground.app.query_one(rows, &[]).await.ok().map(|row| row.get::<_, Option<String>>(0));
     let error = match ground.store().await {
-        Err(error @ StoreError::Fatal(_)) => error.to_string(),
+        Err(error @ StoreError::Fatal { .. }) => error.to_string(),
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("accepted after: {change}"),
     };

@@ -251,10 +251,13 @@ async fn controls_are_set_one_by_one_and_audited() {
     assert_eq!(setting.number("select count(*) from posthaste.audit").await, 5);
 
     let unknown = admin.control(&ControlTarget::Sink("gnats".to_owned()), &Control::Pause, &somebody()).await;
-    assert!(matches!(&unknown, Err(AdminError::NotFound(text)) if text.contains("nats")), "{unknown:?}");
+    assert!(
+        matches!(&unknown, Err(AdminError::NotFound { message: text, .. }) if text.contains("nats")),
+        "{unknown:?}"
+    );
     for wrong in [f64::NAN, 0.0, -1.0] {
         let refused = admin.control(&nats, &Control::RateLimit(Some(wrong)), &somebody()).await;
-        assert!(matches!(refused, Err(AdminError::Invalid(_))), "{wrong}");
+        assert!(matches!(refused, Err(AdminError::Invalid { .. })), "{wrong}");
     }
 }
 

@@ -116,7 +116,7 @@ async fn a_letter_of_a_sink_that_left_is_not_replayed() {
     let admin = setting.admin().await;
     let all = DeadFilter { all: true, ..DeadFilter::default() };
     let refused = admin.dead_act(&all, DeadAct::Replay, &somebody(), 10).await;
-    let Err(AdminError::Conflict(text)) = &refused else { panic!("{refused:?}") };
+    let Err(AdminError::Conflict { message: text, .. }) = &refused else { panic!("{refused:?}") };
     assert!(text.contains("`left`") && !text.contains("`stays`") && text.contains("--sink"), "{text}");
     assert_eq!(setting.number("select count(*) from posthaste.deferred").await, 0);
     assert_eq!(admin.dead_count(&all).await.expect("readable"), 5);
@@ -137,11 +137,11 @@ async fn an_empty_filter_or_reason_is_refused() {
     bury(&setting, "s", 2).await;
     let admin = setting.admin().await;
     let empty = admin.dead_act(&DeadFilter::default(), DeadAct::Discard, &somebody(), 10).await;
-    assert!(matches!(empty, Err(AdminError::Invalid(_))), "{empty:?}");
+    assert!(matches!(empty, Err(AdminError::Invalid { .. })), "{empty:?}");
     let nobody = Actor { name: "me".to_owned(), reason: " ".to_owned() };
     let filter = DeadFilter { all: true, ..DeadFilter::default() };
     let unexplained = admin.dead_act(&filter, DeadAct::Discard, &nobody, 10).await;
-    assert!(matches!(unexplained, Err(AdminError::Invalid(_))), "{unexplained:?}");
+    assert!(matches!(unexplained, Err(AdminError::Invalid { .. })), "{unexplained:?}");
     assert_eq!(admin.dead_count(&filter).await.expect("readable"), 2);
 }
 
@@ -169,7 +169,7 @@ async fn of_two_acts_on_one_letter_one_wins() {
                 Ok(1) => winners += 1,
                 // It came when the other was done: nothing of that name is left.
                 Ok(0) => {}
-                Err(AdminError::Conflict(_)) => lost += 1,
+                Err(AdminError::Conflict { .. }) => lost += 1,
                 other => panic!("{other:?}"),
             }
         }
@@ -196,7 +196,7 @@ async fn of_two_acts_on_one_letter_one_wins() {
     let admin = setting.admin().await;
     let named = DeadFilter { ids: vec![id], ..DeadFilter::default() };
     let refused = admin.dead_act(&named, DeadAct::Replay, &somebody(), 10).await;
-    assert!(matches!(refused, Err(AdminError::Conflict(_))), "{refused:?}");
+    assert!(matches!(refused, Err(AdminError::Conflict { .. })), "{refused:?}");
     let rest = DeadFilter { sink: Some("u".to_owned()), ..DeadFilter::default() };
     assert_eq!(admin.dead_act(&rest, DeadAct::Discard, &somebody(), 10).await.expect("the other one"), 1);
 }

@@ -126,7 +126,10 @@ async fn a_stranger_is_told_what_is_missing() {
     client.batch_execute(&format!("create role {stranger} login")).await.expect("permitted");
     let config = PostgresConfig::new(database.url_as(&stranger));
     let refused = migrate::up(&config, &roles_of(&database)).await.expect_err("no right to create");
-    assert!(matches!(&refused, StoreError::Fatal(text) if text.contains("migrate sql")), "{refused}");
+    assert!(
+        matches!(&refused, StoreError::Fatal { message: text, .. } if text.contains("migrate sql")),
+        "{refused}"
+    );
     let absent = PostgresAdmin::connect(config).await.map(drop).expect_err("there is no outbox");
     assert!(absent.to_string().contains("migrate up"), "{absent}");
 }
@@ -156,7 +159,10 @@ async fn another_text_under_the_same_version_is_refused() {
     let setting = require_service!(Setting::new().await);
     setting.run("update posthaste.migrations set checksum = '0123456789abcdef' where version = 1").await;
     let refused = migrate::up(&setting.config, &setting.roles).await.expect_err("another build was here");
-    assert!(matches!(&refused, StoreError::Fatal(text) if text.contains("0123456789abcdef")), "{refused}");
+    assert!(
+        matches!(&refused, StoreError::Fatal { message: text, .. } if text.contains("0123456789abcdef")),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

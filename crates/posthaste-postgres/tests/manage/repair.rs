@@ -87,7 +87,7 @@ async fn a_restored_dump_goes_on_where_it_was() {
         .expect("appended");
     let stopped = Reader::try_join(config, "early", "s").await.map(drop);
     assert!(
-        matches!(&stopped, Err(StoreError::Broken(text)) if text.contains("lanes repair")),
+        matches!(&stopped, Err(StoreError::Broken { message: text, .. }) if text.contains("lanes repair")),
         "{stopped:?}"
     );
 
@@ -107,7 +107,7 @@ async fn a_restored_dump_goes_on_where_it_was() {
     let sound = admin.doctor().await.expect("answers");
     assert!(sound.iter().all(|finding| finding.check != "xids_from_elsewhere" || finding.level == Level::Ok));
     let again = admin.repair("s", &somebody()).await;
-    assert!(matches!(again, Err(AdminError::Conflict(_))), "{again:?}");
+    assert!(matches!(again, Err(AdminError::Conflict { .. })), "{again:?}");
     assert_eq!(number(client, "select count(*) from posthaste.audit where action = 'repair'").await, 1);
     assert!(restored.source.database.name() != restored.database.name());
 }
@@ -250,7 +250,7 @@ async fn a_repair_without_the_owners_rights_says_so_and_changes_nothing() {
     let config = setting.config_as(&setting.roles.admin).await;
     let admin = PostgresAdmin::connect(config).await.expect("the same version");
     let refused = admin.repair("s", &somebody()).await;
-    let Err(AdminError::Conflict(text)) = refused else { panic!("{refused:?}") };
+    let Err(AdminError::Conflict { message: text, .. }) = refused else { panic!("{refused:?}") };
     assert!(
         text.contains("outbox_seq")
             && text.contains("UPDATE on \"posthaste\".outbox")
@@ -268,7 +268,10 @@ async fn a_sound_database_is_not_repaired() {
     setting.sink("s", 4, "").await;
     let admin = setting.admin().await;
     let refused = admin.repair("s", &somebody()).await;
-    assert!(matches!(&refused, Err(AdminError::Conflict(text)) if text.contains("rewind")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(AdminError::Conflict { message: text, .. }) if text.contains("rewind")),
+        "{refused:?}"
+    );
     let unknown = admin.repair("x", &somebody()).await;
-    assert!(matches!(unknown, Err(AdminError::NotFound(_))), "{unknown:?}");
+    assert!(matches!(unknown, Err(AdminError::NotFound { .. })), "{unknown:?}");
 }

@@ -6,7 +6,7 @@ use crate::database::Database;
 use crate::output::Usage;
 use clap::Args;
 use posthaste::event::TYPE_HEADER;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use posthaste::{Event, Timestamp};
 use posthaste_postgres::{AppendError, PostgresConfig};
 #[cfg(feature = "sqlite")]
@@ -167,15 +167,18 @@ fn refused(error: &tokio_postgres::Error, before_commit: bool) -> StoreError {
     let Some(db) = error.as_db_error() else {
         return StoreError::Transient { message: error.to_string(), outcome_known: before_commit };
     };
-    let advice = match *db.code() {
-        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME | SqlState::UNDEFINED_FUNCTION => {
-            "the outbox is not set up here; run `posthaste migrate up`, or check `schema`"
-        }
-        SqlState::INSUFFICIENT_PRIVILEGE => {
-            "the role may not append; make it a member of the application's role: GRANT posthaste_app TO it (`outbox.roles.app`)"
-        }
-        SqlState::UNIQUE_VIOLATION => "an event with this id is there already",
+    let (code, advice) = match *db.code() {
+        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME | SqlState::UNDEFINED_FUNCTION => (
+            StoreCode::SchemaMissing,
+            "the outbox is not set up here; run `posthaste migrate up`, or check `schema`",
+        ),
+        SqlState::INSUFFICIENT_PRIVILEGE => (
+            StoreCode::Rights,
+            "the role may not append; make it a member of the application's role: GRANT posthaste_app TO it (`outbox.roles.app`)",
+        ),
+        SqlState::UNIQUE_VIOLATION => (StoreCode::Duplicate, "an event with this id is there already"),
         _ => return StoreError::Transient { message: db.message().to_owned(), outcome_known: true },
     };
-    StoreError::Fatal(format!("the event was not appended: {}: {advice}. No event was touched", db.message()))
+    let why = format!("the event was not appended: {}: {advice}. No event was touched", db.message());
+    StoreError::fatal(code, why)
 }

@@ -245,12 +245,12 @@ pub(crate) fn explain(outbox: &Outbox, error: StoreError) -> anyhow::Error {
                 "{outcome} Appended events stay in the database and are delivered when it can be reached. Check that the server is up and that {url} is right, then try again."
             )
         }
-        StoreError::Fatal(said) => {
+        StoreError::Fatal { message: said, .. } => {
             // Many say it themselves.
             let fate = if said.contains("No event") { "" } else { "No event is lost. " };
             format!("{fate}`posthaste doctor` shows what is missing.")
         }
-        StoreError::Broken(_) => {
+        StoreError::Broken { .. } => {
             "The lane stands still and loses nothing. See `posthaste lanes repair --help`.".to_owned()
         }
         _ => "Nothing was changed.".to_owned(),
@@ -262,7 +262,7 @@ pub(crate) fn explain(outbox: &Outbox, error: StoreError) -> anyhow::Error {
 pub(crate) fn explain_act(outbox: &Outbox, error: AdminError) -> anyhow::Error {
     match error {
         AdminError::Store(error) => explain(outbox, error),
-        AdminError::Invalid(text) => Usage(text).into(),
+        AdminError::Invalid { message, .. } => Usage(message).into(),
         other => anyhow::anyhow!("outbox `{}`: {other}", outbox.name),
     }
 }

@@ -172,6 +172,13 @@ pub(super) fn adopted(review: &mut Review<'_>, path: &str, section: &AdoptSectio
 
 type Fault = (&'static str, String);
 
+/// An empty text takes a column away.
+fn put(given: Option<&str>, column: &mut Option<String>) {
+    if let Some(name) = given {
+        *column = (!name.is_empty()).then(|| name.to_owned());
+    }
+}
+
 /// Lays what the section says over a layout.
 fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
     if let Some(table) = &section.table {
@@ -190,29 +197,13 @@ fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
     for (given, column) in [(&section.id, &mut layout.id), (&section.payload, &mut layout.payload)] {
         column.clone_from(given.as_ref().unwrap_or(&column.clone()));
     }
-    let optional = [
-        (&section.key, &mut layout.key),
-        (&section.content_type, &mut layout.content_type),
-        (&section.headers, &mut layout.headers),
-        (&section.attempts, &mut layout.attempts),
-        (&section.next_attempt_at, &mut layout.next_attempt_at),
-        (&section.last_error, &mut layout.last_error),
-        (&section.last_error_at, &mut layout.last_error_at),
-        (&section.error_class, &mut layout.error_class),
-        (&section.claimed_at, &mut layout.claimed_at),
-        (&section.claimed_by, &mut layout.claimed_by),
-        (&section.last_attempt_at, &mut layout.last_attempt_at),
-        (&section.published_at, &mut layout.published_at),
-        (&section.created_at, &mut layout.created_at),
-        (&section.updated_at, &mut layout.updated_at),
-        (&section.idempotency_key, &mut layout.idempotency_key),
-        (&section.condition, &mut layout.condition),
-    ];
-    for (given, column) in optional {
-        if let Some(name) = given {
-            *column = (!name.is_empty()).then(|| name.clone());
-        }
+    let given = serde_json::to_value(section).unwrap_or_default();
+    for (role, column) in layout.column.roles_mut() {
+        let name = given.get(role.name).and_then(Value::as_str);
+        put(name, column);
     }
+    put(section.content_type.as_deref(), &mut layout.content_type);
+    put(section.condition.as_deref(), &mut layout.condition);
     if let Some(columns) = &section.header_columns {
         layout.header_columns =
             columns.iter().map(|(header, column)| (header.clone(), column.clone())).collect();
@@ -335,7 +326,7 @@ mod tests {
     use posthaste::retry::Permanent;
     use posthaste::route::{Envelope, Order};
     use posthaste::store::ErrorClass;
-    use posthaste_postgres::claim::Style;
+    use posthaste_postgres::claim::{Columns, Style};
     use std::path::Path;
 
     const ENDS: &str = "\n[sinks.out]\ntype = \"stdout\"\n[[route]]\ntopic = \"*\"\nsink = \"out\"\n";
@@ -361,7 +352,7 @@ mod tests {
         assert_eq!((route.retry.max_attempts, route.retry.initial_ms, route.retry.jitter), (6, 1_000, 0.0));
         let (_, layout) = config.outboxes[0].database.layout().expect("adopted");
         assert_eq!(
-            (layout.table.to_string().as_str(), layout.key.as_deref(), layout.batch),
+            (layout.table.to_string().as_str(), layout.column.key.as_deref(), layout.batch),
             ("app.events", None, 7)
         );
         let config = ok(&text("envelope = \"none\"\nretry = { max_attempts = 2 }"));
@@ -384,6 +375,21 @@ mod tests {
         assert_eq!((status.retry.as_str(), status.dead.as_deref()), ("new", Some("bad")));
         assert_eq!(layout.keep_published.map(|keep| keep.as_secs()), Some(7 * 86_400));
         assert_eq!(layout.header_columns, [("tenant".to_owned(), "tenant_id".to_owned())]);
+    }
+
+    #[test]
+    fn every_role_is_a_key_and_an_empty_text_takes_it_away() {
+        let laid = |value: &str| {
+            let keys = Columns::ROLES.iter().map(|role| format!("{} = \"{value}\"\n", role.name));
+            let keys: String = keys.collect();
+            let status =
+                "status = { column = \"s\", pending = [\"new\"], published = \"done\", dead = \"bad\" }\n";
+            let adopt = format!("[outbox.adopt]\ntable = \"t\"\ntopic = \"x\"\n{status}{keys}");
+            let config = ok(&format!("[outbox]\nurl = \"postgres://h/d\"\n{adopt}{ENDS}"));
+            config.outboxes[0].database.layout().expect("adopted").1.column.clone()
+        };
+        assert!(laid("c").roles().all(|(_, column)| column == Some("c")));
+        assert_eq!(laid(""), Columns::default());
     }
 
     #[test]

@@ -15,18 +15,12 @@ use crate::clock::{NEVER, now};
 use crate::filter::glob;
 use crate::settle::promote;
 use posthaste::Timestamp;
-use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter};
+use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter, IDS_AUDITED, ROWS_MAX};
 use rusqlite::types::{ToSql, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 use serde_json::json;
 use std::collections::BTreeSet;
 use uuid::Uuid;
-
-/// Letters of one page or chunk, at most: what one transaction holds.
-const ROWS_MAX: i64 = 10_000;
-
-/// Ids named in a line of the audit, at most.
-const IDS_AUDITED: usize = 100;
 
 /// The columns that [`letter`] reads.
 const COLUMNS: &str = "letter, sink, seq, id, topic, key, headers, content_type, octet_length(payload) as payload_bytes, \
@@ -128,12 +122,7 @@ pub(super) fn act(
     named: &[i64],
 ) -> Result<u64, AdminError> {
     let letters = letters(tx, filter, chunk).map_err(failed)?;
-    let taken = named.iter().filter(|letter| !letters.contains(letter)).count();
-    if taken > 0 {
-        return Err(AdminError::Conflict(format!(
-            "somebody else acted on {taken} of these letters at the same moment; nothing was done"
-        )));
-    }
+    AdminError::check_taken(named, &letters)?;
     if letters.is_empty() {
         return Ok(0);
     }
@@ -156,8 +145,7 @@ pub(super) fn act(
         order_key(tx, &sink, &key).map_err(failed)?;
     }
     ids.truncate(IDS_AUDITED);
-    let action = if act == DeadAct::Replay { "replay" } else { "discard" };
-    audit(tx, actor, action, &json!({ "filter": filter, "count": letters.len(), "ids": ids }))?;
+    audit(tx, actor, act.action(), &json!({ "filter": filter, "count": letters.len(), "ids": ids }))?;
     Ok(letters.len() as u64)
 }
 
@@ -169,17 +157,11 @@ fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> 
     let (sink, topic, code): (String, String, String) = tx.query_row(sql, [letter], read).map_err(failed)?;
     let unrouted = code == "route.none";
     if !unrouted && !is_served(tx, &sink).map_err(failed)? {
-        return Err(AdminError::Conflict(format!(
-            "no relay serves `{sink}` any more, so a replay would wait for ever; configure the sink again and start a relay \
-             with it, then replay. Or choose the letters of other sinks with --sink, or discard these. Nothing was done"
-        )));
+        AdminError::check_letters_served(std::slice::from_ref(&sink))?;
     }
     let sinks = if unrouted { takers(tx, &topic).map_err(failed)? } else { vec![sink] };
     if sinks.is_empty() {
-        return Err(AdminError::Conflict(format!(
-            "no route takes the topic {topic:?} yet, so a replay would have nowhere to go; add the route, start the relay \
-             with it, and replay then. Nothing was done"
-        )));
+        return Err(AdminError::no_route(&topic));
     }
     for sink in &sinks {
         let sql = include_str!("../../sql/admin/replay.sql");

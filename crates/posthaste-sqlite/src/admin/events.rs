@@ -14,19 +14,15 @@ use crate::watch::last_seq;
 use posthaste::Timestamp;
 use posthaste::admin::{
     Acted, Actor, AdminError, EventFilter, EventLife, EventName, EventPage, LogEvent, PassedAt, Progress,
-    ReplayChunk, SinkLife, TailPlace, Waiting, Where,
+    ROWS_MAX, ReplayChunk, SAMPLES, SinkLife, TailPlace, Waiting, Where,
 };
 use rusqlite::types::{ToSql, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
-use serde_json::json;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Numbers looked through at once: some tens of milliseconds.
 const SCAN: i64 = 50_000;
-
-/// Events of one page or chunk, at most.
-const ROWS_MAX: i64 = 10_000;
 
 /// An id's time and its row's may differ by this much: a transaction that took its time, a clock that was set.
 const AROUND_MICROS: i64 = 300_000_000;
@@ -35,9 +31,8 @@ const AROUND_MICROS: i64 = 300_000_000;
 const AUDIT_LOOK: i64 = 10_000;
 const AUDIT_SHOWN: i64 = 20;
 
-/// Later events of a key that are counted, and events of a replay that are shown.
+/// Later events of a key that are counted.
 const HELD_MAX: i64 = 1_000;
-const SAMPLES: usize = 5;
 
 const COLUMNS: &str = "seq, posthaste_text(id), posthaste_text(topic), posthaste_text(key), posthaste_text(headers), \
     posthaste_text(content_type), octet_length(payload), deliver_at, appended_at";
@@ -164,18 +159,10 @@ pub(super) fn life(tx: &Connection, name: EventName, place: Where) -> Result<Eve
 }
 
 fn unknown(name: EventName, place: Where) -> AdminError {
-    AdminError::NotFound(match name {
-        EventName::Seq(seq) => {
-            format!("there is no event {seq}: its time is over, or it was never committed")
-        }
-        EventName::Id(id) if place.everywhere => {
-            format!("there is no event {id}: its time is over, or it was never committed")
-        }
-        EventName::Id(id) => format!(
-            "event {id} is not where its time says. Name the time it was appended at, or look everywhere, which reads all of \
-             the log"
-        ),
-    })
+    match name {
+        EventName::Id(id) if !place.everywhere => place.search_wider(id),
+        _ => AdminError::unknown_event(name),
+    }
 }
 
 /// The number of an id: around its time, among the copies, or everywhere.
@@ -185,11 +172,7 @@ fn find(tx: &Connection, id: Uuid, place: Where) -> rusqlite::Result<Option<i64>
     if let Some(seq) = tx.query_row(dead, [&text], |row| row.get(0)).optional()? {
         return Ok(Some(seq));
     }
-    let made = id.get_timestamp().map(|time| {
-        let (seconds, nanos) = time.to_unix();
-        (seconds as i64).saturating_mul(1_000_000).saturating_add(i64::from(nanos) / 1_000)
-    });
-    let near = place.near.map(|near| near.0).or(made);
+    let near = place.time_of(id).map(|near| near.0);
     let (from, to) = match near.filter(|_| !place.everywhere) {
         Some(near) => (
             first_since(tx, near.saturating_sub(AROUND_MICROS))?.unwrap_or(i64::MAX),
@@ -374,12 +357,7 @@ fn pick(
     chunk: i64,
 ) -> Result<Picked, AdminError> {
     check_sink(tx, sink)?;
-    if !is_served(tx, sink).map_err(failed)? {
-        return Err(AdminError::Conflict(format!(
-            "no relay serves `{sink}` any more, so a replay would wait for ever; configure the sink again and start a relay \
-             with it. Nothing was done"
-        )));
-    }
+    AdminError::check_served(sink, is_served(tx, sink).map_err(failed)?)?;
     let picked = || -> rusqlite::Result<Picked> {
         let sql = include_str!("../../sql/admin/reads.sql");
         let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?));
@@ -447,12 +425,9 @@ pub(super) fn replay(
         order_key(tx, sink, &key).map_err(failed)?;
     }
     if !events.is_empty() {
-        let ids: Vec<Uuid> = events.iter().take(100).map(|event| event.id).collect();
-        let detail = json!({
-            "sink": sink, "filter": filter, "count": events.len(), "ids": ids,
-            "from_seq": events.first().map(|event| event.seq), "to_seq": events.last().map(|event| event.seq),
-        });
-        audit(tx, actor, "replay events", &detail)?;
+        let (seqs, ids): (Vec<i64>, Vec<Uuid>) = events.iter().map(|event| (event.seq, event.id)).unzip();
+        let (action, detail) = filter.replayed(sink, &seqs, &ids);
+        audit(tx, actor, action, &detail)?;
     }
     Ok(chunk)
 }

@@ -12,15 +12,9 @@ use crate::clock::now;
 use crate::join::{set_state, slots_of};
 use crate::store::note_freed;
 use crate::watch::last_seq;
-use posthaste::admin::{Actor, AdminError, RewindTo};
+use posthaste::admin::{Actor, AdminError, DISORDER_MICROS, RewindTo};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde_json::json;
-
-/// Most lanes: each has a few slots, and a cursor that settles by itself.
-const LANES_MAX: u16 = 256;
-
-/// How far times of the log may go back while numbers go up: a clock that is set.
-const DISORDER_MICROS: i64 = 60_000_000;
 
 /// A lane and its cursor.
 struct Cursor {
@@ -77,9 +71,7 @@ fn forget_former(tx: &Transaction<'_>, lane: &Cursor) -> rusqlite::Result<()> {
 }
 
 pub(super) fn set(tx: &Transaction<'_>, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
-    if !(1..=LANES_MAX).contains(&lanes) {
-        return Err(AdminError::Invalid(format!("{lanes} lanes: there may be 1 to {LANES_MAX}")));
-    }
+    AdminError::check_lanes(lanes)?;
     let count = i32::from(lanes);
     let old = cursors(tx).map_err(failed)?;
     set_state(tx, "lanes", &count.to_string()).map_err(failed)?;
@@ -123,11 +115,7 @@ pub(super) fn rewind(
     let all = cursors(tx).map_err(failed)?;
     let lanes: Vec<&Cursor> = all.iter().filter(|lane| lane.sink == sink).collect();
     let foremost = lanes.iter().map(|lane| lane.position).max().unwrap_or(0);
-    if target > foremost {
-        return Err(AdminError::Conflict(format!(
-            "sink `{sink}` stands at {foremost}; {target} lies in front of it, and going there would skip events"
-        )));
-    }
+    AdminError::check_rewind(sink, foremost, target)?;
     let epoch = next_epoch(&all);
     for lane in lanes {
         forget_former(tx, lane).map_err(failed)?;
@@ -139,20 +127,13 @@ pub(super) fn rewind(
 
 /// The position to go back to.
 fn target(tx: &Connection, to: RewindTo) -> Result<i64, AdminError> {
+    to.check()?;
     match to {
         RewindTo::Earliest => Ok(0),
-        RewindTo::Seq(seq) if seq < 0 => {
-            Err(AdminError::Invalid(format!("{seq} is no number of the log: they begin at 1")))
-        }
         RewindTo::Seq(seq) => Ok(seq),
         RewindTo::Time(instant) => {
             let first = first_since(tx, instant.0).map_err(failed)?;
-            first.map(|seq| seq - 1).ok_or_else(|| {
-                AdminError::Conflict(format!(
-                    "nothing in the log was appended at or after {}",
-                    instant.rfc3339()
-                ))
-            })
+            first.map(|seq| seq - 1).ok_or_else(|| AdminError::nothing_since(instant))
         }
     }
 }
@@ -189,11 +170,7 @@ pub(super) fn repair(tx: &Transaction<'_>, sink: &str, actor: &Actor) -> Result<
     let known: i64 = tx.query_row(sql, [], |row| row.get(0)).map_err(failed)?;
     let missing = all.iter().any(|lane| lane.sink == sink && lane.position == 0 && lane.epoch == 0);
     if last >= known && !missing {
-        return Err(AdminError::Conflict(
-            "there is nothing to repair: the log's numbers fit the cursors. To send events again, use `posthaste lanes \
-             rewind`"
-                .to_owned(),
-        ));
+        return Err(AdminError::nothing_to_repair("the log's numbers"));
     }
     // Every sink, not this one alone: once the numbers go on above, the others would not notice any more.
     let epoch = next_epoch(&all);

@@ -28,7 +28,8 @@ use crate::readers::Readers;
 use async_trait::async_trait;
 use posthaste::admin::{
     Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, EventFilter,
-    EventLife, EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, TailPlace, Where,
+    EventLife, EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, Setting, TailPlace,
+    Where,
 };
 use posthaste::sink::Finding;
 use posthaste::store::StoreError;
@@ -103,33 +104,13 @@ fn audit(
 
 /// Refuses the name of a sink that has no lanes.
 fn check_sink(connection: &Connection, sink: &str) -> Result<(), AdminError> {
-    let known = sinks(connection).map_err(failed)?;
-    if known.iter().any(|name| name == sink) {
-        return Ok(());
-    }
-    Err(AdminError::NotFound(if known.is_empty() {
-        format!("there is no sink `{sink}`: no relay has run on this outbox yet")
-    } else {
-        format!("there is no sink `{sink}`; known are: {}", known.join(", "))
-    }))
+    AdminError::check_sink(sink, &sinks(connection).map_err(failed)?)
 }
 
 /// Sinks that have lanes, retired ones included: their events may still wait, and be acted on.
 fn sinks(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare("select distinct sink from posthaste_lanes order by sink")?;
     statement.query_map([], |row| row.get(0))?.collect()
-}
-
-/// An audit without a name or a reason is none.
-fn check_actor(actor: &Actor) -> Result<(), AdminError> {
-    let missing = |what: &str| AdminError::Invalid(format!("{what} is missing: every act is audited"));
-    if actor.name.trim().is_empty() {
-        return Err(missing("who acts"));
-    }
-    if actor.reason.trim().is_empty() {
-        return Err(missing("the reason"));
-    }
-    Ok(())
 }
 
 #[async_trait]
@@ -165,12 +146,8 @@ impl Admin for SqliteAdmin {
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError> {
-        check_actor(actor)?;
-        if filter.is_empty() {
-            return Err(AdminError::Invalid(
-                "the filter names no letter; say `all` if all of them are meant".to_owned(),
-            ));
-        }
+        actor.check()?;
+        filter.check()?;
         let (filter, actor) = (filter.clone(), actor.clone());
         // Before the lock: whoever comes second must know what it came for.
         let named = if filter.ids.is_empty() {
@@ -208,11 +185,12 @@ impl Admin for SqliteAdmin {
         chunk: i64,
         actor: Option<&Actor>,
     ) -> Result<ReplayChunk, AdminError> {
+        filter.check()?;
         let (sink, filter) = (sink.to_owned(), filter.clone());
         let Some(actor) = actor.cloned() else {
             return self.look(move |tx| events::would_replay(tx, &sink, &filter, after, chunk)).await;
         };
-        check_actor(&actor)?;
+        actor.check()?;
         self.act(move |tx| events::replay(tx, &sink, &filter, after, chunk, &actor)).await
     }
 
@@ -222,25 +200,25 @@ impl Admin for SqliteAdmin {
         control: &Control,
         actor: &Actor,
     ) -> Result<(), AdminError> {
-        check_actor(actor)?;
-        let (target, control, actor) = (target.clone(), control.clone(), actor.clone());
-        self.act(move |tx| control::set(tx, &target, &control, &actor)).await
+        actor.check()?;
+        let (setting, actor) = (Setting::new(target, control)?, actor.clone());
+        self.act(move |tx| control::set(tx, &setting, &actor)).await
     }
 
     async fn set_lanes(&self, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         let actor = actor.clone();
         self.act(move |tx| lanes::set(tx, lanes, &actor)).await
     }
 
     async fn rewind(&self, sink: &str, to: RewindTo, actor: &Actor) -> Result<(), AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         let (sink, actor) = (sink.to_owned(), actor.clone());
         self.act(move |tx| lanes::rewind(tx, &sink, to, &actor)).await
     }
 
     async fn repair(&self, sink: &str, actor: &Actor) -> Result<String, AdminError> {
-        check_actor(actor)?;
+        actor.check()?;
         let (sink, actor) = (sink.to_owned(), actor.clone());
         self.act(move |tx| lanes::repair(tx, &sink, &actor)).await
     }

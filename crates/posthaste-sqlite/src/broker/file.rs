@@ -10,7 +10,7 @@ use crate::connect::{Synchronous, canonical, open_or_create, open_reader, open_w
 use crate::error::store_error;
 use crate::readers::Readers;
 use crate::writer::Writer;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -138,10 +138,11 @@ impl Link {
         if create {
             set_up(&config.path)?;
         } else if !config.path.exists() {
-            return Err(StoreError::Fatal(format!(
-                "{}: there is no local broker here; the first message that a relay delivers makes it",
-                config.path.display()
-            )));
+            let path = config.path.display();
+            let why = format!(
+                "{path}: there is no local broker here; the first message that a relay delivers makes it"
+            );
+            return Err(StoreError::fatal(StoreCode::NoDatabase, why));
         }
         let path = canonical(&config.path);
         check(&open_reader(&path)?, &config.path)?;
@@ -219,16 +220,18 @@ fn check(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let path = path.display();
     await_maker(connection)?;
     if number(connection, "pragma application_id")? != APPLICATION_ID {
-        return Err(StoreError::Fatal(format!(
+        let why = format!(
             "{path} is an SQLite database, but no local broker. It was not touched; the broker needs a file of its own"
-        )));
+        );
+        return Err(StoreError::fatal(StoreCode::OtherFile, why));
     }
     let version = number(connection, "pragma user_version")?;
     if version != VERSION {
-        return Err(StoreError::Fatal(format!(
+        let why = format!(
             "{path} is a local broker of version {version}, and this binary knows version {VERSION}. It was not touched; \
              use the posthaste that made it"
-        )));
+        );
+        return Err(StoreError::fatal(StoreCode::SchemaOther, why));
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>) {
     let pause = inner.config.lease_ttl / 3;
     loop {
         let ended = beat(&inner).await;
-        let fault = ended.as_ref().err().map(|error| source_error(again(error)));
+        let fault = ended.as_ref().err().map(|error| source_error(error.clone()));
         if let Some(fault) = &fault {
             tracing::warn!(group = %inner.group, member = %inner.member, error = %fault, "heartbeat failed; it is tried again");
         }
@@ -36,15 +36,6 @@ pub(super) async fn beat_on(inner: Arc<Inner>) {
             return;
         }
         rest(&inner, pause.min(if ended.is_err() { FEEL_EVERY } else { pause })).await;
-    }
-}
-
-fn again(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Transient { message, outcome_known } => {
-            StoreError::Transient { message: message.clone(), outcome_known: *outcome_known }
-        }
-        other => StoreError::Fatal(other.to_string()),
     }
 }
 

@@ -261,8 +261,8 @@ fn trouble(error: &StoreError) -> Trouble {
     let of = |code: &'static str| Failure::of_sink(code, error.to_string());
     match error {
         StoreError::Transient { outcome_known: false, .. } => Trouble::Perhaps(of("local.unknown")),
-        StoreError::Broken(_) => Trouble::Not(of("local.damaged")),
-        StoreError::Fatal(_) => Trouble::Not(of("local.refused")),
+        StoreError::Broken { .. } => Trouble::Not(of("local.damaged")),
+        StoreError::Fatal { .. } => Trouble::Not(of("local.refused")),
         _ => Trouble::Not(of("local.unavailable")),
     }
 }

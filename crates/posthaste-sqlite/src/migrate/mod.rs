@@ -16,7 +16,7 @@ use crate::config::SqliteConfig;
 use crate::connect::{check_wal, open_or_create, open_reader};
 use crate::error::store_error;
 use posthaste::Timestamp;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use serde::Serialize;
 
@@ -120,13 +120,9 @@ fn check_text(connection: &Connection, migration: &Migration) -> Result<bool, St
     match applied {
         None => Ok(false),
         Some(applied) if applied == migration.checksum() => Ok(true),
-        Some(applied) => Err(StoreError::Fatal(format!(
-            "version {} ({}) was applied here with another text than this binary has (checksum {applied}, now {}): it came \
-             from another build of posthaste. Nothing was changed; use that build",
-            migration.version,
-            migration.name,
-            migration.checksum()
-        ))),
+        Some(applied) => {
+            Err(StoreError::other_text((migration.version, migration.name), &applied, &migration.checksum()))
+        }
     }
 }
 
@@ -183,29 +179,12 @@ fn applied(connection: &Connection) -> rusqlite::Result<Vec<Applied>> {
 
 /// The version of the tables, if this binary may work on it: its own, or the next one.
 pub(crate) fn check_version(connection: &Connection) -> Result<i32, StoreError> {
-    let missing = || {
-        StoreError::Fatal(
-            "there is no outbox in this database; run `posthaste migrate up`, or check the path. Nothing was changed"
-                .to_owned(),
-        )
-    };
     if !is_set_up(connection)? {
-        return Err(missing());
+        let why = "there is no outbox in this database; run `posthaste migrate up`, or check the path. Nothing was changed";
+        return Err(StoreError::fatal(StoreCode::SchemaMissing, why));
     }
     let sql = "select coalesce(max(version), 0) from posthaste_migrations";
     let current: i32 = connection.query_row(sql, [], |row| row.get(0)).map_err(store_error)?;
-    if current < SCHEMA_VERSION {
-        return Err(StoreError::Fatal(format!(
-            "the outbox has schema version {current}, and this binary needs {SCHEMA_VERSION}: run `posthaste migrate up`. \
-             Events are appended as before and wait in the log"
-        )));
-    }
-    if current > SCHEMA_VERSION + 1 {
-        return Err(StoreError::Fatal(format!(
-            "the outbox has schema version {current}; this binary knows {SCHEMA_VERSION} and works up to {}: install a \
-             newer posthaste. No event is touched",
-            SCHEMA_VERSION + 1
-        )));
-    }
+    StoreError::check_schema(current, SCHEMA_VERSION)?;
     Ok(current)
 }

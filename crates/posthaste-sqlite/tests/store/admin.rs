@@ -1,7 +1,9 @@
 //! Administration: status, dead letters, lanes, rewind, repair, doctor; each act audited.
 
 use crate::fixture::{SqliteFixture, actor};
-use posthaste::admin::{Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, RewindTo};
+use posthaste::admin::{
+    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, EventFilter, RewindTo,
+};
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::route::{Filter, Pattern};
 use posthaste::sink::Level;
@@ -122,7 +124,9 @@ async fn the_status_counts_exactly_and_then_estimates() {
     assert_eq!((status.sinks[0].paused, status.sinks[0].rate_limit), (true, Some(5.0)));
     let unknown = ControlTarget::Sink("al".to_owned());
     let refused = admin.control(&unknown, &Control::Pause, &actor()).await.expect_err("no such sink");
-    assert!(matches!(refused, AdminError::NotFound(text) if text.contains("known are: all, rare")));
+    assert!(
+        matches!(refused, AdminError::NotFound { message: text, .. } if text.contains("known are: all, rare"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +195,7 @@ async fn an_unrouted_letter_is_replayed_to_whoever_takes_it() {
     let admin = fixture.admin().await;
     let all = DeadFilter { all: true, ..DeadFilter::default() };
     let refused = admin.dead_act(&all, DeadAct::Replay, &actor(), 10).await.expect_err("nowhere to go");
-    assert!(matches!(refused, AdminError::Conflict(_)), "{refused}");
+    assert!(matches!(refused, AdminError::Conflict { .. }), "{refused}");
     assert_eq!(fixture.dead("unrouted").await.len(), 1, "nothing was done");
     store.leave().await.expect("left");
     let now =
@@ -199,6 +203,9 @@ async fn an_unrouted_letter_is_replayed_to_whoever_takes_it() {
     let _store = join(&fixture, &plan("b", &now)).await;
     assert_eq!(admin.dead_act(&all, DeadAct::Replay, &actor(), 10).await.expect("replayed"), 1);
     assert_eq!((fixture.deferred("orders").await.len(), fixture.dead("unrouted").await.len()), (1, 0));
+    let everything = EventFilter { from_seq: Some(1), ..EventFilter::default() };
+    let refused = admin.events_replay("unrouted", &everything, 0, 10, None).await;
+    assert_eq!(refused.expect_err("it delivers nothing").code(), "admin.not_served");
 }
 
 /// Letters of a sink that nobody serves any more would wait for ever.
@@ -216,7 +223,7 @@ async fn letters_of_a_sink_that_left_are_not_replayed() {
     let _store = join(&fixture, &plan("b", &[("new", Filter::Everything)])).await;
     let (admin, all) = (fixture.admin().await, DeadFilter { all: true, ..DeadFilter::default() });
     let refused = admin.dead_act(&all, DeadAct::Replay, &actor(), 10).await.expect_err("nobody serves it");
-    assert!(matches!(refused, AdminError::Conflict(_)), "{refused}");
+    assert!(matches!(refused, AdminError::Conflict { .. }), "{refused}");
     assert_eq!(admin.dead_act(&all, DeadAct::Discard, &actor(), 10).await.expect("discarded"), 1);
 }
 
@@ -290,7 +297,7 @@ async fn a_sink_is_rewound_by_number_and_by_time() {
         assert_eq!(read_all(&lease).await, (first..=100).collect::<Vec<i64>>(), "{to:?}");
     }
     let forward = admin.rewind("s", RewindTo::Seq(99), &actor()).await.expect_err("it stands before that");
-    assert!(matches!(forward, AdminError::Conflict(_)), "{forward}");
+    assert!(matches!(forward, AdminError::Conflict { .. }), "{forward}");
     let future = Timestamp(fixture.now().await.0 + 1_000_000);
     admin.rewind("s", RewindTo::Time(future), &actor()).await.expect_err("nothing since then");
 }
@@ -307,13 +314,15 @@ async fn f6_a_log_that_went_back_is_noticed_and_repaired() {
     lease.release().await.expect("released");
     let admin = fixture.admin().await;
     let sound = admin.repair("s", &actor()).await.expect_err("nothing to repair");
-    assert!(matches!(sound, AdminError::Conflict(_)), "{sound}");
+    assert!(matches!(sound, AdminError::Conflict { .. }), "{sound}");
     let tampered =
         "delete from posthaste_outbox; update sqlite_sequence set seq = 5 where name = 'posthaste_outbox'";
     fixture.connect().execute_batch(tampered).expect("tampered");
     append_keyed(&fixture, 3);
     let broken = store.take(&LaneId { sink: "s".into(), lane: 0 }).await;
-    assert!(matches!(&broken, Err(StoreError::Broken(text)) if text.contains("lanes repair")));
+    assert!(
+        matches!(&broken, Err(StoreError::Broken { message: text, .. }) if text.contains("lanes repair"))
+    );
     let findings = admin.doctor().await.expect("a diagnosis");
     assert!(findings.iter().any(|finding| finding.check == "log_went_back" && finding.level == Level::Fail));
     admin.repair("s", &actor()).await.expect("repaired");

@@ -136,7 +136,7 @@ async fn an_event_s_life_is_told() {
     assert_eq!(life(1).await.acts[0].action, "discard");
     let missing =
         admin.event(EventName::Id(Uuid::now_v7()), Where::default()).await.expect_err("no such event");
-    assert!(matches!(missing, AdminError::NotFound(_)), "{missing}");
+    assert!(matches!(missing, AdminError::NotFound { .. }), "{missing}");
     let everywhere = Where { everywhere: true, near: None };
     assert_eq!(admin.event(EventName::Id(ids[5]), everywhere).await.expect("found").event.seq, 6);
 }
@@ -171,4 +171,6 @@ async fn events_are_sent_again() {
     let others = admin.events_replay("other", &filter, 0, 100, None).await.expect("a dry run");
     assert_eq!(others.events, 0, "the sink's routes do not take them");
     admin.events_replay("nobody", &filter, 0, 100, None).await.expect_err("no such sink");
+    let everything = admin.events_replay("s", &EventFilter::default(), 0, 100, None).await;
+    assert_eq!(everything.expect_err("nothing was named").code(), "admin.empty_filter");
 }

@@ -9,7 +9,9 @@
 
 use super::tables::{Lane, Member, Owner, Receipt, Tables, plus};
 use posthaste::cursor::Position;
-use posthaste::store::{Care, Deaths, JoinPlan, LaneId, LaneView, Roll, SinkPlan, StartAt, StoreError};
+use posthaste::store::{
+    Care, Deaths, JoinPlan, LaneId, LaneView, Roll, SinkPlan, StartAt, StoreCode, StoreError,
+};
 use std::sync::Arc;
 
 /// How far the cursor moves and is still at one place: little, so that a simulation leaves such places too.
@@ -36,9 +38,8 @@ impl Tables {
     /// Makes a relay known, or refuses it.
     pub(super) fn join(&mut self, plan: &JoinPlan, session: u64) -> Result<(), StoreError> {
         if self.others_alive(&plan.relay) && self.routes != plan.routes {
-            return Err(StoreError::Fatal(
-                "relays with other routes are alive; stop them first, or start with theirs".to_owned(),
-            ));
+            let why = "relays with other routes are alive; stop them first, or start with theirs";
+            return Err(StoreError::fatal(StoreCode::OtherRoutes, why));
         }
         self.routes.clone_from(&plan.routes);
         let lanes = *self.lane_count.get_or_insert(plan.lanes.unwrap_or(1));

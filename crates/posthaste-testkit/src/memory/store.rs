@@ -4,7 +4,7 @@ use super::MemoryDatabase;
 use super::lease::lease;
 use super::tables::{Bells, Tables, plus};
 use async_trait::async_trait;
-use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreError, Swept};
+use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreCode, StoreError, Swept};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -51,7 +51,8 @@ impl MemoryStore {
     fn connected(&self, tables: &mut Tables) -> Result<(JoinPlan, u64), StoreError> {
         let mut connection = self.connection();
         let plan = connection.plan.clone();
-        let plan = plan.ok_or_else(|| StoreError::Fatal("a relay joins before anything else".to_owned()))?;
+        let plan = plan
+            .ok_or_else(|| StoreError::fatal(StoreCode::NotJoined, "a relay joins before anything else"))?;
         match connection.session {
             Some(session) if tables.sessions.contains(&session) => Ok((plan, session)),
             Some(_) => {
@@ -93,7 +94,8 @@ impl Store for MemoryStore {
     async fn take(&self, lane: &LaneId) -> Result<Option<Arc<dyn Lease>>, StoreError> {
         let (plan, session) = self.connected(&mut self.database.tables())?;
         let Some(sink) = plan.sinks.iter().find(|sink| sink.name == lane.sink) else {
-            return Err(StoreError::Fatal(format!("sink {} is not served by this relay", lane.sink)));
+            let why = format!("sink {} is not served by this relay", lane.sink);
+            return Err(StoreError::fatal(StoreCode::NotJoined, why));
         };
         Ok(lease(&self.database, lane, &sink.filter, &plan.relay, session))
     }

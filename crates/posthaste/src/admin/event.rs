@@ -4,9 +4,10 @@
 //! dead letters, the audit. Nothing is written down for it, so an event without trouble costs nothing more; and
 //! of an attempt that failed before a later one succeeded, nothing remains.
 
-use super::DeadLetter;
+use super::{DeadLetter, IDS_AUDITED};
 use crate::event::Timestamp;
 use serde::Serialize;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Which events of the log.
@@ -31,6 +32,16 @@ impl EventFilter {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The audit's word and detail of sending events of the log again: their numbers, and some of their ids.
+    #[must_use]
+    pub fn replayed(&self, sink: &str, seqs: &[i64], ids: &[Uuid]) -> (&'static str, Value) {
+        let detail = json!({
+            "sink": sink, "events": self, "from_seq": seqs.first(), "to_seq": seqs.last(),
+            "count": ids.len(), "ids": &ids[..ids.len().min(IDS_AUDITED)],
+        });
+        ("replay_log", detail)
     }
 }
 
@@ -86,6 +97,21 @@ pub struct Where {
     pub near: Option<Timestamp>,
     /// Look through all of the log, however long that takes.
     pub everywhere: bool,
+}
+
+impl Where {
+    /// The time to look around for an id: the one that was given, or the one in the id.
+    #[must_use]
+    pub fn time_of(&self, id: Uuid) -> Option<Timestamp> {
+        self.near.or_else(|| made_at(id))
+    }
+}
+
+/// When an id was made, if it says so, as a UUIDv7 does.
+pub(super) fn made_at(id: Uuid) -> Option<Timestamp> {
+    let (seconds, nanos) = id.get_timestamp()?.to_unix();
+    let micros = i64::try_from(seconds).ok()?.checked_mul(1_000_000)?;
+    Some(Timestamp(micros.saturating_add(i64::from(nanos / 1_000))))
 }
 
 /// How far one sink is with an event.

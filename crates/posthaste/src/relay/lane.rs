@@ -23,7 +23,7 @@ use crate::event::{Event, Limits, Timestamp};
 use crate::lifecycle::ClassOverrides;
 use crate::route::RouteTable;
 use crate::sink::{Ordering, Sink};
-use crate::store::{Care, Controls, Death, DueBatch, Lease, Page, Settlement, Store, StoreError};
+use crate::store::{Care, Controls, Death, DueBatch, Lease, Page, Settlement, Store, StoreCode, StoreError};
 use crate::task::{Task, TaskDied, spawn};
 use crate::telemetry::LaneMetrics;
 use futures_util::StreamExt;
@@ -472,5 +472,5 @@ async fn doze_ended(
 
 /// A task that died takes the lane with it: its state is unknown.
 pub(super) fn alive<T>(result: Result<Result<T, StoreError>, TaskDied>) -> Result<T, StoreError> {
-    result.unwrap_or_else(|died| Err(StoreError::Broken(died.to_string())))
+    result.unwrap_or_else(|died| Err(StoreError::broken(StoreCode::Panicked, died.to_string())))
 }

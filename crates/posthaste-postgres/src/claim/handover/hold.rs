@@ -11,7 +11,7 @@ use super::{Handover, HandoverError};
 use crate::error::store_error;
 use crate::session::Param;
 use posthaste::admin::Actor;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -37,8 +37,12 @@ impl Handover {
         let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
         let line = |row: &tokio_postgres::Row| {
             let (name, value): (String, &str) = (row.get(0), row.get(1));
-            let unreadable =
-                |error| StoreError::Fatal(format!("the line {name:?} in `state` cannot be read: {error}"));
+            let unreadable = |error| {
+                StoreError::fatal(
+                    StoreCode::Unreadable,
+                    format!("the line {name:?} in `state` cannot be read: {error}"),
+                )
+            };
             Ok((name.clone(), serde_json::from_str(value).map_err(unreadable)?))
         };
         rows.iter().map(line).collect()

@@ -64,7 +64,7 @@ use super::statements::{Statements, quoted};
 use crate::config::PostgresConfig;
 use crate::error::store_error;
 use posthaste::admin::Actor;
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use tokio_postgres::types::Type;
 
 /// This connection counts whole tables, which may take long and may read them from end to end.
@@ -109,7 +109,7 @@ pub struct Handover {
 impl Handover {
     /// Connects, and looks at the table: whatever does not fit is told at once.
     pub async fn connect(config: &PostgresConfig, layout: &Layout, log: &str) -> Result<Self, HandoverError> {
-        layout.check().map_err(StoreError::Fatal)?;
+        layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
         let mut line = Line::open(config, layout).await?;
         line.batch(SETTINGS).await.map_err(store_error)?;
         let statements = check::statements(&mut line, layout.clone()).await?;

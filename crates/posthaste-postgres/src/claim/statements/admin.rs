@@ -16,7 +16,7 @@ impl Statements {
     pub(super) fn waiting(&self) -> String {
         let layout = self.layout();
         let mut conditions = Vec::new();
-        match (&layout.status, &layout.published_at) {
+        match (&layout.status, &layout.column.published_at) {
             (Some(status), _) => {
                 let words: Vec<String> =
                     status.pending.iter().chain(&status.claimed).map(|word| literal(word)).collect();
@@ -36,13 +36,15 @@ impl Statements {
     pub(crate) fn gauges(&self) -> String {
         let (layout, table) = (self.layout(), self.table());
         let due = layout
+            .column
             .next_attempt_at
             .as_ref()
             .map_or("true".to_owned(), |name| format!("{} <= now()", of(name)));
-        let never = layout.next_attempt_at.as_ref().map_or("false".to_owned(), |name| {
+        let never = layout.column.next_attempt_at.as_ref().map_or("false".to_owned(), |name| {
             format!("({0} is null or ({0} > now() and not isfinite({0})))", of(name))
         });
         let age = layout
+            .column
             .created_at
             .as_ref()
             .map_or("null::timestamptz".to_owned(), |name| format!("{}::timestamptz", of(name)));
@@ -85,10 +87,10 @@ impl Statements {
         let layout = self.layout();
         let columns = [
             self.layout().dead_letters.as_ref().and_then(|_| self.dead_has(Some("dead_at"))),
-            self.dead_has(layout.last_error_at.as_deref()),
-            self.dead_has(layout.updated_at.as_deref()),
-            self.dead_has(layout.last_attempt_at.as_deref()),
-            self.dead_has(layout.created_at.as_deref()),
+            self.dead_has(layout.column.last_error_at.as_deref()),
+            self.dead_has(layout.column.updated_at.as_deref()),
+            self.dead_has(layout.column.last_attempt_at.as_deref()),
+            self.dead_has(layout.column.created_at.as_deref()),
         ];
         let first = columns.into_iter().flatten().next();
         first.map_or("now()".to_owned(), |column| format!("coalesce({column}::timestamptz, now())"))
@@ -98,8 +100,8 @@ impl Statements {
     /// code or null, `$5` and `$6` seconds of the epoch or null.
     fn dead_filter(&self) -> String {
         let layout = self.layout();
-        let key = layout.key.as_ref().map_or("null".to_owned(), |name| format!("{}::text", of(name)));
-        let error = layout.last_error.as_deref().or(Some("last_error"));
+        let key = layout.column.key.as_ref().map_or("null".to_owned(), |name| format!("{}::text", of(name)));
+        let error = layout.column.last_error.as_deref().or(Some("last_error"));
         let error = self.dead_has(error).unwrap_or_else(|| "null::text".to_owned());
         let died = self.died_at();
         format!(
@@ -116,10 +118,10 @@ impl Statements {
         let (table, dead) = self.dead_rows();
         let layout = self.layout();
         let text = |column: Option<String>| column.unwrap_or_else(|| "null".to_owned());
-        let attempts = text(self.dead_has(layout.attempts.as_deref().or(Some("attempts"))));
-        let error = text(self.dead_has(layout.last_error.as_deref().or(Some("last_error"))));
-        let class = text(self.dead_has(layout.error_class.as_deref().or(Some("error_class"))));
-        let created = text(self.dead_has(layout.created_at.as_deref()));
+        let attempts = text(self.dead_has(layout.column.attempts.as_deref().or(Some("attempts"))));
+        let error = text(self.dead_has(layout.column.last_error.as_deref().or(Some("last_error"))));
+        let class = text(self.dead_has(layout.column.error_class.as_deref().or(Some("error_class"))));
+        let created = text(self.dead_has(layout.column.created_at.as_deref()));
         format!(
             "select {} as event_id, {} as topic, {} as key, {payload} as payload, coalesce({created}::timestamptz, now()) as created,
        {died} as died, coalesce({attempts}, 0)::int4 as attempts, {error}::text as error, {class}::text as class
@@ -128,7 +130,7 @@ impl Statements {
  order by {died}, {id} offset $7 limit $8",
             self.event_id(),
             self.topic(),
-            self.optional(layout.key.as_ref(), "text"),
+            self.optional(layout.column.key.as_ref(), "text"),
             payload = self.payload(),
             died = self.died_at(),
             filter = self.dead_filter(),
@@ -165,9 +167,9 @@ impl Statements {
             let word = status.pending.first().map(|word| literal(word)).unwrap_or_default();
             sets.put(Some(&status.column), &word);
         }
-        sets.put(layout.attempts.as_ref(), "0");
-        sets.put(layout.next_attempt_at.as_ref(), "now()");
-        sets.put(layout.updated_at.as_ref(), "now()");
+        sets.put(layout.column.attempts.as_ref(), "0");
+        sets.put(layout.column.next_attempt_at.as_ref(), "now()");
+        sets.put(layout.column.updated_at.as_ref(), "now()");
         if layout.dead_letters.is_none() {
             return format!(
                 "update {} as t set {} where {id} in ({}) returning {id}::text",
@@ -180,9 +182,9 @@ impl Statements {
             let set = |wanted: &Option<String>, value: &str| {
                 (wanted.as_ref() == Some(column)).then(|| value.to_owned())
             };
-            let own = set(&layout.attempts, "0")
-                .or_else(|| set(&layout.next_attempt_at, "now()"))
-                .or_else(|| set(&layout.updated_at, "now()"));
+            let own = set(&layout.column.attempts, "0")
+                .or_else(|| set(&layout.column.next_attempt_at, "now()"))
+                .or_else(|| set(&layout.column.updated_at, "now()"));
             own.unwrap_or_else(|| format!("gone.{}", quote(column)))
         };
         let shared: Vec<&String> =
@@ -207,7 +209,7 @@ impl Statements {
     /// Rows that have waited for more than a day, counted up to a bound. `None`: the table has no time to tell it by.
     pub(crate) fn old_rows(&self, count_max: i64) -> Option<String> {
         let layout = self.layout();
-        let since = layout.created_at.as_ref().or(layout.next_attempt_at.as_ref())?;
+        let since = layout.column.created_at.as_ref().or(layout.column.next_attempt_at.as_ref())?;
         Some(format!(
             "select count(*) from (select from {} as t where {} and {} < now() - interval '1 day' limit {count_max}) as old",
             self.table(),

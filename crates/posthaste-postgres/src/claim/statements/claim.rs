@@ -85,7 +85,7 @@ impl Statements {
         let (payload, bytes) = self.loaded();
         let extra: Vec<String> =
             layout.header_columns.iter().map(|(_, name)| format!("{}::text", of(name))).collect();
-        let created = match &layout.created_at {
+        let created = match &layout.column.created_at {
             Some(name) => format!("coalesce({}::timestamptz, now())", of(name)),
             None => "now()".to_owned(),
         };
@@ -94,15 +94,15 @@ impl Statements {
              {payload} as payload, {bytes} as bytes,\n       \
              {} as headers, array[{}]::text[] as extra, {created} as created, {attempts} as attempts, {} as idempotency_key",
             self.topic(),
-            self.optional(layout.key.as_ref(), "text"),
-            self.optional(layout.headers.as_ref(), "text"),
+            self.optional(layout.column.key.as_ref(), "text"),
+            self.optional(layout.column.headers.as_ref(), "text"),
             extra.join(", "),
-            self.optional(layout.idempotency_key.as_ref(), "text"),
+            self.optional(layout.column.idempotency_key.as_ref(), "text"),
         )
     }
 
     fn attempts(&self) -> String {
-        match &self.layout.attempts {
+        match &self.layout.column.attempts {
             Some(name) => format!("coalesce({}, 0)::int4", of(name)),
             None => "null::int4".to_owned(),
         }
@@ -112,7 +112,7 @@ impl Statements {
     pub(super) fn due(&self, filter: &Filter) -> String {
         let layout = &self.layout;
         let mut conditions = Vec::new();
-        match (&layout.status, &layout.published_at) {
+        match (&layout.status, &layout.column.published_at) {
             (Some(status), _) => {
                 let words: Vec<String> = status.pending.iter().map(|word| literal(word)).collect();
                 conditions.push(format!("{} in ({})", of(&status.column), words.join(", ")));
@@ -122,7 +122,7 @@ impl Statements {
             }
             _ => {}
         }
-        if let Some(name) = &layout.next_attempt_at {
+        if let Some(name) = &layout.column.next_attempt_at {
             conditions.push(format!("{} <= now()", of(name)));
         }
         if let Some(condition) = &layout.condition {
@@ -160,25 +160,25 @@ impl Statements {
                 "select {columns},\n       null::timestamptz as mark, null::text as was, null::timestamptz as was_at, 0::int8 as n\n  from {table} as t\n where {due}\n{order}\n limit {limit} for update of t skip locked"
             );
         };
-        let id = quote(&self.layout.id);
+        let (id, mut sets) = (quote(&self.layout.id), Sets::default());
+        sets.put(Some(&status), &literal(&claimed));
+        self.put_taken(&mut sets);
         format!(
             "with picked as materialized (\n  select t.{id} as picked_id, {status}::text as was, {mark}::timestamptz as was_at,\n         coalesce(pg_column_size({payload}), 0) as size\n    from {table} as t\n   where {due}\n  {order}\n   limit {limit} for update of t skip locked\n), counted as (\n  select *, row_number() over up_to as n, sum(size) over up_to - size as before\n    from picked window up_to as (rows unbounded preceding)\n)\nupdate {table} as t set {sets}\n  from counted where t.{id} = counted.picked_id and counted.before < $6\nreturning {columns},\n       {mark}::timestamptz as mark, counted.was, counted.was_at, counted.n",
             payload = of(&self.layout.payload),
             status = of(&status),
             mark = of(&mark),
-            sets = self.claim_sets(&claimed),
+            sets = sets.text(),
         )
     }
 
-    fn claim_sets(&self, claimed: &str) -> String {
-        let layout = &self.layout;
-        let mut sets = Sets::default();
-        sets.put(layout.status.as_ref().map(|status| &status.column), &literal(claimed));
-        sets.put(layout.claimed_at.as_ref(), "now()");
-        sets.put(layout.last_attempt_at.as_ref(), "now()");
-        sets.put(layout.claimed_by.as_ref(), "$5::text");
-        sets.put(layout.updated_at.as_ref(), "now()");
-        sets.text()
+    /// Who has a row now: `$5`.
+    fn put_taken(&self, sets: &mut Sets) {
+        let column = &self.layout.column;
+        sets.put(column.claimed_at.as_ref(), "now()");
+        sets.put(column.last_attempt_at.as_ref(), "now()");
+        sets.put(column.claimed_by.as_ref(), "$5::text");
+        sets.put(column.updated_at.as_ref(), "now()");
     }
 
     /// Takes rows over whose relay is gone: marked, and the mark is older than `$6` seconds, or missing, and no more
@@ -197,11 +197,8 @@ impl Statements {
             literal(&claimed)
         );
         let mut sets = Sets::default();
-        sets.put(layout.claimed_at.as_ref(), "now()");
-        sets.put(layout.last_attempt_at.as_ref(), "now()");
-        sets.put(layout.claimed_by.as_ref(), "$5::text");
-        sets.put(layout.updated_at.as_ref(), "now()");
-        if let Some(attempts) = &layout.attempts {
+        self.put_taken(&mut sets);
+        if let Some(attempts) = &layout.column.attempts {
             let charge = format!(
                 "case when (select count(*) from picked) = 1 then picked.spent + 1 else {} end",
                 of(attempts)

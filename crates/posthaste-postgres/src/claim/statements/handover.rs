@@ -146,7 +146,7 @@ impl Statements {
     fn goes(&self, place: &Place) -> String {
         let layout = self.layout();
         let mut conditions = vec!["true".to_owned()];
-        match (&layout.status, &layout.published_at) {
+        match (&layout.status, &layout.column.published_at) {
             (Some(status), _) => {
                 let (column, equals) = (of(&status.column), place.equals(&status.column));
                 let word = |word: &String| format!("{column} {equals} {}", literal(word));
@@ -159,8 +159,9 @@ impl Statements {
             _ => {}
         }
         // A claim never takes a row without a time, and one at the end of time is no scheduled event.
-        conditions
-            .extend(layout.next_attempt_at.iter().map(|name| format!("pg_catalog.isfinite({})", of(name))));
+        conditions.extend(
+            layout.column.next_attempt_at.iter().map(|name| format!("pg_catalog.isfinite({})", of(name))),
+        );
         conditions.extend(layout.condition.iter().map(|condition| format!("({condition})")));
         conditions.join("\n            and ")
     }
@@ -171,14 +172,14 @@ impl Statements {
         let pair = |(name, column): (&str, &str)| format!("{}, {}::text", literal(name), of(column));
         let columns = layout.header_columns.iter().map(|(name, column)| (name.as_str(), column.as_str()));
         let pairs: Vec<String> = columns.map(pair).collect();
-        let key = layout.idempotency_key.as_deref().map(|column| pair(("idempotency-key", column)));
+        let key = layout.column.idempotency_key.as_deref().map(|column| pair(("idempotency-key", column)));
         let object =
             |pairs: &str| format!("pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({pairs}))");
-        let mut parts: Vec<String> = layout.headers.iter().map(|_| given.to_owned()).collect();
+        let mut parts: Vec<String> = layout.column.headers.iter().map(|_| given.to_owned()).collect();
         parts.extend(pairs.chunks(HEADERS_AT_ONCE).map(|some| object(&some.join(", "))));
         parts.extend(key.as_deref().map(object));
         let whole = format!("nullif({}, '{{}}')", parts.join(" || "));
-        match (parts.len(), &layout.headers) {
+        match (parts.len(), &layout.column.headers) {
             (0, _) => "null::jsonb".to_owned(),
             (2.., Some(_)) => {
                 format!("case when pg_catalog.jsonb_typeof({given}) = 'object' then {whole} else {given} end")
@@ -194,9 +195,9 @@ impl Statements {
         if let Some(status) = &layout.status {
             sets.put(Some(&status.column), &literal(&status.published));
         }
-        let now = [&layout.published_at, &layout.last_attempt_at, &layout.updated_at];
+        let now = [&layout.column.published_at, &layout.column.last_attempt_at, &layout.column.updated_at];
         now.into_iter().for_each(|column| sets.put(column.as_ref(), "clock_timestamp()"));
-        let nobody = [&layout.claimed_at, &layout.claimed_by];
+        let nobody = [&layout.column.claimed_at, &layout.column.claimed_by];
         nobody.into_iter().for_each(|column| sets.put(column.as_ref(), "null"));
         sets.text()
     }
@@ -216,7 +217,7 @@ impl Statements {
             false => format!("update {table} as t set {} from picked", self.handed_over()),
         };
         let content_type = self.content_type().map_or("null".to_owned(), |text| literal(&text));
-        let deliver_at = match &layout.next_attempt_at {
+        let deliver_at = match &layout.column.next_attempt_at {
             Some(name) => format!("case when {0} > now() then {0}::timestamptz end", of(name)),
             None => "null::timestamptz".to_owned(),
         };
@@ -232,7 +233,7 @@ impl Statements {
             log = quote(&place.log),
             event_id = self.event_id(),
             topic = self.topic(),
-            key = self.optional(layout.key.as_ref(), "text"),
+            key = self.optional(layout.column.key.as_ref(), "text"),
             headers = self.log_headers(headers),
             payload = self.payload(),
         )
@@ -254,7 +255,7 @@ impl Statements {
 
     /// The headers' column as jsonb, where that cannot fail.
     fn safe_headers(&self) -> Option<String> {
-        let name = self.layout().headers.as_ref()?;
+        let name = self.layout().column.headers.as_ref()?;
         (self.type_of(name) == "jsonb").then(|| format!("coalesce({}, '{{}}')", of(name)))
     }
 
@@ -273,7 +274,7 @@ impl Statements {
             "\n#variable_conflict use_column\n-- Times without a zone are in {}.\n",
             layout.time_zone
         );
-        let (Some(name), None) = (&layout.headers, self.safe_headers()) else {
+        let (Some(name), None) = (&layout.column.headers, self.safe_headers()) else {
             let headers = self.safe_headers().unwrap_or_default();
             return format!(
                 "{about}begin\n  {};\n  return null;\nend ",

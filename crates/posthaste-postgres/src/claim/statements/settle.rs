@@ -25,25 +25,25 @@ impl Statements {
 
     /// Columns that say who has a row: empty once it is settled.
     fn unclaimed(&self, sets: &mut Sets) {
-        sets.put(self.layout.claimed_at.as_ref(), "null");
-        sets.put(self.layout.claimed_by.as_ref(), "null");
+        sets.put(self.layout.column.claimed_at.as_ref(), "null");
+        sets.put(self.layout.column.claimed_by.as_ref(), "null");
         if self.layout.style() == Style::Locked {
-            sets.put(self.layout.last_attempt_at.as_ref(), "clock_timestamp()");
+            sets.put(self.layout.column.last_attempt_at.as_ref(), "clock_timestamp()");
         }
-        sets.put(self.layout.updated_at.as_ref(), "clock_timestamp()");
+        sets.put(self.layout.column.updated_at.as_ref(), "clock_timestamp()");
     }
 
     fn put_error(&self, sets: &mut Sets) {
         let layout = &self.layout;
-        sets.put(layout.attempts.as_ref(), "u.attempts");
-        sets.put(layout.last_error.as_ref(), &self.error_text());
-        sets.put(layout.last_error_at.as_ref(), "clock_timestamp()");
-        sets.put(layout.error_class.as_ref(), "u.class");
+        sets.put(layout.column.attempts.as_ref(), "u.attempts");
+        sets.put(layout.column.last_error.as_ref(), &self.error_text());
+        sets.put(layout.column.last_error_at.as_ref(), "clock_timestamp()");
+        sets.put(layout.column.error_class.as_ref(), "u.class");
     }
 
     /// The error, no longer than its column takes.
     fn error_text(&self) -> String {
-        let kind = self.layout.last_error.as_ref().map_or("text", |name| self.type_of(name));
+        let kind = self.layout.column.last_error.as_ref().map_or("text", |name| self.type_of(name));
         let length = kind.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')?.parse::<u32>().ok());
         length.map_or_else(|| "u.error".to_owned(), |length| format!("left(u.error, {length})"))
     }
@@ -63,7 +63,7 @@ impl Statements {
     /// null for the others. `None`: there is nothing to give back.
     #[must_use]
     pub fn cleared(&self) -> Option<String> {
-        let attempts = self.layout.attempts.as_ref().filter(|_| !self.layout.delete_published)?;
+        let attempts = self.layout.column.attempts.as_ref().filter(|_| !self.layout.delete_published)?;
         self.marking()?;
         let mut sets = self.published();
         sets.put(Some(attempts), &format!("coalesce(u.attempts, {})", of(attempts)));
@@ -80,7 +80,7 @@ impl Statements {
         if let Some(status) = &self.layout.status {
             sets.put(Some(&status.column), &literal(&status.published));
         }
-        sets.put(self.layout.published_at.as_ref(), "clock_timestamp()");
+        sets.put(self.layout.column.published_at.as_ref(), "clock_timestamp()");
         self.unclaimed(&mut sets);
         sets
     }
@@ -94,7 +94,7 @@ impl Statements {
         if let Some(status) = &layout.status {
             sets.put(Some(&status.column), &literal(&status.retry));
         }
-        sets.put(layout.next_attempt_at.as_ref(), "clock_timestamp() + u.delay * interval '1 second'");
+        sets.put(layout.column.next_attempt_at.as_ref(), "clock_timestamp() + u.delay * interval '1 second'");
         self.put_error(&mut sets);
         self.unclaimed(&mut sets);
         (!sets.is_empty()).then(|| {
@@ -131,10 +131,10 @@ impl Statements {
         let layout = &self.layout;
         let error = self.error_text();
         let known = [
-            (layout.attempts.as_deref().unwrap_or("attempts"), "gone.dead_attempts"),
-            (layout.last_error.as_deref().unwrap_or("last_error"), "gone.dead_error"),
-            (layout.error_class.as_deref().unwrap_or("error_class"), "gone.dead_class"),
-            (layout.last_error_at.as_deref().unwrap_or("last_error_at"), "clock_timestamp()"),
+            (layout.column.attempts.as_deref().unwrap_or("attempts"), "gone.dead_attempts"),
+            (layout.column.last_error.as_deref().unwrap_or("last_error"), "gone.dead_error"),
+            (layout.column.error_class.as_deref().unwrap_or("error_class"), "gone.dead_class"),
+            (layout.column.last_error_at.as_deref().unwrap_or("last_error_at"), "clock_timestamp()"),
             ("dead_at", "clock_timestamp()"),
         ];
         let source = |column: &String| match known.iter().find(|(name, _)| name == column) {
@@ -162,14 +162,14 @@ impl Statements {
         let layout = &self.layout;
         let mut sets = Sets::default();
         sets.put(Some(&status), &format!("u.was::{}", self.type_of(&status)));
-        for column in [&layout.claimed_at, &layout.last_attempt_at].into_iter().flatten() {
+        for column in [&layout.column.claimed_at, &layout.column.last_attempt_at].into_iter().flatten() {
             let value =
                 if *column == mark { format!("u.was_at::{}", self.type_of(column)) } else { of(column) };
             sets.put(Some(column), &value);
         }
-        sets.put(layout.claimed_by.as_ref(), "null");
-        sets.put(layout.updated_at.as_ref(), "clock_timestamp()");
-        if let Some(attempts) = &layout.attempts {
+        sets.put(layout.column.claimed_by.as_ref(), "null");
+        sets.put(layout.column.updated_at.as_ref(), "clock_timestamp()");
+        if let Some(attempts) = &layout.column.attempts {
             sets.put(Some(attempts), &format!("coalesce(u.attempts, {})", of(attempts)));
         }
         Some(format!(

@@ -8,7 +8,7 @@ impl Statements {
     #[must_use]
     pub fn swept(&self) -> Option<String> {
         let layout = &self.layout;
-        let published = layout.published_at.as_ref().filter(|_| !layout.delete_published)?;
+        let published = layout.column.published_at.as_ref().filter(|_| !layout.delete_published)?;
         let done = match &layout.status {
             Some(status) => format!("{} = {}", of(&status.column), literal(&status.published)),
             None => format!("{} is not null", of(published)),
@@ -21,13 +21,13 @@ impl Statements {
     pub fn dead_swept(&self) -> Option<String> {
         let layout = &self.layout;
         if let Some(dead_letters) = &layout.dead_letters {
-            let when = ["dead_at", layout.last_error_at.as_deref().unwrap_or("last_error_at")];
+            let when = ["dead_at", layout.column.last_error_at.as_deref().unwrap_or("last_error_at")];
             let when = when.into_iter().find(|name| self.dead_columns.iter().any(|column| column == name))?;
             return Some(self.sweep_of(&quoted(dead_letters), &layout.id, "true", when));
         }
         let status = layout.status.as_ref()?;
         let done = format!("{} = {}", of(&status.column), literal(status.dead.as_ref()?));
-        let when = [&layout.last_error_at, &layout.updated_at, &layout.last_attempt_at];
+        let when = [&layout.column.last_error_at, &layout.column.updated_at, &layout.column.last_attempt_at];
         let when = when.into_iter().flatten().next()?;
         Some(self.sweep_of(&self.table(), &layout.id, &done, when))
     }

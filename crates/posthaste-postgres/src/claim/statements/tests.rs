@@ -1,7 +1,7 @@
 //! The text itself: what an owner would read before letting us at the table.
 
 use super::*;
-use crate::claim::{PRESETS, preset};
+use crate::claim::{Access, Columns, PRESETS, preset};
 use posthaste::route::Pattern;
 
 fn statements(name: &str, types: &[(&str, &str)], dead: &[&str]) -> Statements {
@@ -28,6 +28,22 @@ fn the_claim_of_a_locked_table_is_its_owners_own_select() {
     assert_eq!(sql.taken_over(&Filter::Everything), None);
     let failed = flat(&sql.failed().expect("it has columns for it"));
     assert!(failed.starts_with("update \"outbox_events\" as t set \"status\" = 'PENDING', \"next_attempt_at\" = clock_timestamp() + u.delay * interval '1 second', \"retry_count\" = u.attempts, \"last_error\" = u.error from"), "{failed}");
+}
+
+/// What the table of roles says about writing is what the statements do.
+#[test]
+fn a_column_is_written_if_its_role_says_so() {
+    let mut layout = preset("talkie").expect("a preset").layout;
+    for (role, column) in layout.column.roles_mut() {
+        *column = Some(format!("its {}", role.name));
+    }
+    let sql = Statements::new(layout, Types::new(), Vec::new());
+    // Conditions and values name a column by its table; an assignment does not.
+    let all: String = sql.all().iter().map(|(_, sql)| sql.replace("t.\"", "")).collect();
+    for role in Columns::ROLES {
+        let is_set = all.contains(&format!("\"its {}\" = ", role.name));
+        assert_eq!(is_set, role.access == Access::Written, "{}", role.name);
+    }
 }
 
 #[test]

@@ -223,7 +223,7 @@ async fn a_layout_of_ones_own() {
     let name = posthaste_postgres::claim::TableName::parse("My App.Out $hand_over$ Box").expect("a name");
     let topic = posthaste_postgres::claim::Topic::parse("it's.{Kind}").expect("a template");
     let mut layout = posthaste_postgres::claim::Layout::new(name, "Id", topic, "Body");
-    layout.published_at = Some("Sent".to_owned());
+    layout.column.published_at = Some("Sent".to_owned());
     layout.dead_letters = Some(posthaste_postgres::claim::TableName::named("dead"));
     layout.condition = Some("not held".to_owned());
     layout.header_columns = (0..60).map(|n| (format!("h{n}"), format!("H {n}"))).collect();

@@ -75,7 +75,7 @@ async fn what_is_set_back_by_hand_is_claimed() {
 async fn a_changed_layout_changes_the_function() {
     let Some(mut ground) = ground("talkie", TALKIE).await else { return };
     drop(started(&ground).await);
-    ground.layout.key = None;
+    ground.layout.column.key = None;
     let mut handover = handover(&ground).await;
     assert_eq!(handover.standing().await.expect("a look").trigger, Trigger::Other);
     assert!(

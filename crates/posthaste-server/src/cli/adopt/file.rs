@@ -41,23 +41,8 @@ fn columns(layout: &Layout, lines: &mut Vec<String>) {
         put("topic", Some(text(column)));
     }
     put("payload", Some(text(&layout.payload)));
-    let optional = [
-        ("key", &layout.key),
-        ("headers", &layout.headers),
-        ("attempts", &layout.attempts),
-        ("next_attempt_at", &layout.next_attempt_at),
-        ("last_error", &layout.last_error),
-        ("last_error_at", &layout.last_error_at),
-        ("error_class", &layout.error_class),
-        ("claimed_at", &layout.claimed_at),
-        ("claimed_by", &layout.claimed_by),
-        ("last_attempt_at", &layout.last_attempt_at),
-        ("published_at", &layout.published_at),
-        ("created_at", &layout.created_at),
-        ("updated_at", &layout.updated_at),
-    ];
-    for (key, column) in optional {
-        put(key, column.as_deref().map(text));
+    for (role, column) in layout.column.roles() {
+        put(role.name, column.map(text));
     }
     put("order_by", (!layout.order_by.is_empty()).then(|| list(&layout.order_by)));
     put("dead_letter_table", layout.dead_letters.as_ref().map(|table| text(&table.to_string())));

@@ -7,7 +7,7 @@ use super::stage::{
     settle, take_when_free, through,
 };
 use posthaste::admin::{Control, ControlTarget};
-use posthaste::store::{JoinPlan, StoreError};
+use posthaste::store::{JoinPlan, StoreCode, StoreError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -101,7 +101,7 @@ pub async fn other_routes_are_refused_while_a_relay_lives(fixture: &impl StoreFi
     let other = JoinPlan { routes: "{\"s\":[\"orders.*\"]}".to_owned(), ..plan("b") };
     let b = fixture.store().await;
     let refused = b.join(&other).await.expect_err("other routes beside a living relay");
-    assert!(matches!(refused, StoreError::Fatal(_)), "{refused:?}");
+    assert!(matches!(refused, StoreError::Fatal { code: StoreCode::OtherRoutes, .. }), "{refused:?}");
     relay(fixture, "c").await.store.leave().await.expect("left");
     a.store.leave().await.expect("left");
     b.join(&other).await.expect("nobody is left to disagree");

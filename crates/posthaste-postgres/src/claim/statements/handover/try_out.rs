@@ -71,8 +71,8 @@ impl Statements {
         if let Some(status) = &layout.status {
             sets.put(Some(&status.column), &literal(status.pending.first()?));
         }
-        sets.put(layout.published_at.as_ref(), "null");
-        sets.put(layout.next_attempt_at.as_ref(), "now()");
+        sets.put(layout.column.published_at.as_ref(), "null");
+        sets.put(layout.column.next_attempt_at.as_ref(), "now()");
         (!sets.is_empty()).then(|| {
             format!(
                 "update {table} as t set {} where {id} = (select {id} from {table} as t limit 1 for update of t skip locked)\n\
@@ -92,7 +92,7 @@ impl Statements {
             Topic::Template(pieces) => pieces.iter().filter_map(Piece::column).collect(),
         };
         wanted.push(&layout.payload);
-        wanted.extend(layout.next_attempt_at.as_deref());
+        wanted.extend(layout.column.next_attempt_at.as_deref());
         let status = layout.status.as_ref();
         let (mut names, mut values) = (Vec::new(), Vec::new());
         for column in columns {

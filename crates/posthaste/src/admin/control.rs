@@ -1,0 +1,103 @@
+//! Pause, resume, rate limit: what an operator may set, and what is written down for it.
+
+use super::error::{AdminCode, AdminError};
+use serde_json::{Value, json};
+
+/// What an operator sets.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Control {
+    /// Stop delivering.
+    Pause,
+    /// Go on.
+    Resume,
+    /// At most this many events a second; `None` lifts the limit.
+    RateLimit(Option<f64>),
+}
+
+/// What a control is set for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControlTarget {
+    /// A sink.
+    Sink(String),
+    /// A route.
+    Route(String),
+}
+
+/// A control as a store writes it: what is `None` stays as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// `sink` or `route`.
+    pub kind: &'static str,
+    /// Whose.
+    pub name: String,
+    /// Whether it is paused.
+    pub paused: Option<bool>,
+    /// The rate; the inner `None` lifts it.
+    pub rate: Option<Option<f64>>,
+    /// The audit's word.
+    pub action: &'static str,
+}
+
+impl Setting {
+    /// What is to be written, or why it is refused.
+    pub fn new(target: &ControlTarget, control: &Control) -> Result<Self, AdminError> {
+        let (kind, name) = match target {
+            ControlTarget::Sink(name) => ("sink", name),
+            ControlTarget::Route(name) => ("route", name),
+        };
+        let (action, paused, rate) = match control {
+            Control::Pause => ("pause", Some(true), None),
+            Control::Resume => ("resume", Some(false), None),
+            Control::RateLimit(rate) => ("rate", None, Some(*rate)),
+        };
+        if rate.is_some() && kind == "route" {
+            let why = format!("a rate limit is set for a sink; {name} is a route");
+            return Err(AdminError::invalid(AdminCode::RouteRate, why));
+        }
+        if let Some(Some(rate)) = rate
+            && !(rate.is_finite() && rate > 0.0)
+        {
+            let why = format!("{rate} events a second is no limit; to stop a sink, pause it");
+            return Err(AdminError::invalid(AdminCode::BadRate, why));
+        }
+        Ok(Self { kind, name: name.clone(), paused, rate, action })
+    }
+
+    /// The sink whose name has to be checked. Routes live in the configuration of the relays: any name may be one.
+    #[must_use]
+    pub fn sink(&self) -> Option<&str> {
+        (self.kind == "sink").then_some(self.name.as_str())
+    }
+
+    /// The audit's detail.
+    #[must_use]
+    pub fn detail(&self) -> Value {
+        let mut detail = json!({ self.kind: self.name });
+        if let Some(rate) = self.rate {
+            detail["events_per_second"] = rate.into();
+        }
+        detail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_says_what_is_written_and_what_stays() {
+        let (sink, route) = (ControlTarget::Sink("s".to_owned()), ControlTarget::Route("r".to_owned()));
+        let set = |target: &ControlTarget, control| Setting::new(target, &control);
+        let paused = set(&route, Control::Pause).expect("a route is paused");
+        assert_eq!((paused.paused, paused.rate, paused.sink()), (Some(true), None, None));
+        let lifted = set(&sink, Control::RateLimit(None)).expect("lifted");
+        assert_eq!((lifted.paused, lifted.rate, lifted.sink()), (None, Some(None), Some("s")));
+        assert_eq!(lifted.detail(), json!({ "sink": "s", "events_per_second": null }));
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let refused = set(&sink, Control::RateLimit(Some(rate))).expect_err("no limit");
+            assert_eq!(refused.code(), "admin.bad_rate", "{rate}");
+        }
+        let refused = set(&route, Control::RateLimit(None)).expect_err("a route has no rate");
+        assert_eq!(refused.code(), "admin.route_rate");
+    }
+}
