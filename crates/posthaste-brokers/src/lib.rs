@@ -51,6 +51,9 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The option that bounds a call of a sink, of every kind that has a broker to wait for.
+pub const DELIVERY_TIMEOUT: &str = "delivery_timeout_ms";
+
 /// A sink as configuration describes it: `type` names the broker, the rest are its options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -111,6 +114,23 @@ impl SinkConfig {
             Self::Rabbitmq(config) => config.check().map(drop),
             #[cfg(feature = "http")]
             Self::Http(config) => config.check().map(drop),
+        }
+    }
+
+    /// The value of [`DELIVERY_TIMEOUT`]; `None` for a kind without a broker.
+    pub fn delivery_timeout_ms(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::Null {} | Self::Stdout {} => None,
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => Some(&mut config.delivery_timeout_ms),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => Some(&mut config.delivery_timeout_ms),
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => Some(&mut config.delivery_timeout_ms),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(config) => Some(&mut config.delivery_timeout_ms),
+            #[cfg(feature = "http")]
+            Self::Http(config) => Some(&mut config.delivery_timeout_ms),
         }
     }
 

@@ -23,6 +23,7 @@ mod section;
 mod sink;
 #[cfg(test)]
 mod tests;
+mod timeout;
 mod tree;
 
 pub(crate) use problem::ConfigError;
@@ -30,6 +31,7 @@ pub(crate) use schema::schema;
 pub(crate) use secret::{scrub, shown_value};
 pub(crate) use section::LogFormat;
 pub(crate) use sink::{SinkConfig, sink_checks};
+pub(crate) use timeout::contradiction;
 
 use crate::database::Database;
 use posthaste::lifecycle::ClassOverrides;
@@ -93,6 +95,8 @@ pub(crate) struct SinkSetting {
     pub(crate) start_at: StartAt,
     pub(crate) classes: ClassOverrides,
     pub(crate) rate_limit_per_s: Option<f64>,
+    /// How long a call may take, where the kind has a bound.
+    pub(crate) delivery_timeout_ms: Option<u64>,
     /// Refuses a destination that can lose what it has acknowledged.
     pub(crate) durable: bool,
 }

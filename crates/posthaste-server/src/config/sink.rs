@@ -57,6 +57,15 @@ impl SinkConfig {
         problem::read(tree, path, value, &SINK_OWN).map(Self::Broker)
     }
 
+    /// How long a call may take, where the kind has a bound.
+    pub(super) fn delivery_timeout_ms(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::Broker(config) => config.delivery_timeout_ms(),
+            #[cfg(feature = "sqlite")]
+            Self::Local(_) => None,
+        }
+    }
+
     /// Checks the words alone: no broker, no file that they name.
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         match self {
