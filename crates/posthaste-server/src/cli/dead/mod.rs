@@ -6,7 +6,8 @@ pub(crate) use act::rate;
 
 use super::{Context, admin, explain_act, time};
 use crate::config::Outbox;
-use crate::output::{bytes, plural, time as shown_time};
+use crate::output::escape::line;
+use crate::output::{base16, fields, payload_field, plural, time as shown_time};
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
 use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter};
@@ -177,17 +178,17 @@ async fn list(
 
 /// Two lines a letter: what it is, and why it died.
 fn draw(letter: &DeadLetter) -> String {
-    let key = letter.key.as_ref().map_or_else(String::new, |key| format!("  key {key}"));
+    let key = letter.key.as_ref().map_or_else(String::new, |key| format!("  key {}", line(key)));
     let holds = if letter.holds_key { "  (later events of its key wait for it)" } else { "" };
     format!(
         "{}  {}  {}{key}\n  {} after {} attempts, {}: {}{holds}",
         letter.id,
-        letter.sink,
-        letter.topic,
+        line(&letter.sink),
+        line(&letter.topic),
         shown_time(letter.dead_at),
         letter.attempts,
-        letter.error_code,
-        letter.error
+        line(&letter.error_code),
+        line(&letter.error)
     )
 }
 
@@ -226,19 +227,8 @@ fn with_payload(letter: &DeadLetter) -> serde_json::Result<Value> {
     Ok(value)
 }
 
-pub(crate) fn base16(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn draw_whole(letter: &DeadLetter) -> String {
     let headers = letter.headers.as_ref().map_or_else(|| "none".to_owned(), Value::to_string);
-    let payload = match letter.payload.as_deref() {
-        None => "none: a tombstone".to_owned(),
-        Some(bytes) => {
-            String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| format!("base16 {}", base16(bytes)))
-        }
-    };
-    let size = letter.payload_bytes.map_or_else(String::new, |size| format!(" ({})", bytes(size)));
     let lines = [
         ("event", letter.id.to_string()),
         ("sink", letter.sink.clone()),
@@ -255,7 +245,6 @@ fn draw_whole(letter: &DeadLetter) -> String {
         ("holds key", if letter.holds_key { "yes: later events of its key wait" } else { "no" }.to_owned()),
         ("content type", letter.content_type.clone().unwrap_or_else(|| "none".to_owned())),
         ("headers", headers),
-        ("payload", format!("{payload}{size}")),
     ];
-    lines.map(|(name, value)| format!("{name:<13} {value}")).join("\n")
+    format!("{}\n{}", fields(&lines, ""), payload_field(letter.payload.as_deref(), letter.payload_bytes))
 }

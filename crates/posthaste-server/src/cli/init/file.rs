@@ -2,6 +2,7 @@
 
 use super::look::State;
 use crate::config::scrub;
+use crate::output::escape;
 use posthaste_brokers::kind_of;
 use std::path::Path;
 
@@ -135,12 +136,12 @@ impl Plan {
         } else {
             text.push_str(&format!(
                 "url_file = \"{DATABASE_SECRET}\"   # {}\n",
-                scrub(&self.url).replace(char::is_control, " ")
+                escape::line(&scrub(&self.url))
             ));
         }
         self.outbox_keys(&mut text);
         for table in state.map_or(&[] as &[String], |state| &state.tables) {
-            text.push_str(&format!("# Found here, and not touched: {table}\n"));
+            text.push_str(&format!("# Found here, and not touched: {}\n", escape::line(table)));
         }
         text.push_str(&format!("\n{}", self.sink.section(secrets)));
         text.push_str(
