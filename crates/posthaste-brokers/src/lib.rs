@@ -43,7 +43,9 @@ mod secret;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use kinds::{built_in, is_left_out, kind_of};
+pub use kinds::{
+    LoginOption, addresses, built_in, is_left_out, kind_of, login_comment, no_destination, split_login,
+};
 pub use secret::{Secret, Urls};
 
 use posthaste::sink::{NullSink, Sink, StdoutSink};
@@ -132,6 +134,17 @@ impl SinkConfig {
             #[cfg(feature = "http")]
             Self::Http(config) => Some(&mut config.delivery_timeout_ms),
         }
+    }
+
+    /// How to make this broker remember the ids of messages for so long, where it drops duplicates for a time that
+    /// can be set.
+    #[must_use]
+    pub fn longer_dedup(&self, seconds: u64) -> Option<String> {
+        #[cfg(feature = "nats")]
+        if let Self::Nats(_) = self {
+            return Some(format!("nats stream edit --dupe-window {seconds}s"));
+        }
+        None
     }
 
     /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.

@@ -154,11 +154,16 @@ impl Config {
     /// What `run` needs beyond what every command needs.
     pub(crate) fn check_runnable(&self) -> Result<(), ConfigError> {
         if self.sinks.is_empty() {
-            return Err(ConfigError::new(
-                "no sink is configured, so events would go nowhere. Add for example:\n\n\
-                 [sinks.nats]\ntype = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n\n\
-                 or try: posthaste run --sink stdout",
-            ));
+            let kind = posthaste_brokers::built_in().next();
+            let address = posthaste_brokers::addresses().find(|url| posthaste_brokers::kind_of(url) == kind);
+            let example = match (kind, address) {
+                (Some(kind), Some(url)) => format!("[sinks.{kind}]\ntype = \"{kind}\"\nurl = \"{url}\""),
+                _ => "[sinks.out]\ntype = \"stdout\"".to_owned(),
+            };
+            return Err(ConfigError::new(format!(
+                "no sink is configured, so events would go nowhere. Add for example:\n\n{example}\n\n\
+                 or try: posthaste run --sink stdout"
+            )));
         }
         match self.outboxes.iter().find(|outbox| outbox.routes.routes().is_empty()) {
             Some(outbox) => Err(ConfigError::new(format!(

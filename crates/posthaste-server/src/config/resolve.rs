@@ -187,7 +187,7 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
     }
     let sinks: Vec<String> = section.sinks.iter().chain(&section.sink).cloned().collect();
     if sinks.is_empty() {
-        review.problem(path, "a route needs `sinks`, for example sinks = [\"nats\"]");
+        review.problem(path, "a route needs `sinks`, for example sinks = [\"NAME\"]");
     }
     let known: Vec<&str> = file.sinks.keys().map(String::as_str).collect();
     for sink in sinks.iter().filter(|sink| !known.contains(&sink.as_str())) {

@@ -66,6 +66,15 @@ impl SinkConfig {
         }
     }
 
+    /// How to make its broker remember the ids of messages for so long, where that can be set.
+    pub(crate) fn longer_dedup(&self, seconds: u64) -> Option<String> {
+        match self {
+            Self::Broker(config) => config.longer_dedup(seconds),
+            #[cfg(feature = "sqlite")]
+            Self::Local(_) => None,
+        }
+    }
+
     /// Checks the words alone: no broker, no file that they name.
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         match self {

@@ -19,7 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   posthaste dead list --sink nats --since 2h
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
-  posthaste dead replay --code nats.too_large --dry-run
+  posthaste dead replay --code payload.not_json --dry-run
   posthaste dead replay --topic 'orders.*' --reason 'limit was raised'
   posthaste dead discard --topic 'test.*' --reason 'test data'
   posthaste dead replay --all --rate 100/s --reason 'broker is back'
@@ -31,7 +31,7 @@ in chunks, and are audited with --actor and --reason.";
 const LIST_EXAMPLES: &str = "\
 Examples:
   posthaste dead list --sink nats --since 2h
-  posthaste dead list --topic 'orders.*' --code nats.too_large --json";
+  posthaste dead list --topic 'orders.*' --code payload.not_json --json";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -40,8 +40,8 @@ Examples:
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
-  posthaste dead replay --code nats.too_large --dry-run
-  posthaste dead replay --code nats.too_large --reason 'limit was raised'
+  posthaste dead replay --code payload.not_json --dry-run
+  posthaste dead replay --code payload.not_json --reason 'route takes text now'
   posthaste dead replay --all --rate 100/s --reason 'broker is back' --yes
 
 A replayed event goes before later events of its key that still wait. What dies
@@ -105,7 +105,7 @@ struct FilterArgs {
     /// Of this key
     #[arg(long)]
     key: Option<String>,
-    /// With this error code, like nats.too_large
+    /// With this error code, like payload.not_json
     #[arg(long)]
     code: Option<String>,
     /// Died at or after this time: RFC 3339, or 2h for two hours ago

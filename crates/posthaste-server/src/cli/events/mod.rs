@@ -74,7 +74,7 @@ Sends events that the sink has passed once more, with their ids, by the ordinary
 way: retries, dead letters, order by key. Later events of a key wait for its
 replayed ones. Events that wait or are dead already are left alone, and so are
 topics that the sink's routes do not take. A broker may drop an id that it has
-seen a short time ago (NATS: duplicate_window).
+seen a short time ago: `posthaste doctor` says for how long.
 
 Ctrl-C stops between two chunks and says how to go on.";
 
