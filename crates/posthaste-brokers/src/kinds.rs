@@ -1,25 +1,83 @@
-//! The kinds of sinks by their names and by the schemes of their addresses, whether or not they are built in.
+//! The kinds of sinks by their names and by the schemes of their addresses, whether or not they are built in; and what
+//! others ask about a kind without building one.
 
-/// A kind of broker: its `type` in the configuration, the schemes of its addresses, and whether this build has it.
+/// A kind of broker.
 struct Kind {
+    /// Its `type` in the configuration.
     name: &'static str,
+    /// The schemes of its addresses.
     schemes: &'static [&'static str],
+    /// Whether this build has it.
     built_in: bool,
+    /// An address, for people.
+    address: &'static str,
+    /// The option that a single word before the `@` of an address is meant for.
+    single_login: &'static str,
+    /// A line about logging in, for a new configuration that says nothing about it.
+    login_comment: &'static str,
+    /// Codes of a destination that the broker does not have.
+    no_destination: &'static [&'static str],
 }
 
 const KINDS: [Kind; 5] = [
-    Kind { name: "kafka", schemes: &["kafka"], built_in: cfg!(feature = "kafka") },
-    Kind { name: "nats", schemes: &["nats", "tls"], built_in: cfg!(feature = "nats") },
-    Kind { name: "redis", schemes: &["redis", "rediss"], built_in: cfg!(feature = "redis") },
-    Kind { name: "rabbitmq", schemes: &["amqp", "amqps"], built_in: cfg!(feature = "rabbitmq") },
-    Kind { name: "http", schemes: &["http", "https"], built_in: cfg!(feature = "http") },
+    Kind {
+        name: "kafka",
+        schemes: &["kafka"],
+        built_in: cfg!(feature = "kafka"),
+        address: "kafka://HOST:9092",
+        single_login: "user",
+        login_comment: "",
+        no_destination: &["kafka.no_topic"],
+    },
+    Kind {
+        name: "nats",
+        schemes: &["nats", "tls"],
+        built_in: cfg!(feature = "nats"),
+        address: "nats://HOST:4222",
+        single_login: "token",
+        login_comment: "# creds_file = \"/run/secrets/nats.creds\"\n",
+        no_destination: &["nats.no_stream"],
+    },
+    Kind {
+        name: "redis",
+        schemes: &["redis", "rediss"],
+        built_in: cfg!(feature = "redis"),
+        address: "redis://HOST",
+        single_login: "user",
+        login_comment: "",
+        // A stream is made by the first entry.
+        no_destination: &[],
+    },
+    Kind {
+        name: "rabbitmq",
+        schemes: &["amqp", "amqps"],
+        built_in: cfg!(feature = "rabbitmq"),
+        address: "amqp://HOST",
+        single_login: "user",
+        login_comment: "",
+        no_destination: &["rabbitmq.no_exchange", "rabbitmq.unroutable"],
+    },
+    Kind {
+        name: "http",
+        schemes: &["http", "https"],
+        built_in: cfg!(feature = "http"),
+        address: "https://HOST",
+        single_login: "token",
+        login_comment: "",
+        // Whoever answers 404 may have the path tomorrow, and nobody knows which it was.
+        no_destination: &[],
+    },
 ];
+
+fn of_url(url: &str) -> Option<&'static Kind> {
+    let (scheme, _) = url.split_once("://")?;
+    KINDS.iter().find(|kind| kind.schemes.contains(&scheme))
+}
 
 /// The kind of sink that an address belongs to: `nats` for `tls://host`.
 #[must_use]
 pub fn kind_of(url: &str) -> Option<&'static str> {
-    let (scheme, _) = url.split_once("://")?;
-    KINDS.iter().find(|kind| kind.schemes.contains(&scheme)).map(|kind| kind.name)
+    of_url(url).map(|kind| kind.name)
 }
 
 /// Whether this is a kind of broker that exists and was left out of this build.
@@ -33,6 +91,47 @@ pub fn built_in() -> impl Iterator<Item = &'static str> {
     KINDS.iter().filter(|kind| kind.built_in).map(|kind| kind.name)
 }
 
+/// Addresses of all kinds, for people: `nats://HOST:4222`.
+pub fn addresses() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| kind.address)
+}
+
+/// Codes of all kinds that mean a destination which the broker does not have.
+pub fn no_destination() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.no_destination).copied()
+}
+
+/// A line about logging in, for the configuration of a sink at this address. It may be empty.
+#[must_use]
+pub fn login_comment(url: &str) -> &'static str {
+    of_url(url).map_or("", |kind| kind.login_comment)
+}
+
+/// A part of a login, as an option of a sink's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoginOption<'a> {
+    /// The option's name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: &'a str,
+    /// Whether nobody may see the value. Then there is an option `NAME_file`, too.
+    pub is_secret: bool,
+}
+
+/// Takes the login out of an address: a sink takes none there, and has options for it.
+#[must_use]
+pub fn split_login(url: &str) -> (String, Vec<LoginOption<'_>>) {
+    let option = |name, value| LoginOption { name, value, is_secret: name != "user" };
+    let parts = url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));
+    let Some((scheme, (login, host))) = parts else { return (url.to_owned(), Vec::new()) };
+    let options = match login.split_once(':') {
+        Some((user, password)) => vec![option("user", user), option("password", password)],
+        None => vec![option(of_url(url).map_or("user", |kind| kind.single_login), login)],
+    };
+    let said = options.into_iter().filter(|option| !option.value.is_empty());
+    (format!("{scheme}://{host}"), said.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +142,24 @@ mod tests {
             assert_eq!(kind_of(url), Some(kind));
         }
         assert_eq!((kind_of("mqtt://h"), kind_of("h:4222")), (None, None));
+        assert!(KINDS.iter().all(|kind| kind_of(kind.address) == Some(kind.name)));
+    }
+
+    #[test]
+    fn a_login_becomes_options() {
+        let (user, password) = (("user", "u", false), ("password", "p", true));
+        let table = [
+            ("nats://h:4222", "nats://h:4222", vec![]),
+            ("amqp://u:p@h/v", "amqp://h/v", vec![user, password]),
+            ("redis://:p@h", "redis://h", vec![password]),
+            ("nats://t@h", "nats://h", vec![("token", "t", true)]),
+            ("rediss://u@h", "rediss://h", vec![user]),
+            ("https://u:p@ss@h/x", "https://h/x", vec![user, ("password", "p@ss", true)]),
+        ];
+        for (url, bare, expected) in table {
+            let (address, options) = split_login(url);
+            let found: Vec<_> = options.iter().map(|o| (o.name, o.value, o.is_secret)).collect();
+            assert_eq!((address.as_str(), found), (bare, expected), "{url}");
+        }
     }
 }

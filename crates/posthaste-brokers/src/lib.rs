@@ -48,7 +48,9 @@ mod secret;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use kinds::{built_in, is_left_out, kind_of};
+pub use kinds::{
+    LoginOption, addresses, built_in, is_left_out, kind_of, login_comment, no_destination, split_login,
+};
 pub use options::Options;
 pub use secret::{Secret, Urls};
 
@@ -59,6 +61,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The option that bounds a call of a sink, of every kind that has a broker to wait for.
+pub const DELIVERY_TIMEOUT: &str = "delivery_timeout_ms";
 
 /// A sink as configuration describes it: `type` names the broker, the rest are its options.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -157,6 +162,34 @@ impl SinkConfig {
             #[cfg(feature = "http")]
             Self::Http(config) => config.check().map(drop),
         }
+    }
+
+    /// The value of [`DELIVERY_TIMEOUT`]; `None` for a kind without a broker.
+    pub fn delivery_timeout_ms(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::Null {} | Self::Stdout {} => None,
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => Some(&mut config.options.delivery_timeout_ms),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => Some(&mut config.options.delivery_timeout_ms),
+            #[cfg(feature = "redis")]
+            Self::Redis(config) => Some(&mut config.options.delivery_timeout_ms),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(config) => Some(&mut config.options.delivery_timeout_ms),
+            #[cfg(feature = "http")]
+            Self::Http(config) => Some(&mut config.options.delivery_timeout_ms),
+        }
+    }
+
+    /// How to make this broker remember the ids of messages for so long, where it drops duplicates for a time that
+    /// can be set.
+    #[must_use]
+    pub fn longer_dedup(&self, seconds: u64) -> Option<String> {
+        #[cfg(feature = "nats")]
+        if let Self::Nats(_) = self {
+            return Some(format!("nats stream edit --dupe-window {seconds}s"));
+        }
+        None
     }
 
     /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.

@@ -16,10 +16,6 @@ use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
 use posthaste_sqlite::{SqliteAdmin, SqliteConfig, SqliteStore};
 use std::sync::Arc;
 
-/// Codes of brokers that do not have the destination.
-const MISSING_TOPIC: [&str; 4] =
-    ["kafka.no_topic", "nats.no_stream", "rabbitmq.no_exchange", "rabbitmq.unroutable"];
-
 /// One database, as configured. It has no `Debug`: it may hold a password.
 #[derive(Clone)]
 pub(crate) enum Database {
@@ -156,7 +152,7 @@ impl Database {
     pub(crate) fn classes(&self, own: &ClassOverrides) -> ClassOverrides {
         let mut classes = own.clone();
         if self.layout().is_some_and(|(_, layout)| !layout.waits_for_topics) {
-            for code in MISSING_TOPIC {
+            for code in posthaste_brokers::no_destination() {
                 classes.entry(code.to_owned()).or_insert(ErrorClass::Transient);
             }
         }

@@ -3,11 +3,19 @@
 //! Standard output belongs to data (and to the `stdout` sink). The drivers below us write through the `log`
 //! crate, which is not connected on purpose: PostgreSQL's prints statement parameters, and those are
 //! payloads.
+//!
+//! A line for people may quote a broker or a database. What a terminal would obey is shown instead: [`escape`].
 
 use crate::config::{ConfigError, LogFormat};
+use crate::output::escape;
+use std::fmt::Debug;
 use std::io::IsTerminal;
+use tracing::field::Field;
 use tracing_subscriber::Layer;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -19,13 +27,28 @@ pub(crate) fn start(format: LogFormat, flag: Option<&str>, configured: &str) -> 
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match format {
-        LogFormat::Human => lines.with_ansi(ansi).with_target(false).boxed(),
+        LogFormat::Human => lines.with_ansi(ansi).with_target(false).fmt_fields(fields()).boxed(),
         LogFormat::Json => {
             lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
         }
     };
     let started = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     started.map_err(|error| ConfigError::new(format!("cannot start logging: {error}")))
+}
+
+/// The message, and `name=value` for everything else. A message may have lines of its own.
+fn fields() -> impl for<'writer> FormatFields<'writer> + 'static {
+    let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn Debug| {
+        let value = format!("{value:?}");
+        match field.name() {
+            "message" => write!(writer, "{}", escape::text(&value)),
+            name if writer.has_ansi_escapes() => {
+                write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{}", escape::line(&value))
+            }
+            name => write!(writer, "{name}={}", escape::line(&value)),
+        }
+    };
+    debug_fn(write).delimited(" ")
 }
 
 /// A bare level is meant for Posthaste; other crates speak from warnings up.

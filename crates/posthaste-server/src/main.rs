@@ -6,6 +6,9 @@
 //!
 //! Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.
 
+// What is printed goes through `output`, which keeps foreign text from steering a terminal.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod config;
 mod daemon;

@@ -1,7 +1,10 @@
 //! What the commands print: tables and sentences for people, JSON for programs, complaints for both.
 //!
 //! Data goes to standard output, everything else to standard error, so that a pipe holds only data. A
-//! reader that closes the pipe early (`| head`) ends the command quietly.
+//! reader that closes the pipe early (`| head`) ends the command quietly. What people read goes through [`escape`]; JSON and
+//! [`Out::bytes`] are exact.
+
+pub(crate) mod escape;
 
 use crate::config::{ConfigError, scrub};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -30,11 +33,16 @@ pub(crate) struct Out {
 impl Out {
     /// Data: one JSON document, or the text that `human` makes.
     pub(crate) fn data<T: Serialize>(self, value: &T, human: impl FnOnce() -> String) -> anyhow::Result<()> {
-        if self.json { self.text(&serde_json::to_string(value)?) } else { self.text(&human()) }
+        if self.json { self.exact(&serde_json::to_string(value)?) } else { self.text(&human()) }
     }
 
-    /// A text and a line end.
+    /// A text for people, and a line end.
     pub(crate) fn text(self, text: &str) -> anyhow::Result<()> {
+        self.exact(&escape::text(text))
+    }
+
+    /// A text that is not touched, and a line end: what a program reads.
+    pub(crate) fn exact(self, text: &str) -> anyhow::Result<()> {
         let line_end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         self.bytes(format!("{text}{line_end}").as_bytes())
     }
@@ -51,7 +59,7 @@ impl Out {
 
 /// A remark on standard error. Nobody can be told if that fails.
 pub(crate) fn remark(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", escape::text(text));
 }
 
 /// Prints an error and says which exit code it means.
@@ -70,6 +78,14 @@ pub(crate) fn is_interactive() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
+/// Asks, and waits for an answer.
+pub(crate) fn ask(question: &str) -> anyhow::Result<bool> {
+    let _ = write!(std::io::stderr(), "{}? [y/N] ", escape::line(question));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 /// A table that fits into 80 columns. Columns marked `>` are right-aligned.
 pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
@@ -77,7 +93,7 @@ pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
     let width = table.width().unwrap_or(80).max(80);
     table.set_width(width);
     table.set_header(headers.iter().map(|header| header.trim_start_matches('>')));
-    table.add_rows(rows);
+    table.add_rows(rows.iter().map(|row| row.iter().map(|cell| escape::line(cell))));
     for (column, header) in table.column_iter_mut().zip(headers) {
         column.set_padding((0, 2));
         if header.starts_with('>') {
@@ -85,6 +101,28 @@ pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
         }
     }
     table.trim_fmt()
+}
+
+/// Names and their values, a line each. A value cannot pass for another line.
+pub(crate) fn fields(lines: &[(&str, String)], indent: &str) -> String {
+    let line = |(name, value): &(&str, String)| format!("{indent}{name:<13} {}", escape::line(value));
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A payload as such a line, or several: its own line ends stay, and what follows them is indented.
+pub(crate) fn payload_field(payload: Option<&[u8]>, size: Option<i64>) -> String {
+    let text = match payload.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
+        None => "none: a tombstone".to_owned(),
+        Some((_, Ok(text))) => text.replace('\n', &format!("\n{:14}", "")),
+        Some((bytes, Err(_))) => format!("base16 {}", base16(bytes)),
+    };
+    let size = size.map_or_else(String::new, |size| format!(" ({})", bytes(size)));
+    format!("{:<13} {text}{size}", "payload")
+}
+
+/// Bytes that are no text.
+pub(crate) fn base16(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `12,345`, with a `~` when it is an estimate.

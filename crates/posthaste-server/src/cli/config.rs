@@ -84,8 +84,8 @@ enum ConfigAct {
 pub(crate) fn run(context: &Context, args: ConfigArgs) -> anyhow::Result<ExitCode> {
     match args.act {
         ConfigAct::Check => check(context, &context.config()?)?,
-        ConfigAct::Example => context.out().text(EXAMPLE)?,
-        ConfigAct::Schema => context.out().text(&serde_json::to_string_pretty(&schema())?)?,
+        ConfigAct::Example => context.out().exact(EXAMPLE)?,
+        ConfigAct::Schema => context.out().exact(&serde_json::to_string_pretty(&schema())?)?,
         ConfigAct::Show => {
             let shown = without_null(context.config()?.shown());
             let toml = toml::to_string_pretty(&shown)?;

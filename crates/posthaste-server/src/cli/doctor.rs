@@ -216,10 +216,11 @@ async fn compare_windows(
     if window >= horizon {
         return Some(remark(of, "dedup", Level::Ok, text));
     }
+    let how = setting.config.longer_dedup(horizon.as_secs().next_multiple_of(60));
+    let how = how.map_or_else(String::new, |how| format!(" ({how})"));
     let more = format!(
-        "{text}: one that is retried after that may be stored twice. Make the window longer (NATS: \
-         --dupe-window {}s), retry less (`retry` of the route), or let the consumer's inbox refuse the second one",
-        horizon.as_secs().next_multiple_of(60)
+        "{text}: one that is retried after that may be stored twice. Make the window longer{how}, retry less (`retry` of \
+         the route), or let the consumer's inbox refuse the second one"
     );
     Some(remark(of, "dedup", Level::Warn, more))
 }

@@ -158,7 +158,7 @@ fn draw_status(outbox: &Outbox, status: &Status) -> String {
 fn sql(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
     for outbox in ours(context, config)? {
         let script = outbox.database.script();
-        context.out().text(&script.map_err(|error| explain(outbox, error))?)?;
+        context.out().exact(&script.map_err(|error| explain(outbox, error))?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 use super::{Context, admin, explain_act};
 use crate::config::{Config, Outbox};
-use crate::output::{bytes, count, plural, seconds, table, time};
+use crate::output::{bytes, count, escape, plural, seconds, table, time};
 use clap::Args;
 use posthaste::admin::{Admin, LaneStatus, OutboxStatus, SinkStatus};
 use serde::Serialize;
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// Pause between two pictures of `--watch`.
 const WATCH: Duration = Duration::from_secs(1);
+
+/// Takes the former picture away.
+const CLEAR: &[u8] = b"\x1b[H\x1b[J";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,8 +61,10 @@ pub(crate) async fn run(context: &Context, args: StatusArgs) -> anyhow::Result<E
     }
     loop {
         let picture = take(&admins).await?;
-        let clear = if args.watch && !context.out().json { "\x1b[H\x1b[J" } else { "" };
-        context.out().data(&picture, || format!("{clear}{}", draw(&picture)))?;
+        if args.watch && !context.out().json {
+            context.out().bytes(CLEAR)?;
+        }
+        context.out().data(&picture, || draw(&picture))?;
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
@@ -102,7 +107,7 @@ fn draw_outbox(named: &Named) -> String {
         ),
     }];
     if !status.paused_routes.is_empty() {
-        parts.push(format!("paused routes: {}", status.paused_routes.join(", ")));
+        parts.push(format!("paused routes: {}", escape::line(&status.paused_routes.join(", "))));
     }
     parts.push(draw_sinks(&status.sinks));
     if named.adopted.is_none() {
@@ -150,7 +155,7 @@ pub(crate) fn draw_relays(status: &OutboxStatus) -> String {
     if status.relays.is_empty() {
         return "no relay is running".to_owned();
     }
-    let line = |(n, relay): (usize, &String)| format!("relay #{}  {relay}", n + 1);
+    let line = |(n, relay): (usize, &String)| format!("relay #{}  {}", n + 1, escape::line(relay));
     status.relays.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 

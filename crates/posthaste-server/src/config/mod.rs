@@ -23,6 +23,7 @@ mod section;
 mod sink;
 #[cfg(test)]
 mod tests;
+mod timeout;
 mod tree;
 
 pub(crate) use problem::ConfigError;
@@ -30,6 +31,7 @@ pub(crate) use schema::schema;
 pub(crate) use secret::{scrub, shown_value};
 pub(crate) use section::LogFormat;
 pub(crate) use sink::{SinkConfig, sink_checks};
+pub(crate) use timeout::contradiction;
 
 use crate::database::Database;
 use posthaste::lifecycle::ClassOverrides;
@@ -93,6 +95,8 @@ pub(crate) struct SinkSetting {
     pub(crate) start_at: StartAt,
     pub(crate) classes: ClassOverrides,
     pub(crate) rate_limit_per_s: Option<f64>,
+    /// How long a call may take, where the kind has a bound.
+    pub(crate) delivery_timeout_ms: Option<u64>,
     /// Refuses a destination that can lose what it has acknowledged.
     pub(crate) durable: bool,
 }
@@ -150,11 +154,16 @@ impl Config {
     /// What `run` needs beyond what every command needs.
     pub(crate) fn check_runnable(&self) -> Result<(), ConfigError> {
         if self.sinks.is_empty() {
-            return Err(ConfigError::new(
-                "no sink is configured, so events would go nowhere. Add for example:\n\n\
-                 [sinks.nats]\ntype = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n\n\
-                 or try: posthaste run --sink stdout",
-            ));
+            let kind = posthaste_brokers::built_in().next();
+            let address = posthaste_brokers::addresses().find(|url| posthaste_brokers::kind_of(url) == kind);
+            let example = match (kind, address) {
+                (Some(kind), Some(url)) => format!("[sinks.{kind}]\ntype = \"{kind}\"\nurl = \"{url}\""),
+                _ => "[sinks.out]\ntype = \"stdout\"".to_owned(),
+            };
+            return Err(ConfigError::new(format!(
+                "no sink is configured, so events would go nowhere. Add for example:\n\n{example}\n\n\
+                 or try: posthaste run --sink stdout"
+            )));
         }
         match self.outboxes.iter().find(|outbox| outbox.routes.routes().is_empty()) {
             Some(outbox) => Err(ConfigError::new(format!(

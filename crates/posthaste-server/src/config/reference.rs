@@ -80,10 +80,6 @@ fn the_reference_is_up_to_date() {
     let schema = schema();
     let top = &schema["properties"];
     let (outbox, route) = (&top["outbox"]["anyOf"][0]["properties"], &top["route"]["items"]["properties"]);
-    let nats = top["sinks"]["additionalProperties"]["oneOf"]
-        .as_array()
-        .and_then(|kinds| kinds.iter().find(|kind| kind["properties"]["type"]["const"] == "nats"))
-        .expect("nats is built in");
     #[cfg(feature = "sqlite")]
     let local = top["sinks"]["additionalProperties"]["oneOf"]
         .as_array()
@@ -97,7 +93,6 @@ fn the_reference_is_up_to_date() {
         ("### `retention`", &outbox["retention"]["properties"]),
         ("### `limits`", &outbox["limits"]["properties"]),
         ("### `roles`", &outbox["roles"]["properties"]),
-        ("### `type = \"nats\"`", &nats["properties"]),
         #[cfg(feature = "sqlite")]
         ("### `type = \"local\"`", &local["properties"]),
         ("## `[[route]]`", route),
@@ -109,37 +104,23 @@ fn the_reference_is_up_to_date() {
     }
 }
 
-/// The table `Settings` of a broker's page.
-#[cfg(any(feature = "kafka", feature = "redis", feature = "rabbitmq", feature = "http"))]
-fn compare_page(kind: &str, page: &str) {
+/// The table `Settings` of each broker's page, or the table of its kind in the reference if the page has none.
+#[test]
+fn the_pages_of_brokers_are_up_to_date() {
     let schema = schema();
     let kinds = schema["properties"]["sinks"]["additionalProperties"]["oneOf"].as_array().expect("kinds");
-    let found = kinds.iter().find(|found| found["properties"]["type"]["const"] == kind);
-    compare(page, "## Settings", &found.expect("it is built in")["properties"]);
-}
-
-#[cfg(feature = "kafka")]
-#[test]
-fn the_page_of_kafka_is_up_to_date() {
-    compare_page("kafka", include_str!("../../../../docs/brokers/kafka.md"));
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn the_page_of_redis_is_up_to_date() {
-    compare_page("redis", include_str!("../../../../docs/brokers/redis.md"));
-}
-
-#[cfg(feature = "rabbitmq")]
-#[test]
-fn the_page_of_rabbitmq_is_up_to_date() {
-    compare_page("rabbitmq", include_str!("../../../../docs/brokers/rabbitmq.md"));
-}
-
-#[cfg(feature = "http")]
-#[test]
-fn the_page_of_http_is_up_to_date() {
-    compare_page("http", include_str!("../../../../docs/brokers/http.md"));
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let read = |name: &str| std::fs::read_to_string(docs.join(name)).expect("a page for each kind");
+    let reference = read("configuration.md");
+    for kind in posthaste_brokers::built_in() {
+        let found = kinds.iter().find(|found| found["properties"]["type"]["const"] == kind);
+        let properties = &found.expect("it is built in")["properties"];
+        let page = read(&format!("brokers/{kind}.md"));
+        match page.contains(&format!("| `{}` |", posthaste_brokers::DELIVERY_TIMEOUT)) {
+            true => compare(&page, "## Settings", properties),
+            false => compare(&reference, &format!("### `type = \"{kind}\"`"), properties),
+        }
+    }
 }
 
 /// Every key is in the table under the heading, with its default, and no other.

@@ -7,7 +7,7 @@ use super::problem::{self, ConfigError, nearest};
 use super::section::{Durability, File, RouteSection, SINK_OWN, SinkOwn};
 use super::sink::SinkConfig;
 use super::tree::{Tree, member};
-use super::{Config, SinkSetting};
+use super::{Config, SinkSetting, timeout};
 use posthaste::route::{Pattern, Route, Template, UNROUTED};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -31,6 +31,11 @@ impl Review<'_> {
         self.tree.value["route"].get(index).cloned().unwrap_or_default()
     }
 
+    /// Whether somebody wrote this key of a table.
+    pub(super) fn is_given(&self, table: &str, key: &str) -> bool {
+        self.tree.value.get(table).is_some_and(|table| table.get(key).is_some())
+    }
+
     /// Whether a file was read.
     pub(super) fn has_file(&self) -> bool {
         self.tree.file().is_some()
@@ -45,8 +50,14 @@ impl Review<'_> {
 /// Reads the sections and checks them.
 pub(super) fn resolve(tree: &Tree) -> Result<Config, ConfigError> {
     let mut review = Review { tree, problems: Vec::new(), warnings: Vec::new() };
-    let file: File = problem::read_whole(tree, &mut review.problems)?;
+    let mut file: File = problem::read_whole(tree, &mut review.problems)?;
+    timeout::follow_sinks(&review, &mut file);
     let sinks = sinks(&mut review, &file);
+    for setting in &sinks {
+        if let Some(sink) = file.sinks.get_mut(&*setting.name) {
+            timeout::note(sink, setting.delivery_timeout_ms);
+        }
+    }
     let routes = routes(&mut review, &file);
     let outboxes = outboxes(&mut review, &file, &routes);
     if let Err(why) = file.relay.check() {
@@ -108,16 +119,15 @@ fn sink(review: &mut Review<'_>, file: &File, name: &str, value: &Value) -> Resu
     if file.require_tls {
         demand_tls(review, &path, &mut theirs);
     }
-    let config = SinkConfig::read(review.tree, &path, theirs)?;
-    if let Err(error) = config.check() {
-        review.problem(&member(&path, error.option_name()), format!("{path}.{error}"));
-    }
+    let mut config = SinkConfig::read(review.tree, &path, theirs)?;
+    let delivery_timeout_ms = timeout::check_sink(review, &file.relay, name, value, &mut config);
     Ok(SinkSetting {
         name: name.into(),
         config,
         start_at: own.start_at,
         classes: own.classes,
         rate_limit_per_s: own.rate_limit_per_s,
+        delivery_timeout_ms,
         durable: own.durability == Durability::Durable,
     })
 }
@@ -177,7 +187,7 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
     }
     let sinks: Vec<String> = section.sinks.iter().chain(&section.sink).cloned().collect();
     if sinks.is_empty() {
-        review.problem(path, "a route needs `sinks`, for example sinks = [\"nats\"]");
+        review.problem(path, "a route needs `sinks`, for example sinks = [\"NAME\"]");
     }
     let known: Vec<&str> = file.sinks.keys().map(String::as_str).collect();
     for sink in sinks.iter().filter(|sink| !known.contains(&sink.as_str())) {

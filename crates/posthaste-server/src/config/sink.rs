@@ -57,6 +57,24 @@ impl SinkConfig {
         problem::read(tree, path, value, &SINK_OWN).map(Self::Broker)
     }
 
+    /// How long a call may take, where the kind has a bound.
+    pub(super) fn delivery_timeout_ms(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::Broker(config) => config.delivery_timeout_ms(),
+            #[cfg(feature = "sqlite")]
+            Self::Local(_) => None,
+        }
+    }
+
+    /// How to make its broker remember the ids of messages for so long, where that can be set.
+    pub(crate) fn longer_dedup(&self, seconds: u64) -> Option<String> {
+        match self {
+            Self::Broker(config) => config.longer_dedup(seconds),
+            #[cfg(feature = "sqlite")]
+            Self::Local(_) => None,
+        }
+    }
+
     /// Checks the words alone: no broker, no file that they name.
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         match self {

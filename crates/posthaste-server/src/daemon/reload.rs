@@ -5,14 +5,16 @@
 //! at the next start, and it stays as it is. A configuration that cannot be used changes nothing.
 //!
 //! `relay.lease_ttl_ms` waits for a restart too: the relay told it to the store when it joined, and a relay
-//! that trusts a lease for longer than the store does would be wrong about it.
+//! that trusts a lease for longer than the store does would be wrong about it. And a `relay.publish_timeout_ms` must be
+//! above what the running sinks wait for.
 
 use super::rates::Rates;
-use crate::config::{Config, Flags, scrub, shown_value};
+use crate::config::{Config, Flags, contradiction, scrub, shown_value};
 use posthaste::relay::RelaySettings;
 use posthaste::route::{Route, RouteTable};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// A path of the configuration, by its parts: names may hold dots.
@@ -25,6 +27,8 @@ pub(crate) struct Live {
     settings: watch::Sender<RelaySettings>,
     rates: watch::Sender<Rates>,
     routes: Vec<(String, watch::Sender<RouteTable>)>,
+    /// How long a call of each sink may take.
+    delivery_timeouts: Vec<(Arc<str>, u64)>,
     /// The values in force.
     running: Flat,
 }
@@ -45,6 +49,11 @@ impl Live {
             settings: watch::Sender::new(config.relay.clone()),
             rates: watch::Sender::new(rates_of(config)),
             routes: routes.collect(),
+            delivery_timeouts: config
+                .sinks
+                .iter()
+                .filter_map(|sink| Some((Arc::clone(&sink.name), sink.delivery_timeout_ms?)))
+                .collect(),
             running: flatten(&config.effective),
         }
     }
@@ -80,6 +89,13 @@ impl Live {
         if let Err(why) = settings.check() {
             return tracing::error!(
                 "SIGHUP: with the running lease_ttl_ms of {lease_ttl_ms} nothing was changed: {why}"
+            );
+        }
+        let mut running = self.delivery_timeouts.iter();
+        let publish_ms = settings.publish_timeout_ms;
+        if let Some(why) = running.find_map(|(sink, ms)| contradiction(sink, *ms, publish_ms)) {
+            return tracing::error!(
+                "SIGHUP: with the running sinks nothing was changed: {why}. Sinks take theirs at a restart"
             );
         }
         self.settings.send_replace(settings);
@@ -222,5 +238,30 @@ mod tests {
         let merged = with_retries(&RouteTable::new(vec![old.clone()]), &RouteTable::new(vec![new]));
         assert_eq!(merged.routes()[0].retry.max_attempts, 3);
         assert_eq!(merged.routes()[0].topics, old.topics);
+    }
+
+    /// A sink keeps the bound that it was started with.
+    #[test]
+    fn a_relay_that_would_cut_the_running_sinks_calls_stays_as_it_is() {
+        let path = std::env::temp_dir().join(format!("posthaste-reload-{}.toml", std::process::id()));
+        let write = |relay: &str| {
+            let text = format!(
+                "[outbox]\nurl = \"postgres://h/d\"\n[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\n\
+                 [[route]]\ntopics = [\"*\"]\nsinks = [\"n\"]\n[relay]\n{relay}\n"
+            );
+            std::fs::write(&path, text).expect("the temporary directory can be written to");
+        };
+        let flags = Flags { config: Some(path.clone()), ..Flags::default() };
+        write("");
+        let mut live = Live::new(&Config::load(&flags).map_err(|e| e.to_string()).expect("it is read"));
+        let settings = live.settings();
+        for (relay, publish_ms) in
+            [("publish_timeout_ms = 8000", 10_000), ("publish_timeout_ms = 8001", 8_001)]
+        {
+            write(relay);
+            live.reload(&flags);
+            assert_eq!(settings.borrow().publish_timeout_ms, publish_ms, "{relay}");
+        }
+        std::fs::remove_file(&path).expect("it was there");
     }
 }

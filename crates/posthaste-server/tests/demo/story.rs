@@ -71,6 +71,16 @@ fn the_commands_work(out: &str) {
     }
 }
 
+/// On a busy machine the script looks late, and everything that the service may commit is handled by then.
+#[test]
+fn a_script_that_looks_late_comes_to_its_end() {
+    let ground = Ground::new();
+    let output = ground.demo(&["--events", "100", "--look-ms", "1500"]).output().expect("the binary starts");
+    let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{said}");
+    assert!(out.contains("It balances."), "{out}");
+}
+
 #[test]
 fn a_program_gets_one_document() {
     let ground = Ground::new();

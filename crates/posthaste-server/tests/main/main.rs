@@ -17,4 +17,6 @@ mod relay;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod subscriber;
+#[cfg(feature = "sqlite")]
+mod terminal;
 mod usage;

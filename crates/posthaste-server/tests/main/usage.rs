@@ -204,3 +204,22 @@ fn a_closed_pipe_ends_quietly() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), b"".as_slice()));
 }
+
+/// The relay would cut every call of a slow broker, and make no progress.
+#[cfg(feature = "http")]
+#[test]
+fn a_sink_that_would_outlast_the_relay_is_refused_by_check_and_run() {
+    let file = Scratch::new(
+        "outbox.url = \"postgres://h/d\"\nrelay.publish_timeout_ms = 10000\n[sinks.hook]\ntype = \"http\"\n\
+         url = \"https://h.example/\"\ndelivery_timeout_ms = 15000\n[[route]]\ntopics = [\"*\"]\nsinks = [\"hook\"]\n",
+    );
+    for command in [&["config", "check"] as &[&str], &["run"]] {
+        let ended = run(&[command, &["--config", file.path()]].concat());
+        assert_eq!(ended.code, 2, "{}{}", ended.out, ended.err);
+        let words = format!(
+            "{} line 6: sinks.hook.delivery_timeout_ms = 15000 must be below relay.publish_timeout_ms = 10000",
+            file.path()
+        );
+        assert!(ended.err.contains(&words), "{}", ended.err);
+    }
+}

@@ -27,7 +27,8 @@ pub struct RelaySettings {
     pub lease_ttl_ms: u64,
     /// Heartbeat: renewals, fair shares, controls. A dead process is noticed within two of them.
     pub heartbeat_ms: u64,
-    /// A publish call without an answer for this long is an outage of the sink.
+    /// A publish call without an answer for this long is an outage of the sink. A sink that has a bound of its own
+    /// keeps it below this one, so that the sink says what the silence means.
     pub publish_timeout_ms: u64,
     /// Longest drained shutdown.
     pub drain_timeout_ms: u64,

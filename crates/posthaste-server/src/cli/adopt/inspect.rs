@@ -3,6 +3,7 @@
 use super::super::{Context, explain};
 use super::{InspectArgs, file};
 use crate::config::{Config, scrub};
+use crate::output::escape::line;
 use crate::output::{Usage, plural, remark};
 use posthaste::store::StoreError;
 use posthaste_postgres::PostgresConfig;
@@ -132,8 +133,8 @@ fn draw_one(seen: &Seen) -> String {
         ..=0 => "few rows, or never analysed".to_owned(),
         rows => format!("about {}", plural(rows.unsigned_abs(), "row")),
     };
-    let mut lines = vec![format!("{}: {kind}, {rows}", proposal.table.name)];
-    lines.extend(proposal.reasons.iter().map(|reason| format!("  - {reason}")));
+    let mut lines = vec![format!("{}: {kind}, {rows}", line(&proposal.table.name.to_string()))];
+    lines.extend(proposal.reasons.iter().map(|reason| format!("  - {}", line(reason))));
     lines.push(format!("  - rows are {}", claim::style_in_words(&proposal.layout)));
     if let Some(index) = &seen.index {
         lines.push(format!("  ! {index}"));

@@ -11,12 +11,11 @@
 use super::FilterArgs;
 use crate::cli::{Context, explain_act};
 use crate::config::Outbox;
-use crate::output::{Usage, is_interactive, plural, remark, thousands};
+use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste::admin::{Actor, Admin, DeadAct, DeadFilter};
 use serde_json::json;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -133,10 +132,7 @@ fn agreed(verb: &str, matched: u64) -> anyhow::Result<bool> {
         );
         return Err(Usage(text).into());
     }
-    let _ = write!(std::io::stderr(), "{verb} {}? [y/N] ", plural(matched, "dead letter"));
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    ask(&format!("{verb} {}", plural(matched, "dead letter")))
 }
 
 fn progress(matched: u64, json: bool) -> ProgressBar {

@@ -6,7 +6,8 @@ pub(crate) use act::rate;
 
 use super::{Context, admin, explain_act, time};
 use crate::config::Outbox;
-use crate::output::{bytes, plural, time as shown_time};
+use crate::output::escape::line;
+use crate::output::{base16, fields, payload_field, plural, time as shown_time};
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
 use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter};
@@ -18,7 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   posthaste dead list --sink nats --since 2h
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
-  posthaste dead replay --code nats.too_large --dry-run
+  posthaste dead replay --code payload.not_json --dry-run
   posthaste dead replay --topic 'orders.*' --reason 'limit was raised'
   posthaste dead discard --topic 'test.*' --reason 'test data'
   posthaste dead replay --all --rate 100/s --reason 'broker is back'
@@ -30,7 +31,7 @@ in chunks, and are audited with --actor and --reason.";
 const LIST_EXAMPLES: &str = "\
 Examples:
   posthaste dead list --sink nats --since 2h
-  posthaste dead list --topic 'orders.*' --code nats.too_large --json";
+  posthaste dead list --topic 'orders.*' --code payload.not_json --json";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -39,8 +40,8 @@ Examples:
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
-  posthaste dead replay --code nats.too_large --dry-run
-  posthaste dead replay --code nats.too_large --reason 'limit was raised'
+  posthaste dead replay --code payload.not_json --dry-run
+  posthaste dead replay --code payload.not_json --reason 'route takes text now'
   posthaste dead replay --all --rate 100/s --reason 'broker is back' --yes
 
 A replayed event goes before later events of its key that still wait. What dies
@@ -104,7 +105,7 @@ struct FilterArgs {
     /// Of this key
     #[arg(long)]
     key: Option<String>,
-    /// With this error code, like nats.too_large
+    /// With this error code, like payload.not_json
     #[arg(long)]
     code: Option<String>,
     /// Died at or after this time: RFC 3339, or 2h for two hours ago
@@ -177,17 +178,17 @@ async fn list(
 
 /// Two lines a letter: what it is, and why it died.
 fn draw(letter: &DeadLetter) -> String {
-    let key = letter.key.as_ref().map_or_else(String::new, |key| format!("  key {key}"));
+    let key = letter.key.as_ref().map_or_else(String::new, |key| format!("  key {}", line(key)));
     let holds = if letter.holds_key { "  (later events of its key wait for it)" } else { "" };
     format!(
         "{}  {}  {}{key}\n  {} after {} attempts, {}: {}{holds}",
         letter.id,
-        letter.sink,
-        letter.topic,
+        line(&letter.sink),
+        line(&letter.topic),
         shown_time(letter.dead_at),
         letter.attempts,
-        letter.error_code,
-        letter.error
+        line(&letter.error_code),
+        line(&letter.error)
     )
 }
 
@@ -226,19 +227,8 @@ fn with_payload(letter: &DeadLetter) -> serde_json::Result<Value> {
     Ok(value)
 }
 
-pub(crate) fn base16(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn draw_whole(letter: &DeadLetter) -> String {
     let headers = letter.headers.as_ref().map_or_else(|| "none".to_owned(), Value::to_string);
-    let payload = match letter.payload.as_deref() {
-        None => "none: a tombstone".to_owned(),
-        Some(bytes) => {
-            String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| format!("base16 {}", base16(bytes)))
-        }
-    };
-    let size = letter.payload_bytes.map_or_else(String::new, |size| format!(" ({})", bytes(size)));
     let lines = [
         ("event", letter.id.to_string()),
         ("sink", letter.sink.clone()),
@@ -255,7 +245,6 @@ fn draw_whole(letter: &DeadLetter) -> String {
         ("holds key", if letter.holds_key { "yes: later events of its key wait" } else { "no" }.to_owned()),
         ("content type", letter.content_type.clone().unwrap_or_else(|| "none".to_owned())),
         ("headers", headers),
-        ("payload", format!("{payload}{size}")),
     ];
-    lines.map(|(name, value)| format!("{name:<13} {value}")).join("\n")
+    format!("{}\n{}", fields(&lines, ""), payload_field(letter.payload.as_deref(), letter.payload_bytes))
 }

@@ -25,6 +25,13 @@ pub(super) struct Reading {
     pub(super) refused: u64,
 }
 
+/// A dead letter: its event's number and key, and why it was given up.
+pub(super) struct Letter {
+    pub(super) seq: u64,
+    pub(super) key: String,
+    pub(super) code: String,
+}
+
 const ORDERS: &str = "
 select (select coalesce(max(seq), 0) from posthaste_outbox),
        (select coalesce(max(n), 0) from rolled_back),
@@ -54,10 +61,13 @@ impl Gauge {
         })
     }
 
-    /// The first dead letter: its key and why it was given up.
-    pub(super) fn letter(&self) -> anyhow::Result<(String, String)> {
-        let sql = "select coalesce(key, ''), error_code from posthaste_dead_letters order by letter limit 1";
-        Ok(self.orders.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+    /// The first dead letter.
+    pub(super) fn letter(&self) -> anyhow::Result<Letter> {
+        let sql =
+            "select seq, coalesce(key, ''), error_code from posthaste_dead_letters order by letter limit 1";
+        Ok(self
+            .orders
+            .query_row(sql, [], |row| Ok(Letter { seq: row.get(0)?, key: row.get(1)?, code: row.get(2)? }))?)
     }
 
     pub(super) fn read(&self) -> anyhow::Result<Reading> {

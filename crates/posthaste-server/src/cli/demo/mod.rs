@@ -74,6 +74,10 @@ pub(crate) struct DemoArgs {
     /// Die after so many messages, between commit and acknowledgement
     #[arg(long, value_name = "N", hide = true, requires = "consumer")]
     die_after: Option<u64>,
+    /// How long the script looks away between two looks at the files, in milliseconds. Others write them and cannot signal
+    /// us. A test makes it long, as on a busy machine.
+    #[arg(long, value_name = "MS", hide = true, default_value_t = 40)]
+    look_ms: u64,
 }
 
 pub(crate) async fn run(context: &Context, args: DemoArgs) -> anyhow::Result<ExitCode> {

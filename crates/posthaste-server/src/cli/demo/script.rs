@@ -2,20 +2,21 @@
 //!
 //! Nothing is said that was not seen. Each act does something, waits until the files or a process show what must follow,
 //! and tells it. What does not follow within the deadline is an error, not a pause.
+//!
+//! A cue is a fact that surely comes about, however slow the machine is and however long the script slept before it
+//! looked. "More than just now" is no such fact: it may be all there already. So a cue compares with what the service
+//! may commit, and that goes beyond what was there before.
 
 use super::DemoArgs;
 use super::child::Child;
-use super::gauge::{Gauge, Reading};
+use super::gauge::{Gauge, Letter, Reading};
 use super::ledger::Ledger;
-use super::service::{Plan, Service};
+use super::service::{FIRST_GATE, Plan, Service};
 use super::stage::Stage;
 use super::view::View;
 use crate::output::thousands as n;
 use anyhow::{Context as _, bail, ensure};
 use std::time::{Duration, Instant};
-
-/// Between two looks at the files. Others write them and cannot signal us.
-const LOOK: Duration = Duration::from_millis(40);
 
 /// How long the broker stays away: some probes of the relay's breaker.
 const OUTAGE: Duration = Duration::from_millis(1_500);
@@ -27,6 +28,8 @@ pub(super) struct Script<'a> {
     stage: &'a Stage,
     view: &'a View,
     plan: Plan,
+    /// Between two looks at the files.
+    look: Duration,
     deadline: Instant,
     cast: Cast,
 }
@@ -73,7 +76,8 @@ impl<'a> Script<'a> {
     pub(super) fn new(stage: &'a Stage, view: &'a View, args: &DemoArgs) -> Self {
         let plan = Plan { events: args.events, seed: args.seed };
         let patience = DEADLINE.0 + DEADLINE.1 * u32::try_from(args.events).unwrap_or(u32::MAX);
-        Self { stage, view, plan, deadline: Instant::now() + patience, cast: Cast::default() }
+        let look = Duration::from_millis(args.look_ms);
+        Self { stage, view, plan, look, deadline: Instant::now() + patience, cast: Cast::default() }
     }
 
     /// All acts, and the reckoning.
@@ -115,7 +119,7 @@ impl<'a> Script<'a> {
         (self.cast.consumer, self.cast.relay) = (Some(consumer), Some(relay));
         self.until("the relay to take its lane", |seen, _| Ok(seen.epoch.is_some())).await?;
         self.cast.service = Some(Service::start(self.stage, self.plan.clone()));
-        self.allow(30);
+        self.allow(FIRST_GATE);
         let what = "the first event to be applied";
         self.until(what, |seen, _| Ok(seen.applied > 0 && seen.rolled_back > 0)).await?;
         self.view.say(
@@ -125,10 +129,9 @@ impl<'a> Script<'a> {
     }
 
     async fn a_poisonous_event(&mut self) -> anyhow::Result<()> {
-        let seen = self.until("the poisonous event to be given up", |seen, _| Ok(seen.dead > 0)).await?;
-        let delivered = seen.delivered;
-        self.until("others to flow on", |seen, _| Ok(seen.delivered > delivered)).await?;
-        let (key, code) = self.cast.gauge()?.letter()?;
+        self.until("the poisonous event to be given up", |seen, _| Ok(seen.dead > 0)).await?;
+        let Letter { seq, key, code } = self.cast.gauge()?.letter()?;
+        self.until("others to flow on", |seen, _| Ok(flows_on_behind(seen, seq))).await?;
         self.view.say(
             "G2 G6",
             &format!(
@@ -141,6 +144,7 @@ impl<'a> Script<'a> {
     async fn the_broker_goes_away(&mut self) -> anyhow::Result<()> {
         let mark = self.part(25);
         self.until("a quarter of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
+        // The gate opens when the broker is away: events that it cannot take are sure to come.
         self.stage.take_broker_away()?;
         let gone = Instant::now();
         self.allow(45);
@@ -161,6 +165,7 @@ impl<'a> Script<'a> {
         )?;
         self.stage.bring_broker_back()?;
         let back = Instant::now();
+        // The broker took nothing behind the first gate, and the second one is far beyond it.
         let before = seen.delivered;
         let closed = |seen: &Reading, cast: &mut Cast| {
             Ok(seen.delivered > before && cast.relay()?.has_said("breaker closed"))
@@ -187,6 +192,7 @@ impl<'a> Script<'a> {
         let (start, before) = (Instant::now(), seen.epoch.unwrap_or(0));
         self.cast.relay = Some(Child::relay(self.stage)?);
         let what = "a new relay to take over";
+        // It settled nothing behind its gate, and the last one is open.
         let settled = seen.settled;
         let taken = |seen: &Reading, _: &mut Cast| {
             Ok(seen.epoch.is_some_and(|epoch| epoch > before) && seen.settled > settled)
@@ -283,11 +289,33 @@ impl<'a> Script<'a> {
                 let words = self.cast.relay.as_ref().map(Child::last_words).unwrap_or_default();
                 bail!("waited too long for {what}; last seen: {seen:?}; the relay's last words:\n{words}");
             }
-            tokio::time::sleep(LOOK).await; // pace
+            tokio::time::sleep(self.look).await; // pace
         }
     }
 }
 
+/// Whether an event behind the dead one is at the broker: more are there than stand before it. The service commits
+/// events behind the poisonous one before it waits for the script.
+fn flows_on_behind(seen: &Reading, dead: u64) -> bool {
+    seen.delivered >= dead
+}
+
 fn secs(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a busy machine the script looks late: the service has come to its gate, and all is delivered when the dead
+    /// letter is seen. Nothing more will come.
+    #[test]
+    fn a_late_look_finds_that_others_flowed_on() {
+        let late = Reading { committed: 91, delivered: 90, dead: 1, ..Reading::default() };
+        assert!(flows_on_behind(&late, 38));
+        // What stands before it says nothing.
+        let early = Reading { committed: 91, delivered: 37, dead: 1, ..Reading::default() };
+        assert!(!flows_on_behind(&early, 38));
+    }
 }

@@ -27,6 +27,13 @@ const OPEN_MAX: usize = 200;
 /// One transaction in so many is rolled back.
 const ROLL_BACK_ONE_IN: u64 = 10;
 
+/// The poisonous event is one of the first after this part of them, in percent.
+const POISON_FROM: u64 = 12;
+
+/// What the script allows first, in percent. The poisonous event and some behind it are below it: at `POISON_FROM` at
+/// most half as many orders are one step from their end, and every other step can be poison.
+pub(super) const FIRST_GATE: u64 = 30;
+
 /// How long the work is spread over: long enough to watch, short enough to wait for.
 const DURATION: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(8));
 
@@ -145,7 +152,7 @@ impl Shop {
         let count = (1 + self.chance.below(EVENTS_MAX)).min(self.plan.events - committed);
         // A rollback takes back what is in memory, too.
         let before = (self.open.clone(), self.orders, self.poisoned);
-        let may_poison = committed * 100 >= self.plan.events * 12;
+        let may_poison = committed * 100 >= self.plan.events * POISON_FROM;
         let steps: Vec<Step> = (0..count).map(|_| self.step(may_poison)).collect::<anyhow::Result<_>>()?;
         // One of the first in any case: a short demo must show it, too.
         let roll_back = self.chance.one_in(ROLL_BACK_ONE_IN) || (committed > 2 && self.rolled_back == 0);
@@ -211,4 +218,29 @@ fn write(tx: &Transaction<'_>, step: &Step) -> anyhow::Result<()> {
     tx.prepare_cached(sql)?.execute(params![order.id, order.customer, order.steps])?;
     posthaste_sqlite::append(tx, event)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The script waits at its first gate until events behind the poisonous one are delivered.
+    #[test]
+    fn the_poisonous_event_and_some_behind_it_are_below_the_first_gate() {
+        let stage = Stage::temporary().expect("a directory");
+        stage.set_up().expect("databases");
+        for (events, seed) in (0..40).map(|seed| (100, seed)).chain((0..10).map(|seed| (317, seed))) {
+            let mut shop = Shop::open(stage.orders(), Plan { events, seed }).expect("a shop");
+            shop.connection.pragma_update(None, "synchronous", "off").expect("a test may lose its files");
+            let (mut committed, mut poison) = (0, None);
+            while committed < events * FIRST_GATE / 100 {
+                committed += shop.transact(committed).expect("a transaction");
+                if shop.poisoned && poison.is_none() {
+                    // Somewhere in this transaction; its last place is the worst.
+                    poison = Some(committed);
+                }
+            }
+            assert!(poison.is_some_and(|seq| seq < committed), "{poison:?} of {committed}, seed {seed}");
+        }
+    }
 }

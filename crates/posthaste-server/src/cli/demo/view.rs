@@ -7,7 +7,7 @@
 use super::gauge::Reading;
 use super::ledger::{Ledger, Line};
 use super::stage::Stage;
-use crate::output::{Out, remark, thousands as n};
+use crate::output::{Out, escape, remark, thousands as n};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -77,7 +77,9 @@ impl View {
         Self {
             out,
             start,
-            color: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            color: is_terminal
+                && !out.json
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
             live: (is_terminal && !out.json && events > 0).then(|| Live::new(events)),
             shown: Cell::new(start),
             past: RefCell::default(),
@@ -87,7 +89,7 @@ impl View {
     /// Something happened, and this guarantee covered it.
     pub(super) fn say(&self, guarantee: &str, text: &str) -> anyhow::Result<()> {
         let time = format!("{:.1} s", self.start.elapsed().as_secs_f64());
-        for (index, line) in wrap(text, WIDTH - MARGIN).iter().enumerate() {
+        for (index, line) in wrap(&escape::line(text), WIDTH - MARGIN).iter().enumerate() {
             let front = match index {
                 0 => format!(
                     "{}  {}  ",
@@ -105,7 +107,7 @@ impl View {
     pub(super) fn quote(&self, text: &str) -> anyhow::Result<()> {
         self.line("")?;
         for line in text.lines() {
-            let line = if line.is_empty() { String::new() } else { format!("    {line}") };
+            let line = if line.is_empty() { String::new() } else { format!("    {}", escape::line(line)) };
             self.line(&self.paint(&line, Tone::Quiet))?;
         }
         self.line("")
@@ -190,7 +192,8 @@ impl View {
             _ => self.paint(&format!("It does NOT balance: {wrong} lines are wrong."), Tone::Bad),
         };
         let text = lines.collect::<Vec<_>>().join("\n");
-        self.out.text(&format!("\n{}\n\n{text}\n\n{verdict}", self.paint(title, Tone::Strong)))
+        // Colours are ours, and nothing in it is anybody else's.
+        self.out.exact(&format!("\n{}\n\n{text}\n\n{verdict}", self.paint(title, Tone::Strong)))
     }
 
     fn ledger_line(&self, line: &Line) -> String {

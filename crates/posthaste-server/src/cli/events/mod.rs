@@ -12,6 +12,7 @@ mod show;
 mod tail;
 
 use super::{Context, admin, time};
+use crate::output::escape::line;
 use crate::output::{bytes, time as shown_time};
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
@@ -73,7 +74,7 @@ Sends events that the sink has passed once more, with their ids, by the ordinary
 way: retries, dead letters, order by key. Later events of a key wait for its
 replayed ones. Events that wait or are dead already are left alone, and so are
 topics that the sink's routes do not take. A broker may drop an id that it has
-seen a short time ago (NATS: duplicate_window).
+seen a short time ago: `posthaste doctor` says for how long.
 
 Ctrl-C stops between two chunks and says how to go on.";
 
@@ -153,15 +154,15 @@ pub(crate) async fn run(context: &Context, args: EventsArgs) -> anyhow::Result<E
 
 /// Two lines an event: where it stands, and what it is.
 fn draw(event: &LogEvent) -> String {
-    let key = event.key.as_ref().map_or_else(String::new, |key| format!("  key {key}"));
+    let key = event.key.as_ref().map_or_else(String::new, |key| format!("  key {}", line(key)));
     let size = event.payload_bytes.map_or_else(|| "tombstone".to_owned(), bytes);
-    let kind = event.content_type.as_ref().map_or_else(String::new, |kind| format!("  {kind}"));
+    let kind = event.content_type.as_ref().map_or_else(String::new, |kind| format!("  {}", line(kind)));
     let later = event.deliver_at.map_or_else(String::new, |at| format!("  not before {}", shown_time(at)));
     format!(
         "{:<9} {}  {}{key}\n          {}  {size}{kind}{later}",
         event.seq,
         shown_time(event.appended_at),
-        event.topic,
+        line(&event.topic),
         event.id
     )
 }

@@ -10,11 +10,10 @@ use super::{FilterArgs, draw};
 use crate::cli::dead::rate;
 use crate::cli::{Context, explain_act};
 use crate::config::Outbox;
-use crate::output::{Usage, is_interactive, plural, remark, thousands};
+use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
 use clap::Args;
 use posthaste::admin::{Actor, Admin, AdminError, EventFilter, LogEvent};
 use serde_json::json;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -243,8 +242,5 @@ fn agreed(sink: &str, matched: u64) -> anyhow::Result<bool> {
             format!("{events} would be sent to {sink} again: say --yes to do it, or --dry-run to look");
         return Err(Usage(text).into());
     }
-    let _ = write!(std::io::stderr(), "send {events} to {sink} again? [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    ask(&format!("send {events} to {sink} again"))
 }

@@ -1,9 +1,9 @@
 //! One event's life: the event, then a paragraph for each sink, then what people did with it.
 
-use crate::cli::dead::base16;
 use crate::cli::{Context, explain_act, time};
 use crate::config::Outbox;
-use crate::output::{bytes, plural, time as shown_time};
+use crate::output::escape::line;
+use crate::output::{base16, fields, payload_field, plural, time as shown_time};
 use clap::Args;
 use posthaste::admin::{Admin, EventLife, EventName, LogEvent, Progress, SinkLife, Waiting, Where};
 use posthaste::event::StoredEvent;
@@ -101,7 +101,8 @@ fn draw(outbox: &Outbox, life: &EventLife) -> String {
         text.push_str("\n\nwhat people did with it");
     }
     for act in &life.acts {
-        text.push_str(&format!("\n  {}  {}  {}: {}", shown_time(act.at), act.actor, act.action, act.reason));
+        let (who, action, why) = (line(&act.actor), line(&act.action), line(&act.reason));
+        text.push_str(&format!("\n  {}  {who}  {action}: {why}", shown_time(act.at)));
     }
     text
 }
@@ -109,13 +110,6 @@ fn draw(outbox: &Outbox, life: &EventLife) -> String {
 fn draw_event(life: &EventLife) -> String {
     let event = &life.event;
     let none = || "none".to_owned();
-    let payload = match event.payload.as_deref() {
-        None => "none: a tombstone".to_owned(),
-        Some(bytes) => {
-            String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| format!("base16 {}", base16(bytes)))
-        }
-    };
-    let size = event.payload_bytes.map_or_else(String::new, |size| format!(" ({})", bytes(size)));
     let log = if life.in_log { "" } else { " (its time in the log is over; this is a copy)" };
     let mut lines = vec![
         ("event", event.id.to_string()),
@@ -130,15 +124,8 @@ fn draw_event(life: &EventLife) -> String {
     lines.extend([
         ("content type", event.content_type.clone().unwrap_or_else(none)),
         ("headers", event.headers.as_ref().map_or_else(none, Value::to_string)),
-        ("payload", format!("{payload}{size}")),
     ]);
-    rows(&lines, "")
-}
-
-fn rows(lines: &[(&str, String)], indent: &str) -> String {
-    let lines: Vec<String> =
-        lines.iter().map(|(name, value)| format!("{indent}{name:<13} {value}")).collect();
-    lines.join("\n")
+    format!("{}\n{}", fields(&lines, ""), payload_field(event.payload.as_deref(), event.payload_bytes))
 }
 
 fn draw_sink(outbox: &Outbox, sink: &SinkLife, life: &EventLife) -> String {
@@ -173,8 +160,8 @@ fn draw_sink(outbox: &Outbox, sink: &SinkLife, life: &EventLife) -> String {
         let went = if sink.progress == Progress::Passed { "went to" } else { "would go to" };
         lines.push((went, format!("{destination} (route {route})")));
     }
-    let head = format!("{}: {}{retired}", sink.sink, headline(sink, life));
-    if lines.is_empty() { head } else { format!("{head}\n{}", rows(&lines, "  ")) }
+    let head = format!("{}: {}{retired}", line(&sink.sink), line(&headline(sink, life)));
+    if lines.is_empty() { head } else { format!("{head}\n{}", fields(&lines, "  ")) }
 }
 
 fn headline(sink: &SinkLife, life: &EventLife) -> String {

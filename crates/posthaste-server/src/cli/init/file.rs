@@ -2,7 +2,8 @@
 
 use super::look::State;
 use crate::config::scrub;
-use posthaste_brokers::kind_of;
+use crate::output::escape;
+use posthaste_brokers::{LoginOption, addresses, kind_of, login_comment, split_login};
 use std::path::Path;
 
 /// Where the file of a password is looked for, until somebody says otherwise.
@@ -32,8 +33,11 @@ pub(super) enum SinkPlan {
 impl SinkPlan {
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let wrong = || {
-            let like = "a broker's address (kafka://HOST:9092, nats://HOST:4222, redis://HOST, amqp://HOST, https://HOST)";
-            format!("there is no sink {:?}; write {like}, local:FILE, stdout or null", scrub(text))
+            let like = addresses().collect::<Vec<_>>().join(", ");
+            let text = scrub(text);
+            format!(
+                "there is no sink {text:?}; write a broker's address ({like}), local:FILE, stdout or null"
+            )
         };
         if text == "stdout" || text == "null" {
             return Ok(Self::Bare(text.to_owned()));
@@ -64,51 +68,28 @@ impl SinkPlan {
                 quoted(file)
             ),
             Self::Broker(kind, url) => {
-                let (bare, login) = without_login(url);
-                let keys = login_keys(kind, login, secrets);
+                let (bare, login) = split_login(url);
+                let keys = login_keys(url, &login, secrets);
                 format!("[sinks.{kind}]\ntype = \"{kind}\"\nurl = {}\n{keys}", quoted(&bare))
             }
         }
     }
 
     fn has_secret(&self) -> bool {
-        matches!(self, Self::Broker(_, url) if without_login(url).1.is_some())
+        matches!(self, Self::Broker(_, url) if split_login(url).1.iter().any(|option| option.is_secret))
     }
-}
-
-/// What may stand before the `@` of an address.
-enum Login<'a> {
-    User(&'a str, &'a str),
-    Token(&'a str),
-}
-
-fn without_login(url: &str) -> (String, Option<Login<'_>>) {
-    let parts = url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));
-    let Some((scheme, (login, host))) = parts else { return (url.to_owned(), None) };
-    let login = match login.split_once(':') {
-        Some((user, password)) => Login::User(user, password),
-        None => Login::Token(login),
-    };
-    (format!("{scheme}://{host}"), Some(login))
 }
 
 /// A login as keys of its own: the sink takes none in its address.
-fn login_keys(kind: &str, login: Option<Login<'_>>, secrets: bool) -> String {
-    match login {
-        None if kind == "nats" => "# creds_file = \"/run/secrets/nats.creds\"\n".to_owned(),
-        None => String::new(),
-        Some(Login::User(user, password)) if secrets => {
-            format!("user = {}\npassword = {}\n", quoted(user), quoted(password))
-        }
-        Some(Login::User(user, _)) => {
-            format!(
-                "user = {}\npassword_file = \"{BROKER_SECRET}\"    # it was in the address\n",
-                quoted(user)
-            )
-        }
-        Some(Login::Token(token)) if secrets => format!("token = {}\n", quoted(token)),
-        Some(Login::Token(_)) => format!("token_file = \"{BROKER_SECRET}\"       # it was in the address\n"),
+fn login_keys(url: &str, login: &[LoginOption<'_>], secrets: bool) -> String {
+    if login.is_empty() {
+        return login_comment(url).to_owned();
     }
+    let key = |option: &LoginOption<'_>| match option.is_secret && !secrets {
+        true => format!("{}_file = \"{BROKER_SECRET}\"    # it was in the address\n", option.name),
+        false => format!("{} = {}\n", option.name, quoted(option.value)),
+    };
+    login.iter().map(key).collect()
 }
 
 impl Plan {
@@ -135,12 +116,12 @@ impl Plan {
         } else {
             text.push_str(&format!(
                 "url_file = \"{DATABASE_SECRET}\"   # {}\n",
-                scrub(&self.url).replace(char::is_control, " ")
+                escape::line(&scrub(&self.url))
             ));
         }
         self.outbox_keys(&mut text);
         for table in state.map_or(&[] as &[String], |state| &state.tables) {
-            text.push_str(&format!("# Found here, and not touched: {table}\n"));
+            text.push_str(&format!("# Found here, and not touched: {}\n", escape::line(table)));
         }
         text.push_str(&format!("\n{}", self.sink.section(secrets)));
         text.push_str(
@@ -271,6 +252,22 @@ mod tests {
                 Config::parse(Path::new("x.toml"), &plan.text_with_secrets())
                     .map_err(|e| e.to_string())
                     .expect("read");
+            }
+        }
+    }
+
+    /// The login of every kind becomes keys that the kind has.
+    #[test]
+    fn a_login_is_written_as_keys_of_its_sink() {
+        let kinds: Vec<&str> = posthaste_brokers::built_in().collect();
+        for address in addresses().filter(|url| kind_of(url).is_some_and(|kind| kinds.contains(&kind))) {
+            let sink = address.replace("HOST", "me:hunter2@h");
+            let plan = plan("sqlite:shop.db", &sink);
+            let text = plan.text(&State::default());
+            assert!(!text.contains("hunter2") && text.contains("\npassword_file = "), "{text}");
+            for text in [text, plan.text_with_secrets()] {
+                let read = Config::parse(Path::new("x.toml"), &text);
+                read.map_err(|error| format!("{sink}: {error}")).expect("read");
             }
         }
     }

@@ -16,7 +16,7 @@ mod look;
 
 use super::Context;
 use crate::config::{Config, DEFAULT_FILE};
-use crate::output::{Usage, remark};
+use crate::output::{Usage, escape, remark};
 use clap::Args;
 use file::{Plan, SinkPlan};
 use look::{Seen, State};
@@ -142,7 +142,7 @@ fn draw(file: &Path, seen: &[Seen], next: &[String]) -> String {
     };
     let mut text = String::new();
     for seen in seen {
-        let line = format!("{}  {}: {}", word(seen.finding.level), seen.of, seen.finding.text);
+        let line = format!("{}  {}: {}", word(seen.finding.level), seen.of, escape::line(&seen.finding.text));
         text.push_str(&fold(&line, 80, "      "));
         text.push('\n');
     }

@@ -8,12 +8,11 @@ mod show;
 
 use super::super::{Context, explain};
 use crate::config::Config;
-use crate::output::{Usage, is_interactive, remark};
+use crate::output::{Usage, ask, is_interactive, remark};
 use clap::{Args, Subcommand};
 use pair::Pair;
 use posthaste_postgres::claim::{Done, Handover, HandoverError};
 use serde_json::json;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -258,10 +257,7 @@ fn agreed(act: &ActArgs, what: &str) -> anyhow::Result<bool> {
     if !is_interactive() {
         return Err(Usage(format!("this would {what}: say --yes to do it")).into());
     }
-    let _ = write!(std::io::stderr(), "{what}? [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    let agreed = matches!(answer.trim(), "y" | "Y" | "yes");
+    let agreed = ask(what)?;
     if !agreed {
         remark("nothing was done");
     }
