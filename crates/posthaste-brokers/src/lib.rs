@@ -24,7 +24,6 @@
     allow(dead_code, unused_variables)
 )]
 
-pub mod bench;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]

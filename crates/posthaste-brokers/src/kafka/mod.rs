@@ -114,7 +114,6 @@
 //! A message of the first two rows with `Held` may have been sent. It is sent again like any other.
 
 mod admin;
-pub(crate) mod bench;
 mod cause;
 mod config;
 mod examine;

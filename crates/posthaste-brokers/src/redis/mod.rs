@@ -89,7 +89,6 @@
 //! | the sink was closed | `Retry` | sink | `redis.closed` |
 
 mod address;
-pub(crate) mod bench;
 mod cluster;
 mod dial;
 mod entry;

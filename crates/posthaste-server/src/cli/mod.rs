@@ -5,7 +5,6 @@
 
 mod adopt;
 mod append;
-mod bench;
 mod completions;
 mod config;
 mod control;
@@ -112,7 +111,6 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
-    Bench(bench::BenchArgs),
 }
 
 /// Runs the command.
@@ -123,7 +121,6 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => Box::pin(run::run(&context, args)).await,
         Command::Config(args) => config::run(&context, args),
         Command::Completions(args) => completions::run(&context, &args),
-        Command::Bench(args) => Box::pin(bench::run(&context, args)).await,
         #[cfg(feature = "sqlite")]
         Command::Demo(args) => Box::pin(demo::run(&context, args)).await,
         Command::Migrate(args) => Box::pin(migrate::run(&context, args)).await,
