@@ -74,8 +74,7 @@ pub(crate) fn is_interactive() -> bool {
 pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    let width = table.width().unwrap_or(80).max(80);
-    table.set_width(width);
+    table.set_width(columns().max(80));
     table.set_header(headers.iter().map(|header| header.trim_start_matches('>')));
     table.add_rows(rows);
     for (column, header) in table.column_iter_mut().zip(headers) {
@@ -85,6 +84,11 @@ pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
         }
     }
     table.trim_fmt()
+}
+
+/// The width of the terminal that the table is printed on; 0 where there is none.
+fn columns() -> u16 {
+    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col)
 }
 
 /// `12,345`, with a `~` when it is an estimate.
