@@ -46,12 +46,12 @@ use tokio::signal::unix::{SignalKind, signal};
 const EXAMPLES: &str = "\
 Examples:
   posthaste-bench drain --store postgres://localhost/scratch
-  posthaste-bench drain --store postgres://localhost/scratch --sink nats://localhost:4222
-  posthaste-bench drain --store … --compare-order          order by key against none
-  posthaste-bench drain --store … --sink stdout --kill     kill -9 in the middle
+  posthaste-bench drain --store … --sink nats://localhost:4222
+  posthaste-bench drain --store … --compare-order         order by key, and none
+  posthaste-bench drain --store … --sink stdout --kill    kill -9 in the middle
   posthaste-bench latency --store … --rate 500 --seconds 20
   posthaste-bench append --store … --json
-  posthaste-bench adopt --store … --rounds 3               an outbox table of somebody else
+  posthaste-bench adopt --store … --rounds 3              somebody else's table
   posthaste-bench drain --store sqlite:scratch.db --sink local
 
 It works in a schema of its own, which it makes and drops, and with a stream of

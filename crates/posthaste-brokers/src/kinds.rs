@@ -22,10 +22,16 @@ pub fn kind_of(url: &str) -> Option<&'static str> {
     KINDS.iter().find(|kind| kind.schemes.contains(&scheme)).map(|kind| kind.name)
 }
 
-/// Whether this is a kind of broker that exists and was left out of this build.
+/// What to say about a kind of broker that exists and was left out of this build: what is missing, and what to do.
 #[must_use]
-pub fn is_left_out(name: &str) -> bool {
-    KINDS.iter().any(|kind| kind.name == name && !kind.built_in)
+pub fn missing(name: &str) -> Option<String> {
+    let built = format!("build it with `--features {name}`, or with `--features full` for all brokers");
+    left_out().any(|kind| kind == name).then(|| format!("this binary was built without `{name}`: {built}"))
+}
+
+/// The kinds that were left out of this build.
+pub fn left_out() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().filter(|kind| !kind.built_in).map(|kind| kind.name)
 }
 
 /// The kinds of this build.
@@ -43,5 +49,16 @@ mod tests {
             assert_eq!(kind_of(url), Some(kind));
         }
         assert_eq!((kind_of("mqtt://h"), kind_of("h:4222")), (None, None));
+    }
+
+    #[test]
+    fn a_kind_is_built_in_or_missing_with_the_feature_that_brings_it() {
+        assert_eq!(built_in().count() + left_out().count(), KINDS.len());
+        assert!(built_in().all(|kind| missing(kind).is_none()));
+        for kind in left_out() {
+            let words = missing(kind).expect("it is left out");
+            assert!(words.contains(&format!("`--features {kind}`")) && words.contains("`--features full`"));
+        }
+        assert_eq!(missing("mqtt"), None);
     }
 }

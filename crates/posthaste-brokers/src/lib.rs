@@ -42,7 +42,7 @@ mod secret;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use kinds::{built_in, is_left_out, kind_of};
+pub use kinds::{built_in, kind_of, left_out, missing};
 pub use secret::{Secret, Urls};
 
 use posthaste::sink::{NullSink, Sink, StdoutSink};

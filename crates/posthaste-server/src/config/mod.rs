@@ -150,11 +150,13 @@ impl Config {
     /// What `run` needs beyond what every command needs.
     pub(crate) fn check_runnable(&self) -> Result<(), ConfigError> {
         if self.sinks.is_empty() {
-            return Err(ConfigError::new(
+            let missing = posthaste_brokers::missing("nats").map(|words| format!("({words})\n\n"));
+            return Err(ConfigError::new(format!(
                 "no sink is configured, so events would go nowhere. Add for example:\n\n\
-                 [sinks.nats]\ntype = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n\n\
+                 [sinks.nats]\ntype = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n\n{}\
                  or try: posthaste run --sink stdout",
-            ));
+                missing.unwrap_or_default()
+            )));
         }
         match self.outboxes.iter().find(|outbox| outbox.routes.routes().is_empty()) {
             Some(outbox) => Err(ConfigError::new(format!(
