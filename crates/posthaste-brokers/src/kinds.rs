@@ -80,10 +80,16 @@ pub fn kind_of(url: &str) -> Option<&'static str> {
     of_url(url).map(|kind| kind.name)
 }
 
-/// Whether this is a kind of broker that exists and was left out of this build.
+/// What to say about a kind of broker that exists and was left out of this build: what is missing, and what to do.
 #[must_use]
-pub fn is_left_out(name: &str) -> bool {
-    KINDS.iter().any(|kind| kind.name == name && !kind.built_in)
+pub fn missing(name: &str) -> Option<String> {
+    let built = format!("build it with `--features {name}`, or with `--features full` for all brokers");
+    left_out().any(|kind| kind == name).then(|| format!("this binary was built without `{name}`: {built}"))
+}
+
+/// The kinds that were left out of this build.
+pub fn left_out() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().filter(|kind| !kind.built_in).map(|kind| kind.name)
 }
 
 /// The kinds of this build.
@@ -161,5 +167,16 @@ mod tests {
             let found: Vec<_> = options.iter().map(|o| (o.name, o.value, o.is_secret)).collect();
             assert_eq!((address.as_str(), found), (bare, expected), "{url}");
         }
+    }
+
+    #[test]
+    fn a_kind_is_built_in_or_missing_with_the_feature_that_brings_it() {
+        assert_eq!(built_in().count() + left_out().count(), KINDS.len());
+        assert!(built_in().all(|kind| missing(kind).is_none()));
+        for kind in left_out() {
+            let words = missing(kind).expect("it is left out");
+            assert!(words.contains(&format!("`--features {kind}`")) && words.contains("`--features full`"));
+        }
+        assert_eq!(missing("mqtt"), None);
     }
 }

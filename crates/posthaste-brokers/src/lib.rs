@@ -25,7 +25,6 @@
 )]
 
 mod address;
-pub mod bench;
 mod call;
 #[cfg(feature = "tls")]
 mod dial;
@@ -49,7 +48,7 @@ mod secret;
 mod tls;
 
 pub use kinds::{
-    LoginOption, addresses, built_in, is_left_out, kind_of, login_comment, no_destination, split_login,
+    LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
 pub use options::Options;
 pub use secret::{Secret, Urls};

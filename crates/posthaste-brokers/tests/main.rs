@@ -11,7 +11,7 @@
         feature = "rabbitmq",
         feature = "redis"
     )),
-    allow(dead_code, unused_imports) // each broker uses its part
+    allow(dead_code, unused_imports, unused_macros) // each broker uses its part
 )]
 mod ground;
 #[cfg(feature = "http")]

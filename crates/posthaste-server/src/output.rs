@@ -90,8 +90,7 @@ pub(crate) fn ask(question: &str) -> anyhow::Result<bool> {
 pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    let width = table.width().unwrap_or(80).max(80);
-    table.set_width(width);
+    table.set_width(columns().max(80));
     table.set_header(headers.iter().map(|header| header.trim_start_matches('>')));
     table.add_rows(rows.iter().map(|row| row.iter().map(|cell| escape::line(cell))));
     for (column, header) in table.column_iter_mut().zip(headers) {
@@ -123,6 +122,11 @@ pub(crate) fn payload_field(payload: Option<&[u8]>, size: Option<i64>) -> String
 /// Bytes that are no text.
 pub(crate) fn base16(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The width of the terminal that the table is printed on; 0 where there is none.
+fn columns() -> u16 {
+    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col)
 }
 
 /// `12,345`, with a `~` when it is an estimate.

@@ -84,7 +84,6 @@
 
 mod address;
 mod answer;
-pub(crate) mod bench;
 mod config;
 mod courier;
 mod deliver;

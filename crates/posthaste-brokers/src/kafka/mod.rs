@@ -113,7 +113,6 @@
 //!
 //! A message of the first two rows with `Held` may have been sent. It is sent again like any other.
 
-pub(crate) mod bench;
 mod cause;
 mod client;
 mod config;

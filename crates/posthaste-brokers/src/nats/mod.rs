@@ -17,8 +17,7 @@
 //! key, and collects their answers; `sink` starts flights. `verdict` is the table below in code. `examine` looks at the
 //! broker for `posthaste doctor`, by way of `streams`.
 //!
-//! The connection is our own, and not the client crate's: docs/adr/0011 says why. The crate is only there to be
-//! measured against (`bench`).
+//! The connection is our own, and not the client crate's: docs/adr/0011 says why.
 //!
 //! The acknowledgements come to an inbox of our own, where the reply subject says which message of which
 //! call is meant. So there is nothing to keep for a message that is never answered.
@@ -64,7 +63,6 @@
 //! | the sink was closed | `Retry` | sink | `nats.closed` |
 
 mod ack;
-pub(crate) mod bench;
 mod dial;
 mod entry;
 mod examine;

@@ -70,7 +70,6 @@
 //! | the sink was closed | `Retry` | sink | `rabbitmq.closed` |
 
 mod address;
-pub(crate) mod bench;
 mod examine;
 mod greet;
 mod link;

@@ -88,7 +88,6 @@
 //! | a file of the configuration can no longer be read | `Retry` | server | `redis.config` |
 //! | the sink was closed | `Retry` | sink | `redis.closed` |
 
-pub(crate) mod bench;
 mod cluster;
 mod dial;
 mod entry;

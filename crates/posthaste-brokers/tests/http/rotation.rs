@@ -42,7 +42,7 @@ impl Drop for Dir {
 }
 
 fn accepts(secret: &str, request: &Recorded) -> bool {
-    let mut headers = reqwest::header::HeaderMap::new();
+    let mut headers = hyper::HeaderMap::new();
     for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
         headers.insert(name, request.header(name).expect("signed").parse().expect("a value"));
     }

@@ -22,8 +22,8 @@ fn accepts(secret: &str, request: &Recorded) -> bool {
     accepted
 }
 
-fn standardwebhooks_headers(request: &Recorded) -> reqwest::header::HeaderMap {
-    let mut headers = reqwest::header::HeaderMap::new();
+fn standardwebhooks_headers(request: &Recorded) -> hyper::HeaderMap {
+    let mut headers = hyper::HeaderMap::new();
     for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
         if let Some(value) = request.header(name) {
             headers.insert(name, value.parse().expect("a value"));

@@ -13,7 +13,6 @@ mod outage;
 mod security;
 mod stream;
 mod verdicts;
-mod yard;
 
 use crate::ground::load::{Account, Copy, Load};
 use crate::ground::login::*;

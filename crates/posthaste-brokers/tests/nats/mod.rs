@@ -8,7 +8,6 @@ mod outage;
 mod tls;
 mod verdicts;
 mod wire;
-mod yard;
 
 use crate::ground::load::{Copy, Load};
 use crate::ground::login::*;

@@ -10,7 +10,6 @@ mod outage;
 mod sentinel;
 mod tls;
 mod verdicts;
-mod yard;
 
 use crate::ground::load::{Copy, Load};
 use crate::ground::login::*;

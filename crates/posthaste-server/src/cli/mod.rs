@@ -5,7 +5,6 @@
 
 mod adopt;
 mod append;
-mod bench;
 mod completions;
 mod config;
 mod control;
@@ -52,9 +51,25 @@ POSTHASTE_SINKS__NATS__TOKEN_FILE=/run/secrets/nats is sinks.nats.token_file.
 
 Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.";
 
+/// A command's examples, and which of the sinks in them this binary has.
+fn with_sinks(examples: &str) -> String {
+    let list = |names: Vec<&str>| names.join(", ");
+    let own =
+        ["local", "stdout", "null"].into_iter().filter(|name| *name != "local" || cfg!(feature = "sqlite"));
+    let have = list(posthaste_brokers::built_in().chain(own).collect());
+    let left_out = list(posthaste_brokers::left_out().collect());
+    match left_out.is_empty() {
+        true => format!("{examples}\n\nSinks of this binary: {have}."),
+        false => format!(
+            "{examples}\n\nSinks of this binary: {have}. It was built without {left_out}: \
+             build it with `--features NAME`, or with `--features full` for all of them."
+        ),
+    }
+}
+
 /// Moves events reliably from a service's database to a broker.
 #[derive(Debug, Parser)]
-#[command(name = "posthaste", version, after_help = EXAMPLES, propagate_version = true, term_width = 80)]
+#[command(name = "posthaste", version, after_help = with_sinks(EXAMPLES), propagate_version = true, term_width = 80)]
 pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
@@ -112,7 +127,6 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
-    Bench(bench::BenchArgs),
 }
 
 /// Runs the command.
@@ -123,7 +137,6 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => Box::pin(run::run(&context, args)).await,
         Command::Config(args) => config::run(&context, args),
         Command::Completions(args) => completions::run(&context, &args),
-        Command::Bench(args) => Box::pin(bench::run(&context, args)).await,
         #[cfg(feature = "sqlite")]
         Command::Demo(args) => Box::pin(demo::run(&context, args)).await,
         Command::Migrate(args) => Box::pin(migrate::run(&context, args)).await,

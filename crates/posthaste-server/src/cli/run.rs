@@ -1,6 +1,6 @@
 //! `posthaste run`: the daemon.
 
-use super::Context;
+use super::{Context, with_sinks};
 use crate::config::Config;
 use crate::daemon;
 use clap::Args;
@@ -29,7 +29,7 @@ POSTHASTE_OUTBOX__URL, or password_file in the configuration.";
 
 /// Relay events until a signal
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = with_sinks(EXAMPLES))]
 pub(crate) struct RunArgs {
     /// Deliver everything to this sink: stdout, null or a broker's URL; may be repeated
     #[arg(long = "sink", value_name = "SINK")]

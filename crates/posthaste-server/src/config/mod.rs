@@ -160,8 +160,16 @@ impl Config {
                 (Some(kind), Some(url)) => format!("[sinks.{kind}]\ntype = \"{kind}\"\nurl = \"{url}\""),
                 _ => "[sinks.out]\ntype = \"stdout\"".to_owned(),
             };
+            let left_out = posthaste_brokers::left_out().collect::<Vec<_>>().join(", ");
+            let missing = match left_out.is_empty() {
+                true => String::new(),
+                false => format!(
+                    "(this binary was built without {left_out}: build it with `--features NAME`, or with \
+                     `--features full` for all of them)\n\n"
+                ),
+            };
             return Err(ConfigError::new(format!(
-                "no sink is configured, so events would go nowhere. Add for example:\n\n{example}\n\n\
+                "no sink is configured, so events would go nowhere. Add for example:\n\n{example}\n\n{missing}\
                  or try: posthaste run --sink stdout"
             )));
         }

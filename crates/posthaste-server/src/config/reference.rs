@@ -52,6 +52,7 @@ fn violates(schema: &Value, value: &Value, path: &str) -> Option<String> {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn the_schema_takes_what_the_parser_takes_and_refuses_what_it_refuses() {
     let schema = schema();
     let parse = |text: &str| toml::from_str::<Value>(text).expect("TOML");
@@ -76,6 +77,7 @@ fn the_schema_takes_what_the_parser_takes_and_refuses_what_it_refuses() {
 /// The tables of docs/configuration.md, by heading, against the schema: every key is there, with its default,
 /// and no other.
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn the_reference_is_up_to_date() {
     let schema = schema();
     let top = &schema["properties"];

@@ -7,7 +7,7 @@ use super::problem::{self, ConfigError};
 use super::section::SINK_OWN;
 use super::tree::{Tree, member};
 use posthaste::sink::Sink;
-use posthaste_brokers::{BuildError, SinkConfig as BrokerSink, is_left_out};
+use posthaste_brokers::{BuildError, SinkConfig as BrokerSink, left_out, missing};
 #[cfg(feature = "sqlite")]
 use posthaste_sqlite::broker::{Broker, LocalConfig, LocalSink};
 use serde_json::Value;
@@ -48,13 +48,23 @@ impl SinkConfig {
             let siblings: Vec<&str> = SINK_OWN.iter().copied().chain(["type"]).collect();
             return problem::read(tree, path, value, &siblings).map(Self::Local);
         }
-        if let Some(kind) = value.get("type").and_then(Value::as_str).filter(|kind| is_left_out(kind)) {
-            let place = tree.place(&member(path, "type"));
-            return Err(ConfigError::new(format!(
-                "{place}: this binary was built without `{kind}`: build it with `--features {kind}`, or with `--features full` for all brokers"
-            )));
+        let kind = value.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let place = tree.place(&member(path, "type"));
+        if let Some(words) = missing(&kind) {
+            return Err(ConfigError::new(format!("{place}: {words}")));
         }
-        problem::read(tree, path, value, &SINK_OWN).map(Self::Broker)
+        problem::read(tree, path, value, &SINK_OWN).map(Self::Broker).map_err(|error| {
+            // A slip of the finger in the name of a kind that this binary does not know.
+            match problem::nearest(&kind, &left_out().collect::<Vec<_>>())
+                .and_then(|near| Some((near, missing(near)?)))
+            {
+                Some((near, words)) => ConfigError::new(format!(
+                    "{place}: `{}` cannot be `{kind}`, did you mean `{near}`? But {words}",
+                    tree.shown(&member(path, "type"))
+                )),
+                None => error,
+            }
+        })
     }
 
     /// How long a call may take, where the kind has a bound.

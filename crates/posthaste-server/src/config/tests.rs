@@ -99,6 +99,7 @@ sink = "out"
 "#;
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn a_full_file_becomes_what_the_engine_takes() {
     let config = ok(FULL);
     assert_eq!(config.relay.poll_min_ms, 7);
@@ -132,6 +133,7 @@ fn a_full_file_becomes_what_the_engine_takes() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn an_unknown_key_is_refused_with_line_and_nearest_name() {
     let table = [
         ("[relay]\npoll_min_sm = 3", "line 2: unknown key `relay.poll_min_sm`, did you mean `poll_min_ms`?"),
@@ -263,6 +265,7 @@ fn every_slip_is_told_at_once() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn defaults_of_sinks_are_shown() {
     let shown = ok(
         "outbox.url = \"postgres://h/d\"\n[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\nmax_in_flight = 7",
@@ -274,6 +277,7 @@ fn defaults_of_sinks_are_shown() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn variables_go_over_the_file() {
     let file = File::new(FULL);
     let config = file.load(&[
@@ -353,6 +357,7 @@ fn quick(sinks: &[&str]) -> Flags {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn flags_alone_are_enough_to_start() {
     let flags = quick(&["stdout", "nats://broker:4222", "nats://other:4222"]);
     let config = load(&flags, &[("POSTHASTE_OUTBOX__URL", "postgres://loses")]).expect("flags alone");
@@ -367,6 +372,7 @@ fn flags_alone_are_enough_to_start() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn secrets_are_never_shown() {
     let shown = ok(FULL).shown().to_string();
     assert!(!shown.contains("hunter2"), "{shown}");
@@ -385,6 +391,7 @@ fn secrets_are_never_shown() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn the_example_holds_every_key_with_its_default() {
     let config = ok(EXAMPLE);
     assert!(config.warnings.is_empty());

@@ -38,6 +38,7 @@ const METRICS: [&str; 6] = [
 /// Published, retried with a growing backoff, moved to the dead-letter table, replayed by command, cleaned up after N days:
 /// the phases of the ADR in one run.
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn the_worker_to_jetstream() {
     let Some(service) = Service::new(DDL).await else { return };
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);

@@ -89,6 +89,7 @@ fn stream(name: &str) -> serde_json::Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn what_is_wrong_with_a_stream_is_named() {
     let outbox = require_service!(outbox().await);
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);
@@ -114,6 +115,7 @@ async fn what_is_wrong_with_a_stream_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn what_is_wrong_with_the_server_is_named() {
     let outbox = require_service!(outbox().await);
     let options = NatsOptions::default().token("right").setting("max_payload: 2097152");
@@ -141,6 +143,7 @@ fn routed(outbox: &Postgres, nats: SocketAddr, down: Rewrite, more: &str) -> Scr
 
 /// Every question waits for two seconds; with eight of them the doctor's own patience is over first.
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn a_broker_that_does_not_answer_is_named() {
     let outbox = require_service!(outbox().await);
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);

@@ -19,6 +19,7 @@ const TWICE_MAX: usize = 8_192;
 const RESUME_MAX: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn g2_g3_g7_a_relay_killed_in_a_drain_of_60_000() {
     let database = require_service!(TestDatabase::create().await);
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);

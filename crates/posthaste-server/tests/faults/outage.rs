@@ -125,6 +125,7 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f50_refused() {
     let Some(scene) = Scene::set(None).await else { return };
     let proxy = &scene.proxy;
@@ -136,6 +137,7 @@ async fn f50_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f50_f30_black_holed() {
     let Some(scene) = Scene::set(None).await else { return };
     let proxy = &scene.proxy;
@@ -143,6 +145,7 @@ async fn f50_f30_black_holed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f50_half_open() {
     let Some(scene) = Scene::set(None).await else { return };
     let proxy = &scene.proxy;
@@ -150,6 +153,7 @@ async fn f50_half_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f50_slow() {
     let Some(scene) = Scene::set(None).await else { return };
     let proxy = &scene.proxy;
@@ -159,6 +163,7 @@ async fn f50_slow() {
 
 /// The password in the file becomes wrong and the server asks for it again; then it becomes right.
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f50_wrong_password() {
     let Some(scene) = Scene::set(Some(("relay", "right"))).await else { return };
     let wrong = async || {
@@ -170,6 +175,7 @@ async fn f50_wrong_password() {
 
 /// A subject that no stream takes waits by itself; the other one flows; a stream mends it (F30, F40).
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f30_f40_one_dead_destination() {
     let Some(scene) = Scene::set(None).await else { return };
     let relay = scene.relay();

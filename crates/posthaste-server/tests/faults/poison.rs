@@ -37,6 +37,7 @@ const POISON: [(&str, &str, &str); 13] = [
 const UNUSUAL: [&[u8]; 4] = [b"", b"\0\0\0", b"a\0b", b"\xff\xfe\x80 no text"];
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f49_f86_poison_ends_as_one_dead_letter_each_and_the_rest_flows() {
     let database = require_service!(TestDatabase::create().await);
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);

@@ -24,6 +24,7 @@ const ROUTE: &str = "[[route]]\ntopics = [\"*\"]\nsinks = [\"nats\"]\n\
     retry = { max_attempts = 100, initial_ms = 3600000, max_ms = 3600000 }\n";
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn f55_g3_very_many_deferred_events_and_a_kill() {
     let many: i64 = sized(30_000, 1_000_000);
     let within = Duration::from_secs(sized(180, 900));

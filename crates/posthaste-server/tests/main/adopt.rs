@@ -350,6 +350,7 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
 /// The preset `outbox-events-adr` to a real JetStream, where a missing topic is to be waited for: published with its id in the dedup slot;
 /// a subject without a stream waits and spends nothing; a subject that NATS cannot have goes to the dead-letter table at once.
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn the_adr_table_to_jetstream() {
     let Some(service) = Service::new(ADR).await else { return };
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);

@@ -52,6 +52,7 @@ fn a_relaxed_sink_is_warned_about_at_each_start() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn a_link_without_tls_can_be_refused_as_a_whole() {
     let file = Scratch::new(
         "require_tls = true\n[outbox]\nurl = \"postgres://relay@db/shop\"\n\

@@ -8,6 +8,7 @@ use posthaste_testkit::services::{Nats, NatsOptions};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn cloudevents_arrive_in_both_modes() {
     let Some(outbox) = Outbox::new().await else { return };
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);

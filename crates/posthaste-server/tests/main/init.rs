@@ -69,6 +69,7 @@ async fn a_file_for_postgres_is_made_after_a_look_and_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn a_stream_that_is_missing_is_told() {
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);
     let place = Place::new();
@@ -94,6 +95,7 @@ fn a_file_for_sqlite_and_the_local_broker_works() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn what_is_down_or_secret_does_not_keep_the_file_from_being_right() {
     let place = Place::new();
     let url = "postgres://relay:hunter2@127.0.0.1:1/shop";

@@ -68,6 +68,7 @@ async fn an_event_goes_from_append_to_the_sink() {
 
 /// A broker that is down is no reason to restart the relay, and its code is where people look.
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn health_says_which_sink_is_out_of_reach() {
     let Some(outbox) = Outbox::new().await else { return };
     let file = outbox.config(

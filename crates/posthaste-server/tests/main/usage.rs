@@ -25,6 +25,36 @@ fn wrong_usage_ends_with_2() {
     }
 }
 
+/// The default build has no broker's client. Whoever meets that is told which feature is missing.
+#[cfg(not(feature = "nats"))]
+#[test]
+fn a_sink_that_was_left_out_of_the_build_is_named_with_its_feature() {
+    let scratch = Scratch::new(
+        "outbox.url = \"postgres://h/d\"\n[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\n\
+         [[route]]\ntopic = \"*\"\nsink = \"n\"",
+    );
+    let slip = Scratch::new("outbox.url = \"postgres://h/d\"\n[sinks.n]\ntype = \"natz\"");
+    let nothing = Scratch::new("outbox.url = \"postgres://h/d\"");
+    let cases: [&[&str]; 5] = [
+        &["run", "--url", "postgres://h/d", "--sink", "nats://h"],
+        &["init", "--url", "postgres://h/d", "--sink", "tls://h", "--file", "/nonexistent/posthaste.toml"],
+        &["config", "check", "--config", scratch.path()],
+        &["config", "check", "--config", slip.path()],
+        &["config", "check", "--config", nothing.path()],
+    ];
+    for case in cases {
+        let ended = run(case);
+        assert_eq!(ended.code, 2, "{case:?}: {}", ended.err);
+        assert!(ended.err.contains("built without `nats`: build it with `--features nats`"), "{}", ended.err);
+        assert!(ended.err.contains("`--features full`"), "{}", ended.err);
+    }
+    for help in [&["--help"][..], &["init", "--help"], &["run", "--help"]] {
+        let words = run(help).ok().out;
+        assert!(words.contains("It was built") && words.contains("nats"), "{words}");
+        assert!(words.contains("`--features full`"), "{words}");
+    }
+}
+
 #[test]
 fn help_teaches_with_examples() {
     let commands = [
@@ -93,6 +123,7 @@ fn every_shell_gets_a_script_that_knows_the_commands() {
 
 /// The words are checked by every command, the files they name where somebody asks for it.
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn a_file_that_a_sink_names_is_looked_at_by_config_check() {
     let file = Scratch::new(
         "[outbox]\nurl = \"postgres://h/d\"\n[sinks.nats]\ntype = \"nats\"\nurl = \"nats://h\"\n\
@@ -118,6 +149,7 @@ fn a_misspelt_key_is_named_with_its_line() {
 
 /// What could never work is refused when it is read, not when it is used.
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn an_address_of_something_else_is_refused_with_its_key() {
     let sink =
         "[sinks.nats]\ntype = \"nats\"\nurl = \"nats://h\"\n[[route]]\ntopic = \"*\"\nsink = \"nats\"\n";
@@ -153,6 +185,7 @@ fn an_address_of_something_else_is_refused_with_its_key() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn config_is_checked_and_shown_without_secrets() {
     let file = Scratch::new(
         "[outbox]\nurl = \"postgres://u:hunter2@h/d\"\n[sinks.nats]\ntype = \"nats\"\nurl = \"nats://h\"\n\

@@ -232,6 +232,7 @@ mod tests {
 
     /// Whatever is written is a configuration that is accepted, also with every comment taken away.
     #[test]
+    #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
     fn what_is_written_can_be_read() {
         for url in ["postgres://relay@db/shop", "sqlite:shop.db", "postgres://u:hunter2@db/shop"] {
             for sink in
@@ -273,6 +274,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
     fn keys_in_comments_are_real_ones() {
         for (url, sink) in [("postgres://relay@db/shop", "nats://h"), ("sqlite:shop.db", "local:b.db")] {
             let text = plan(url, sink).text(&State::default());

@@ -14,8 +14,8 @@
 mod file;
 mod look;
 
-use super::Context;
-use crate::config::{Config, DEFAULT_FILE};
+use super::{Context, with_sinks};
+use crate::config::{Config, DEFAULT_FILE, scrub};
 use crate::output::{Usage, escape, remark};
 use clap::Args;
 use file::{Plan, SinkPlan};
@@ -42,7 +42,7 @@ A password is not written into it.";
 
 /// Write a configuration file for a database and a sink
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = with_sinks(EXAMPLES))]
 pub(crate) struct InitArgs {
     /// Where events go: a broker's address, local:FILE (a SQLite file), stdout, null
     #[arg(long, value_name = "SINK")]
@@ -82,10 +82,14 @@ fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<Plan> {
     let url = context.flags().url.or_else(from_env).ok_or_else(|| {
         Usage("name the database: --url postgres://user@host/database or --url sqlite:file.db".to_owned())
     })?;
+    let sink = SinkPlan::read(&args.sink).map_err(Usage)?;
+    if let Some(words) = posthaste_brokers::missing(sink.name()) {
+        return Err(Usage(format!("--sink {}: {words}. Nothing was written", scrub(&args.sink))).into());
+    }
     Ok(Plan {
         service: args.service.clone().unwrap_or_else(|| file::service_of(&url)),
         schema: context.flags().schema,
-        sink: SinkPlan::read(&args.sink).map_err(Usage)?,
+        sink,
         topics: args.topics.clone(),
         url,
     })

@@ -202,7 +202,7 @@ pub async fn a_sweep_loses_nothing(fixture: &impl StoreFixture) {
     }
     for round in 0..5 {
         expected.extend(append_many(fixture, 3).await);
-        let (one, two) = futures_util::join!(a.store.sweep(), b.store.sweep());
+        let (one, two) = tokio::join!(a.store.sweep(), b.store.sweep());
         assert!(one.is_ok() && two.is_ok(), "round {round}: {one:?} {two:?}");
         assert_eq!(one.expect("checked").audit_failures, 0);
     }
