@@ -23,10 +23,7 @@ impl Requests<'_> {
                 }
             }
             Err(Broken::Late) => answer.messages.iter().for_each(|index| flight.unsent(*index)),
-            Err(Broken::Unsent(failure)) => {
-                let failure = Failure { scope: answer.session.reach, ..failure.clone() };
-                decide_all(answer, &Verdict::Retry(failure), flight);
-            }
+            Err(Broken::Unsent(failure)) => decide_all(answer, &Verdict::Retry(failure.clone()), flight),
             Err(Broken::Lost(error)) => {
                 let failure = verdict::connection_lost(error, &answer.session.server, answer.session.reach);
                 // Nothing more is sent on it: what waits has not left, and is known not to be there.
@@ -58,8 +55,7 @@ impl Requests<'_> {
         reply: impl Fn(usize) -> &'r Value,
         flight: &mut Flight<'_>,
     ) {
-        let mut refused: Option<&str> = None;
-        let mut waits: Option<&str> = None;
+        let (mut refused, mut waits): (Option<&str>, Option<&str>) = (None, None);
         for (place, index) in answer.messages.iter().enumerate() {
             let key = flight.messages()[*index].order_key();
             if refused.is_some() && refused == key && matches!(reply(place), Value::ServerError(_)) {

@@ -35,9 +35,8 @@
 //! server's CPU time for each entry (7.0 against 4.7 µs), where a transaction costs nothing that could be measured (4.4
 //! to 4.8).
 //!
-//! Measured on 2 cores beside the server, against the client's own pipelines of 500 `XADD`: 1.0 without order, 1.0 with
-//! 1,000 keys of equal frequency, 0.9 with 1,000 Zipf keys (`examples/redis_throughput.rs`). The server is one thread
-//! and busy, so more connections than these two bring nothing.
+//! The server is one thread and busy, so more connections than these two bring nothing; `docs/benchmarks.md` has the
+//! figures.
 //!
 //! # What an acknowledgement is worth
 //!

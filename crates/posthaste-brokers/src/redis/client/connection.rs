@@ -202,3 +202,74 @@ pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
         None => unreachable(address, error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan;
+    use super::*;
+    use ::redis::cmd;
+    use futures_util::poll;
+    use std::pin::pin;
+    use tokio::io::{AsyncReadExt, DuplexStream};
+
+    /// A connection, and the server's end of it.
+    async fn connected() -> (Connection, Driver, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let made = over(ours, &RedisConfig::new("redis://h:1"), &address).await;
+        let (connection, driver) = made.expect("no word is exchanged");
+        (connection, driver, theirs)
+    }
+
+    fn commands(count: usize) -> Pipeline {
+        let mut commands = Pipeline::new();
+        for number in 0..count {
+            commands.cmd("ECHO").arg(number);
+        }
+        commands
+    }
+
+    async fn take(server: &mut DuplexStream, commands: &Pipeline) {
+        let mut taken = vec![0; commands.get_packed_pipeline().len()];
+        server.read_exact(&mut taken).await.expect("it is sent");
+        assert_eq!(taken, commands.get_packed_pipeline());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_shifts_nobodys_replies_and_an_error_hides_none() {
+        let (connection, _driver, mut server) = connected().await;
+        let (dropped, kept) = (commands(2), commands(3));
+        {
+            let mut asked = pin!(connection.ask(&dropped));
+            assert!(poll!(asked.as_mut()).is_pending());
+            take(&mut server, &dropped).await;
+        }
+        let answer = async {
+            take(&mut server, &kept).await;
+            let replies = b"$3\r\n0-1\r\n+OK\r\n$3\r\n1-0\r\n-OOM no memory\r\n:7\r\n";
+            server.write_all(replies).await.expect("written");
+        };
+        let (replies, ()) = tokio::join!(connection.ask(&kept), answer);
+        let replies = replies.expect("three replies");
+        let [Value::BulkString(id), Value::ServerError(error), Value::Int(7)] = replies.as_slice() else {
+            panic!("{replies:?}");
+        };
+        assert_eq!((id.as_slice(), Refusal::of(error).code), (&b"1-0"[..], "OOM"));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_reply_ends_the_connection_and_everybody_is_told() {
+        for last in [&b"+OK\r\n?what\r\n"[..], b"+OK\r\n", b"$9\r\nshort"] {
+            let (connection, driver, mut server) = connected().await;
+            let (question, other, end) = (commands(2), cmd("PING"), async {
+                take(&mut server, &commands(2)).await;
+                server.write_all(last).await.expect("written");
+                drop(server);
+            });
+            let (asked, other, ()) = tokio::join!(connection.ask(&question), connection.ask_one(&other), end);
+            assert!(asked.is_err() && other.is_err(), "{asked:?} {other:?}");
+            driver.await.expect("it has ended");
+            assert!(connection.ask(&question).await.is_err());
+        }
+    }
+}

@@ -173,7 +173,7 @@ impl Session {
         let mut fence = timeout_at(until, self.fence.lock()).await.map_err(|_| Broken::Late)?;
         if !fence.open {
             let opened = timeout_at(until, fence.open(self)).await.map_err(|_| Broken::Late)?;
-            opened.map_err(Broken::Unsent)?;
+            opened.map_err(|failure| Broken::Unsent(Failure { scope: self.reach, ..failure }))?;
         }
         if Instant::now() >= until {
             return Err(Broken::Late);
