@@ -17,6 +17,7 @@
 //! forgets the case fails at once, instead of taking it for an empty payload.
 
 use super::Trim;
+use ::redis::Cmd;
 use posthaste::envelope::KAFKA_BINDING;
 use posthaste::sink::Message;
 use uuid::Uuid;
@@ -27,72 +28,29 @@ const OURS: [(&str, &str); 4] =
 /// Names, lengths and headers around a payload; a guess that spares most entries a second allocation.
 const AROUND: usize = 320;
 
-/// `*17`: how many words a command has. It is known at the end and stands at the front, so there is room for it; every
-/// `XADD` has more than ten words, and one with more than ninety-nine is moved for the third digit.
-const ROOM: &[u8] = b"*00\r\n";
+/// Most entries have fewer words.
+const WORDS: usize = 24;
 
-/// Appends the `XADD` of a message, in the server's protocol.
-pub(super) fn write(message: &Message, trim: Option<Trim>, bytes: &mut Vec<u8>) {
+/// The `XADD` of a message.
+pub(super) fn command(message: &Message, trim: Option<Trim>) -> Cmd {
     let event = &message.stored.event;
-    bytes.reserve(size(message));
-    let begin = bytes.len();
-    bytes.extend_from_slice(ROOM);
-    let mut words = Words { bytes, count: 0 };
-    words.add("XADD").add(&message.destination);
+    let mut command = Cmd::with_capacity(WORDS, size(message));
+    command.arg("XADD").arg(message.destination.as_str());
     if let Some(Trim { entries, exact }) = trim {
-        words.add("MAXLEN").add(if exact { "=" } else { "~" }).add(entries.to_string());
+        command.arg("MAXLEN").arg(if exact { "=" } else { "~" }).arg(entries);
     }
     let mut id = Uuid::encode_buffer();
-    words.add("*").add("id").add(event.id.hyphenated().encode_lower(&mut id));
+    command.arg("*").arg("id").arg(&*event.id.hyphenated().encode_lower(&mut id));
     if let Some(key) = &event.key {
-        words.add("key").add(key);
+        command.arg("key").arg(key.as_str());
     }
     if let Some(payload) = &message.payload {
-        words.add("payload").add(payload);
+        command.arg("payload").arg(&payload[..]);
     }
     headers(message, |name, value| {
-        words.add(name).add(value);
+        command.arg(name).arg(value);
     });
-    let count = words.count;
-    if let 10..=99 = count {
-        bytes[begin + 1] += (count / 10) as u8;
-        bytes[begin + 2] += (count % 10) as u8;
-    } else {
-        bytes.splice(begin + 1..begin + 3, count.to_string().bytes());
-    }
-}
-
-/// A command in the making.
-struct Words<'a> {
-    bytes: &'a mut Vec<u8>,
-    count: usize,
-}
-
-impl Words<'_> {
-    fn add(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
-        let word = word.as_ref();
-        self.count += 1;
-        self.bytes.push(b'$');
-        decimal(word.len(), self.bytes);
-        self.bytes.extend_from_slice(b"\r\n");
-        self.bytes.extend_from_slice(word);
-        self.bytes.extend_from_slice(b"\r\n");
-        self
-    }
-}
-
-/// Formatting of numbers is a quarter of the work otherwise.
-fn decimal(mut number: usize, bytes: &mut Vec<u8>) {
-    let (mut digits, mut at) = ([0; 20], 20);
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    bytes.extend_from_slice(&digits[at..]);
+    command
 }
 
 /// About how many bytes it has.
@@ -130,7 +88,7 @@ fn headers(message: &Message, mut field: impl FnMut(&str, &str)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::redis::{Value, parse_redis_value};
+    use ::redis::Arg;
     use posthaste::event::{Event, StoredEvent, Timestamp};
 
     fn message(event: Event) -> Message {
@@ -148,15 +106,11 @@ mod tests {
     }
 
     fn words(message: &Message, trim: Option<Trim>) -> Vec<String> {
-        let mut bytes = b"what was there".to_vec();
-        write(message, trim, &mut bytes);
-        // A command is a list of texts like any other.
-        let Ok(Value::Array(words)) = parse_redis_value(&bytes[14..]) else { panic!("{bytes:?}") };
-        let text = |word| match word {
-            Value::BulkString(bytes) => String::from_utf8(bytes).expect("text"),
-            other => panic!("{other:?} is no word"),
+        let text = |word: Arg<&[u8]>| match word {
+            Arg::Simple(bytes) => String::from_utf8(bytes.to_vec()).expect("text"),
+            _ => panic!("a word without a value"),
         };
-        words.into_iter().map(text).collect()
+        command(message, trim).args_iter().map(text).collect()
     }
 
     #[test]

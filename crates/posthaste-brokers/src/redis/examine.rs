@@ -12,10 +12,8 @@
 //! without it has lost it (F42). Redis with sentinels or as a cluster is available, not durable, and never passes.
 
 use super::RedisConfig;
-use super::link::Session;
-use super::sink::Servers;
-use super::verdict::{Meeting, Refusal};
-use super::wire::Connection;
+use super::client::{Refusal, Servers, Session};
+use super::verdict::Meeting;
 use ::redis::{Pipeline, Value};
 use posthaste::sink::{Failure, Finding, Level, Verdict};
 use std::collections::BTreeMap;
@@ -48,13 +46,7 @@ pub(super) async fn examine(
     servers: &Servers,
     destinations: &[String],
 ) -> Vec<Finding> {
-    let sessions = match servers {
-        Servers::One(link) => vec![link.session_if_any(CONNECT_WAIT).await],
-        Servers::Many(cluster) => match cluster.sessions(CONNECT_WAIT).await {
-            Ok(sessions) => sessions,
-            Err(failure) => vec![Err(failure)],
-        },
-    };
+    let sessions = servers.sessions(CONNECT_WAIT).await;
     let mut findings = Vec::new();
     for session in &sessions {
         match session {
@@ -91,7 +83,7 @@ fn no_session(failure: &Failure) -> Vec<Finding> {
 }
 
 async fn server(config: &RedisConfig, session: &Session) -> Vec<Finding> {
-    let (settings, info) = facts(&session.connection()).await;
+    let (settings, info) = facts(session).await;
     let mut findings = vec![
         finding("reachable", Level::Ok, format!("{} answers", session.server)),
         finding("authenticated", Level::Ok, format!("connected as {}", session.identity)),
@@ -103,13 +95,13 @@ async fn server(config: &RedisConfig, session: &Session) -> Vec<Finding> {
 }
 
 /// What the server says of itself, as far as we may ask.
-async fn facts(connection: &Connection) -> (Option<BTreeMap<String, String>>, Option<String>) {
+async fn facts(session: &Session) -> (Option<BTreeMap<String, String>>, Option<String>) {
     let mut questions = Pipeline::new();
     questions.cmd("INFO").arg("server");
     for setting in SETTINGS {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
-    let answer = timeout(ANSWER_TIMEOUT, connection.send_all(&questions)).await;
+    let answer = timeout(ANSWER_TIMEOUT, session.ask(&questions)).await;
     let Ok(Ok(replies)) = answer else { return (None, None) };
     let info = replies.first().and_then(text);
     let pair = |reply: &Value| match reply {
@@ -230,8 +222,8 @@ async fn destination(servers: &Servers, stream: &str) -> Finding {
     };
     let mut questions = Pipeline::new();
     questions.cmd("TYPE").arg(stream).cmd("XADD").arg(stream).arg("0-0").arg("id").arg("");
-    let asked = timeout(ANSWER_TIMEOUT, async { session.connection().send_all(&questions).await });
-    let Ok(Ok(replies)) = asked.await else { return fail(format!("{} does not answer", session.server)) };
+    let asked = timeout(ANSWER_TIMEOUT, session.ask(&questions)).await;
+    let Ok(Ok(replies)) = asked else { return fail(format!("{} does not answer", session.server)) };
     let [kind, added] = replies.as_slice() else {
         return fail(format!("{} answers strangely", session.server));
     };

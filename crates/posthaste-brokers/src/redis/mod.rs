@@ -5,15 +5,10 @@
 //!
 //! # How it is built
 //!
-//! Here are the options; `address` reads URLs; `wire` is a connection, and `dial` opens one and logs in; `link` keeps a
-//! session with one server and dials again when it is lost; `sentinel` and `cluster` find the server or the servers;
-//! `entry` turns an event into a command; `sink` holds it all together, `flight` carries one call and `judge` reads its
-//! replies; `verdict` is the table below in code; `examine` looks at the server for `posthaste doctor`.
-//!
-//! Of the client crate we use the types, and what writes commands that are no events. The connection is ours, so that
-//! TLS is too, files are read anew at each one, and an event is copied once on its way to the socket (`wire` says what
-//! that saves). The crate's cluster and sentinel connections are not used: they send again by themselves what was
-//! refused or lost, after messages that came later, and a key's order would be lost with it.
+//! Here are the options; `client` is the way to a server, to the one that sentinels name, or to those of a cluster;
+//! `entry` turns an event into a command; `sink` holds it all together, `publisher` carries one call's messages to their
+//! servers and `answer` reads the replies; `verdict` is the table below in code; `examine` looks at the servers for
+//! `posthaste doctor`.
 //!
 //! # Order
 //!
@@ -34,14 +29,14 @@
 //! One hole had to be closed: a user whose right to `MULTI` was taken away a moment ago. Then the commands behind it
 //! would run one by one. So a run is only ever sent into a transaction that the server has confirmed to be open: it
 //! has a connection of its own (the *fence*), each run ends with `EXEC` and the `MULTI` of the next, and the next run
-//! leaves when that one was answered. One at a time costs little, because a request holds runs of many keys, up to 256
-//! messages. A Lua script for each run would be one command and needs no such care; it was measured at 1.5 times the
+//! leaves when that one was answered. So they are plain commands to the client, and not its `atomic` pipelines, which
+//! send `MULTI` and all the rest at once. One at a time costs little, because a request holds runs of many keys, up to
+//! 256 messages. A Lua script for each run would be one command and needs no such care; it was measured at 1.5 times the
 //! server's CPU time for each entry (7.0 against 4.7 µs), where a transaction costs nothing that could be measured (4.4
 //! to 4.8).
 //!
-//! Measured on 2 cores beside the server, against the client's own pipelines of 500 `XADD`: 1.0 without order, 1.0 with
-//! 1,000 keys of equal frequency, 0.9 with 1,000 Zipf keys (`examples/redis_throughput.rs`). The server is one thread
-//! and busy, so more connections than these two bring nothing.
+//! The server is one thread and busy, so more connections than these two bring nothing; `docs/benchmarks.md` has the
+//! figures.
 //!
 //! # What an acknowledgement is worth
 //!
@@ -80,7 +75,7 @@
 //! | connection lost after sending / before | `Unknown` / `Retry` | server | `redis.connection_lost` |
 //! | the same, under a message of more than 1 MiB, and the server's limit is not to be known | `Unknown` | event | `redis.connection_lost` |
 //! | no answer in time | `Unknown` | server | `redis.timeout` |
-//! | not sent in time, the server is silent / answers others | `Retry` / `Held` | sink | `redis.timeout` |
+//! | not sent in time, and the server is silent / answers | `Retry` / `Held` | server | `redis.timeout` |
 //! | no connection, no sentinel, no node of the cluster | `Retry` | server | `redis.unreachable` |
 //! | no sentinel knows the master | `Retry` | sink | `redis.sentinel` |
 //! | TLS refused: authority, name, expiry, client certificate | `Retry` | server | `redis.tls` |
@@ -88,49 +83,26 @@
 //! | a file of the configuration can no longer be read | `Retry` | server | `redis.config` |
 //! | the sink was closed | `Retry` | sink | `redis.closed` |
 
-mod cluster;
-mod dial;
+mod answer;
+mod client;
 mod entry;
 mod examine;
-mod flight;
-mod judge;
-mod link;
-mod sentinel;
+mod publisher;
 mod sink;
 mod verdict;
-mod wire;
 
 pub use examine::CHECKS;
 pub use sink::RedisSink;
 
-use crate::address::{Address, Scheme, Shape};
 use crate::options::{HasOptions, Options};
 use crate::{BuildError, Secret, Urls};
+use client::Plan;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Enough for several calls of the relay at once; more only wait in the server's queue.
 const MAX_IN_FLIGHT: usize = 8_192;
 const MAX_IN_FLIGHT_LIMIT: usize = 65_536;
-/// How addresses look.
-const SHAPE: Shape = Shape {
-    schemes: &[
-        Scheme { name: "redis", tls: false, port: 6379 },
-        Scheme { name: "rediss", tls: true, port: 6379 },
-    ],
-    needs_scheme: true,
-    has_path: true,
-    example: "redis://host:6379/0",
-    credentials: "user with password_file",
-};
-const SENTINELS: Shape = Shape {
-    schemes: &[
-        Scheme { name: "redis", tls: false, port: 26379 },
-        Scheme { name: "rediss", tls: true, port: 26379 },
-    ],
-    ..SHAPE
-};
-
 /// Options of a Redis sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -173,34 +145,11 @@ fn options() -> Options {
     Options::new(MAX_IN_FLIGHT)
 }
 
-/// Where the configuration says that the events go.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    way: Way,
-    database: u32,
-}
-
-#[derive(Debug, Clone)]
-enum Way {
-    Server(Address),
-    Cluster(Vec<Address>),
-    Sentinels(Vec<Address>, String),
-}
-
 /// How streams are cut.
 #[derive(Debug, Clone, Copy)]
 struct Trim {
     entries: u64,
     exact: bool,
-}
-
-/// Who we are at a server.
-struct Login {
-    user: Option<String>,
-    password: Option<Secret>,
-    database: u32,
-    /// In words that hold no secret.
-    identity: String,
 }
 
 impl HasOptions for RedisConfig {
@@ -255,106 +204,7 @@ impl RedisConfig {
         self.plan()
     }
 
-    fn check_logins(&self) -> Result<(), BuildError> {
-        let (user, password, file) =
-            (&self.sentinel_user, &self.sentinel_password, &self.sentinel_password_file);
-        if user.is_some() && password.is_none() && file.is_none() {
-            return Err(BuildError::option(
-                "sentinel_user",
-                "needs sentinel_password or sentinel_password_file",
-            ));
-        }
-        if self.sentinel_master.is_none() && (user.is_some() || password.is_some() || file.is_some()) {
-            return Err(BuildError::option("sentinel_master", "is missing: who the sentinels watch"));
-        }
-        Ok(())
-    }
-
-    fn plan(&self) -> Result<Plan, BuildError> {
-        let bad = |why: &str| BuildError::option("url", why);
-        let shape = if self.sentinel_master.is_some() { SENTINELS } else { SHAPE };
-        let parsed: Result<Vec<_>, String> = self.url.iter().map(|url| server(shape, url)).collect();
-        let parsed = parsed.map_err(|why| bad(&why))?;
-        let (first, database) = parsed.first().cloned().ok_or_else(|| bad("there is no server"))?;
-        if parsed.iter().any(|(address, other)| *other != database || address.tls != first.tls) {
-            return Err(bad("must name the same database and the same scheme everywhere"));
-        }
-        if self.options.wants_tls() && !first.tls {
-            return Err(bad("must begin with rediss:// where TLS is required or a certificate is named"));
-        }
-        let addresses: Vec<_> = parsed.into_iter().map(|(address, _)| address).collect();
-        let way = match (&self.sentinel_master, self.cluster || addresses.len() > 1) {
-            (Some(_), _) if self.cluster => {
-                return Err(BuildError::option(
-                    "cluster",
-                    "a cluster has no sentinels: leave one of them out",
-                ));
-            }
-            (Some(name), _) if name.is_empty() => {
-                return Err(BuildError::option("sentinel_master", "must not be empty"));
-            }
-            (Some(name), _) => Way::Sentinels(addresses, name.clone()),
-            (None, true) if database != 0 => return Err(bad("must name no database: a cluster has only 0")),
-            (None, true) => Way::Cluster(addresses),
-            (None, false) => Way::Server(first),
-        };
-        Ok(Plan { way, database })
-    }
-
-    /// Read anew at each connection.
-    fn login(&self, database: u32) -> Result<Login, BuildError> {
-        let password = self.options.read_password()?;
-        Ok(Login { user: self.options.user.clone(), password, database, identity: self.identity() })
-    }
-
-    fn sentinel_login(&self) -> Result<Login, BuildError> {
-        let (text, file) = (self.sentinel_password.as_ref(), self.sentinel_password_file.as_ref());
-        let password = Secret::read(text, file, "sentinel_password_file")?;
-        let identity = identity(self.sentinel_user.as_deref(), text.is_some(), file, None);
-        Ok(Login { user: self.sentinel_user.clone(), password, database: 0, identity })
-    }
-
-    /// As whom we log in, in words that hold no secret.
-    fn identity(&self) -> String {
-        let (user, file) = (self.options.user.as_deref(), self.options.password_file.as_ref());
-        identity(user, self.options.password.is_some(), file, self.options.cert_file.as_ref())
-    }
-
-    /// Whether a secret goes over the wire as it is.
-    fn sends_secret(&self) -> bool {
-        self.options.has_password()
-            || self.sentinel_password.is_some()
-            || self.sentinel_password_file.is_some()
-    }
-
     fn trim(&self) -> Option<Trim> {
         self.maxlen.map(|entries| Trim { entries, exact: self.maxlen_exact })
-    }
-}
-
-/// A server and the number of the database there.
-fn server(shape: Shape, url: &str) -> Result<(Address, u32), String> {
-    let (address, database) = shape.parse(url)?;
-    match database {
-        "" => Ok((address, 0)),
-        number => match number.parse() {
-            Ok(number) => Ok((address, number)),
-            Err(_) => Err("must end with the number of a database, as in /0".to_owned()),
-        },
-    }
-}
-
-fn identity(
-    user: Option<&str>,
-    password: bool,
-    file: Option<&PathBuf>,
-    certificate: Option<&PathBuf>,
-) -> String {
-    let user = user.unwrap_or("default");
-    match (file, password, certificate) {
-        (Some(path), ..) => format!("user {user:?} with the password in {}", path.display()),
-        (None, true, _) => format!("user {user:?}"),
-        (None, false, Some(path)) => format!("user {user:?} with the certificate {}", path.display()),
-        (None, false, None) => format!("user {user:?} without a password"),
     }
 }

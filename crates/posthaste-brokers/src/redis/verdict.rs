@@ -4,7 +4,8 @@
 //! event may only be rejected for something that is its own. What could heal by an operator's hand, a
 //! key of another type, a full memory, a missing right, stays a `Retry`.
 
-use ::redis::{RedisError, ServerError, Value};
+use super::client::Refusal;
+use ::redis::{RedisError, Value};
 use posthaste::sink::{Failure, Scope, Verdict};
 use std::borrow::Cow;
 
@@ -18,35 +19,7 @@ pub(super) struct Meeting<'a> {
     pub(super) reach: Scope,
 }
 
-/// A server's refusal: the word it begins with, and the rest.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Refusal<'a> {
-    pub(super) code: &'a str,
-    pub(super) words: &'a str,
-}
-
-impl<'a> Refusal<'a> {
-    pub(super) fn of(error: &'a ServerError) -> Self {
-        let words = error.details().unwrap_or_default();
-        // `EXEC` repeats the reason for which it was itself refused.
-        let inner = words.split_once("because of: ").and_then(|(_, reason)| reason.split_once(' '));
-        match (error.code(), inner) {
-            ("EXECABORT", Some((code, words))) => Self { code, words },
-            (code, _) => Self { code, words },
-        }
-    }
-
-    /// Where a moved slot is now: its number and `host:port`.
-    pub(super) fn moved(self) -> Option<(u16, &'a str)> {
-        let (slot, address) = self.words.split_once(' ').filter(|_| self.code == "MOVED")?;
-        Some((slot.parse().ok()?, address.trim()))
-    }
-
-    /// Whether this connection can be of no more use: another one may lead to the master, or be let in.
-    pub(super) fn ends_session(self) -> bool {
-        matches!(self.code, "READONLY" | "NOAUTH" | "WRONGPASS")
-    }
-
+impl Refusal<'_> {
     pub(super) fn verdict(self, at: Meeting<'_>) -> Verdict {
         let (code, scope, meaning) = self.meaning(at);
         let text = format!(
@@ -132,45 +105,16 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Why there is no answer.
-#[derive(Debug, Clone)]
-pub(super) enum Silence {
-    /// The connection ended, for this reason if one is known.
-    ConnectionLost(String),
-    Timeout {
-        after_ms: u64,
-    },
+/// The connection ended before the answer came.
+pub(super) fn connection_lost(error: &RedisError, server: &str, reach: Scope) -> Failure {
+    let text = format!("the connection to {server} was lost: {error}");
+    Failure { scope: reach, ..Failure::of_sink("redis.connection_lost", text) }
 }
 
-impl Silence {
-    pub(super) fn of(error: &RedisError, server: &str) -> Self {
-        Self::ConnectionLost(format!("the connection to {server} was lost: {error}"))
-    }
-
-    pub(super) fn failure(&self, reach: Scope) -> Failure {
-        let failure = match self {
-            Self::ConnectionLost(why) => Failure::of_sink("redis.connection_lost", why.clone()),
-            Self::Timeout { after_ms } => Failure::of_sink(
-                "redis.timeout",
-                format!("no answer within {after_ms} ms: the server is paused, overloaded or out of reach"),
-            ),
-        };
-        Failure { scope: reach, ..failure }
-    }
-
-    /// Of a message that may have left.
-    pub(super) fn sent(&self, reach: Scope) -> Verdict {
-        Verdict::Unknown(self.failure(reach))
-    }
-
-    /// Of a message that has not left. `silent`: the one server that there is owes us answers. Otherwise it waited
-    /// for its turn or for room, and its own stream is not to blame.
-    pub(super) fn unsent(&self, reach: Scope, silent: bool) -> Verdict {
-        match self {
-            Self::Timeout { .. } if !(silent && reach == Scope::Sink) => Verdict::Held,
-            _ => Verdict::Retry(self.failure(reach)),
-        }
-    }
+/// No answer came in time.
+pub(super) fn timeout(after_ms: u64, reach: Scope) -> Failure {
+    let text = format!("no answer within {after_ms} ms: the server is paused, overloaded or out of reach");
+    Failure { scope: reach, ..Failure::of_sink("redis.timeout", text) }
 }
 
 pub(super) fn bad_stream() -> Verdict {
@@ -281,33 +225,5 @@ mod tests {
         for value in [Value::Nil, Value::Okay, Value::Int(1), Value::SimpleString("QUEUED".into())] {
             assert_eq!(seen(&of_reply(&value, AT)).0, "unknown", "{value:?}");
         }
-    }
-
-    #[test]
-    fn where_a_moved_slot_is() {
-        let moved = |code, words| Refusal { code, words }.moved();
-        assert_eq!(moved("MOVED", "3999 127.0.0.1:6381"), Some((3999, "127.0.0.1:6381")));
-        assert_eq!(moved("MOVED", "3999 :6381"), Some((3999, ":6381")));
-        assert_eq!(moved("ASK", "3999 127.0.0.1:6381"), None);
-        assert_eq!(moved("MOVED", "x"), None);
-    }
-
-    #[test]
-    fn silence_is_unknown_once_the_message_had_left() {
-        let lost = Silence::ConnectionLost("gone".to_owned());
-        assert_eq!(
-            seen(&lost.sent(Scope::Sink)),
-            ("unknown", "redis.connection_lost".to_owned(), Scope::Sink)
-        );
-        assert_eq!(seen(&lost.unsent(Scope::Sink, true)).0, "retry");
-        let late = Silence::Timeout { after_ms: 1 };
-        assert_eq!(seen(&late.sent(Scope::Sink)), ("unknown", "redis.timeout".to_owned(), Scope::Sink));
-        assert_eq!(seen(&late.unsent(Scope::Sink, true)), ("retry", "redis.timeout".to_owned(), Scope::Sink));
-        assert_eq!(late.unsent(Scope::Sink, false), Verdict::Held);
-        assert_eq!(
-            late.unsent(Scope::Destination, true),
-            Verdict::Held,
-            "another node is silent, not this one's"
-        );
     }
 }

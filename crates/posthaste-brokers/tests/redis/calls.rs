@@ -124,6 +124,29 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     outage::window_is_free_again(&proxy, &sink, "s").await;
 }
 
+/// Transactions leave one after the other. What waited for another call's while the server was silent has not left, and
+/// is not said to be in doubt.
+#[tokio::test]
+async fn g7_what_waits_for_a_transaction_of_another_call_has_not_left() {
+    let bed = require_service!(Bed::open().await);
+    let sink = build(bed.config().with(|options| options.delivery_timeout_ms = 2_000)).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+    bed.server.pause();
+    let run = |key: &str| [keyed("s", key), keyed("s", key)];
+    let (first, second) = (run("a"), run("b"));
+    let (sent, waited) = tokio::join!(sink.publish(&first), sink.publish(&second));
+    bed.server.resume();
+    for verdict in &sent {
+        assert_seen(verdict, "unknown", "redis.timeout", Scope::Sink);
+    }
+    for verdict in &waited {
+        assert_seen(verdict, "retry", "redis.timeout", Scope::Sink);
+    }
+    until_delivered(&sink, "s", BACK_WITHIN).await;
+    let ids = bed.stored_ids("s").await;
+    assert!(second.iter().all(|message| !ids.contains(&message.id())), "it was not sent");
+}
+
 /// A dropped call gives its places in the window and in the chain back, and the transaction that it left half way is
 /// not another run's.
 #[tokio::test]

@@ -7,6 +7,8 @@ use posthaste_testkit::services::RedisCluster;
 
 /// `foo` is in slot 12,182: the third node's.
 const FOO: (&str, u16) = ("foo", 12_182);
+/// In slot 5,061.
+const FIRST_NODES: &str = "bar";
 
 async fn start() -> Result<RedisCluster, ServiceError> {
     RedisCluster::start(3, &RedisOptions::default().setting("cluster-require-full-coverage no")).await
@@ -61,6 +63,32 @@ async fn f41_a_moved_slot_is_followed() {
     assert!(place(0) < place(1), "the run keeps its order");
 }
 
+/// Many requests are with the old owner when it says so: each of them is followed, and none of them counts as a move of
+/// its own.
+#[tokio::test]
+async fn f41_a_moved_slot_is_followed_by_all_that_was_under_way() {
+    let cluster = require_service!(start().await);
+    let sink = build(config(&cluster)).await;
+    until_delivered(&sink, FOO.0, DEADLINE).await;
+    // The new owner is known already, so it is found before the last of them has come back.
+    until_delivered(&sink, FIRST_NODES, DEADLINE).await;
+    cluster.nodes[2].cli(&["DEL", FOO.0]).expect("deleted");
+    cluster.move_slot(FOO.1, 0).expect("moved");
+    let key = |n: usize| format!("k{}", n % 40);
+    let message = |n: usize| if n.is_multiple_of(2) { loose(FOO.0) } else { keyed(FOO.0, &key(n)) };
+    let messages: Vec<_> = (0..3_000).map(message).collect();
+    assert_delivered(&sink.publish(&messages).await);
+    let client = client(&cluster.nodes[0].url()).await;
+    let entries = stored(&client, FOO.0).await;
+    assert_eq!(entries.len(), 3_000, "nothing is there twice");
+    for key in (0..40).map(|n| Some(key(n))) {
+        let sent = messages.iter().filter(|message| message.order_key() == key.as_deref());
+        let there = entries.iter().filter(|entry| entry.text("key") == key);
+        let there: Vec<_> = there.map(|entry| entry.text("id").expect("an id")).collect();
+        assert_eq!(there, sent.map(Message::id).collect::<Vec<_>>(), "{key:?} keeps its order");
+    }
+}
+
 /// Who does not know that it is a cluster is told.
 #[tokio::test]
 async fn f41_a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {
@@ -109,6 +137,31 @@ async fn f30_a_dead_node_costs_the_others_nothing() {
     assert!((1..12).contains(&failed.count()), "{verdicts:?}");
     cluster.nodes[1].start_again().await.expect("started again");
     assert_eq!(publish_until_delivered(&sink, messages()).await.len(), 12);
+}
+
+/// A call waits about a second for a server that does not come, and what is for the others has long arrived by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f30_a_node_that_is_looked_for_delays_nobody_elses_streams() {
+    let mut cluster = require_service!(start().await);
+    let slot = |name: &String| cluster.nodes[0].cli(&["CLUSTER", "KEYSLOT", name]).expect("asked").parse();
+    let of_second = |name: &String| slot(name).is_ok_and(|slot: u16| (6_000..10_000).contains(&slot));
+    let dead = (0..).map(|n| format!("s{n}")).find(of_second).expect("a stream of the second node");
+    let sink = build(config(&cluster)).await;
+    until_delivered(&sink, &dead, DEADLINE).await;
+    until_delivered(&sink, FOO.0, DEADLINE).await;
+    cluster.nodes[1].kill9().await.expect("killed");
+    let client = client(&cluster.nodes[2].url()).await;
+    until(async || {
+        let verdicts = sink.publish(&[loose(&dead), loose(FOO.0)]).await;
+        let returned = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time");
+        assert_eq!(seen(&verdicts[0]).2, Scope::Destination, "{verdicts:?}");
+        assert_eq!(verdicts[1], Verdict::Delivered);
+        let newest = ::redis::cmd("XREVRANGE").arg(FOO.0).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
+        let newest: Vec<(String, Vec<String>)> = newest.query_async(&mut client.clone()).await.expect("read");
+        let arrived = newest[0].0.split('-').next().and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+        arrived.expect("an entry's id") + Duration::from_millis(300) < returned
+    })
+    .await;
 }
 
 #[tokio::test]

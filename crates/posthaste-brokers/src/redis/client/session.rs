@@ -1,65 +1,49 @@
 //! A session with a server.
 //!
 //! [`crate::link`] keeps one at a time; before each try we ask where the server is, so that a failover is followed. A
-//! [`Session`] is two connections: one for ordinary pipelines, and the *fence*, which runs go
-//! through ([`super`] says why). It lives as long as both do: when it ends, everything that waits on it is told so at
+//! [`Session`] is two connections: one for ordinary pipelines, and the *fence*, which transactions go through
+//! ([`crate::redis`] says why). It lives as long as both do: when it ends, everything that waits on it is told so at
 //! once, and nothing of it is ever sent later.
 
-use super::dial::{self, Wanted, Wire};
-use super::sentinel;
-use super::verdict::{Refusal, Silence};
-use super::wire::Connection;
-use super::{RedisConfig, Way};
+use super::connection::{self, Connection, Driver, Wanted};
+use super::{Refusal, config_failure, sentinel};
 use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
-use ::redis::{Pipeline, Value, cmd};
+use crate::redis::RedisConfig;
+use ::redis::{Pipeline, RedisError, Value, cmd};
 use async_trait::async_trait;
 use posthaste::sink::{Failure, Scope};
-use posthaste::task::Task;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// A silent session lasts 4 to 6 s, less than the delivery timeout. Shorter would end one over a slow disk.
 const PING_WAIT: Duration = Duration::from_secs(4);
 /// For answers that are under way when a session is given up by ourselves.
 const GRACE: Duration = Duration::from_millis(200);
-/// `EXEC`, and the `MULTI` of the next run.
-const EXEC_MULTI: &[u8] = b"*1\r\n$4\r\nEXEC\r\n*1\r\n$5\r\nMULTI\r\n";
 
 /// What leads to a server.
 #[derive(Debug, Clone)]
-pub(super) enum Target {
+pub(crate) enum Target {
     Server { address: Address, database: u32 },
     Sentinels { sentinels: Vec<Address>, master: String, database: u32 },
 }
 
 /// The way to one server.
-pub(super) type Link = crate::link::Link<Session>;
+pub(crate) type Link = crate::link::Link<Session>;
 
 /// Begins to dial. `reach` is the scope of this server's failures.
-pub(super) fn start(config: Arc<RedisConfig>, target: Target, reach: Scope, name: Arc<str>) -> Link {
+pub(crate) fn start(config: Arc<RedisConfig>, target: Target, reach: Scope, name: Arc<str>) -> Link {
     Link::start("redis", reach, name, Dialler { config, target, reach })
 }
 
-pub(super) fn closed() -> Failure {
+pub(crate) fn closed() -> Failure {
     Failure::of_sink("redis.closed", "the sink was closed")
 }
 
 impl Target {
-    /// The one server, or those who know it. A cluster has many of these.
-    pub(super) fn of(way: &Way, database: u32) -> Option<Self> {
-        match way {
-            Way::Server(address) => Some(Self::Server { address: address.clone(), database }),
-            Way::Sentinels(sentinels, master) => {
-                Some(Self::Sentinels { sentinels: sentinels.clone(), master: master.clone(), database })
-            }
-            Way::Cluster(_) => None,
-        }
-    }
-
     async fn find(&self, config: &RedisConfig, name: &str) -> Result<(Address, u32), Failure> {
         match self {
             Self::Server { address, database } => Ok((address.clone(), *database)),
@@ -108,32 +92,34 @@ impl Dial for Dialler {
 }
 
 /// The tasks that carry a session's two connections. Dropping them ends it.
-pub(super) struct Drivers {
-    plain: Task<()>,
-    fence: Task<()>,
+struct Drivers {
+    plain: Driver,
+    fence: Driver,
 }
 
 /// Why a request has no replies.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
+    /// Its time was over before its turn came: it never left.
+    Late,
     /// It never left.
     Unsent(Failure),
     /// It may have.
-    Lost(Silence),
+    Lost(RedisError),
 }
 
 /// Two connections to one server.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(crate) struct Session {
     plain: Connection,
     fence: Mutex<Fence>,
-    pub(super) server: String,
-    pub(super) loopback: bool,
+    pub(crate) server: String,
+    pub(crate) loopback: bool,
     /// As whom we are connected, in words.
-    pub(super) identity: String,
-    pub(super) reach: Scope,
+    pub(crate) identity: String,
+    pub(crate) reach: Scope,
     /// The longest string that the server takes, if we may know.
-    pub(super) bulk_bytes_max: Option<usize>,
+    pub(crate) bulk_bytes_max: Option<usize>,
     unfit: watch::Sender<Option<Failure>>,
 }
 
@@ -153,8 +139,8 @@ impl Session {
         reach: Scope,
         name: &str,
     ) -> Result<(Arc<Self>, Drivers), Failure> {
-        let Wire { connection: plain, driver: plain_driver } = open(config, address, database, name).await?;
-        let Wire { connection: fence, driver: fence_driver } = open(config, address, database, name).await?;
+        let (plain, plain_driver) = open(config, address, database, name).await?;
+        let (fence, fence_driver) = open(config, address, database, name).await?;
         let bulk_bytes_max = bulk_bytes_max(&plain).await;
         let session = Self {
             plain,
@@ -167,43 +153,50 @@ impl Session {
             unfit: watch::Sender::new(None),
         };
         let opened = timeout(PING_WAIT, async { session.fence.lock().await.open(&session).await }).await;
-        opened.unwrap_or_else(|_| Err(dial::unreachable(address, "no answer in time")))?;
+        opened.unwrap_or_else(|_| Err(connection::unreachable(address, "no answer in time")))?;
         Ok((Arc::new(session), Drivers { plain: plain_driver, fence: fence_driver }))
     }
 
-    /// A connection for questions, beside the events.
-    pub(super) fn connection(&self) -> Connection {
-        self.plain.clone()
-    }
-
-    /// Commands that have nothing to do with each other, written; one reply for each.
-    pub(super) async fn send_each(&self, commands: Vec<u8>, count: usize) -> Result<Vec<Value>, Broken> {
-        let sent = self.plain.send(commands, count).await;
-        sent.map_err(|error| Broken::Lost(Silence::of(&error, &self.server)))
+    /// Commands that have nothing to do with each other; one reply for each.
+    pub(crate) async fn send_each(&self, commands: &Pipeline) -> Result<Vec<Value>, Broken> {
+        self.plain.ask(commands).await.map_err(Broken::Lost)
     }
 
     /// Commands that are all done or none of them, but for those whose reply in the last list is an error. The
-    /// replies are one for each command, and then the one of `EXEC`.
-    pub(super) async fn send_together(
+    /// replies are one for each command, and then the one of `EXEC`. Nothing leaves after `until`.
+    pub(crate) async fn send_together(
         &self,
-        mut commands: Vec<u8>,
-        count: usize,
+        mut commands: Pipeline,
+        until: Instant,
     ) -> Result<Vec<Value>, Broken> {
-        commands.extend_from_slice(EXEC_MULTI);
-        let mut fence = self.fence.lock().await;
+        commands.cmd("EXEC").cmd("MULTI");
+        let mut fence = timeout_at(until, self.fence.lock()).await.map_err(|_| Broken::Late)?;
         if !fence.open {
-            fence.open(self).await.map_err(Broken::Unsent)?;
+            let opened = timeout_at(until, fence.open(self)).await.map_err(|_| Broken::Late)?;
+            opened.map_err(|failure| Broken::Unsent(Failure { scope: self.reach, ..failure }))?;
+        }
+        if Instant::now() >= until {
+            return Err(Broken::Late);
         }
         // Should this future be dropped below, nobody knows how far the server came.
         fence.open = false;
-        let sent = fence.connection.send(commands, count + 2).await;
-        let mut replies = sent.map_err(|error| Broken::Lost(Silence::of(&error, &self.server)))?;
+        let mut replies = fence.connection.ask(&commands).await.map_err(Broken::Lost)?;
         fence.open = replies.pop() == Some(Value::Okay);
         Ok(replies)
     }
 
+    /// Questions beside the events; a reply for each.
+    pub(crate) async fn ask(&self, questions: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        self.plain.ask(questions).await
+    }
+
+    /// Whether the server answers anything at all.
+    pub(crate) async fn is_there(&self, within: Duration) -> bool {
+        timeout(within, self.plain.ask_one(&cmd("PING"))).await.is_ok_and(|answer| answer.is_ok())
+    }
+
     /// Gives the session up: another one may be better.
-    pub(super) fn give_up(&self, failure: Failure) {
+    pub(crate) fn give_up(&self, failure: Failure) {
         self.unfit.send_if_modified(|unfit| {
             let first = unfit.is_none();
             if first {
@@ -241,7 +234,7 @@ impl Session {
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        let answer = self.plain.send_one(&cmd("PING")).await;
+        let answer = self.plain.ask_one(&cmd("PING")).await;
         if let Value::ServerError(error) = answer.map_err(|error| self.unreachable(&error.to_string()))?
             && Refusal::of(&error).ends_session()
         {
@@ -266,7 +259,7 @@ impl Fence {
         self.open = false;
         let mut commands = Pipeline::new();
         commands.cmd("DISCARD").cmd("MULTI");
-        let sent = self.connection.send_all(&commands).await;
+        let sent = self.connection.ask(&commands).await;
         let replies = sent.map_err(|error| session.unreachable(&error.to_string()))?;
         self.open = replies.last() == Some(&Value::Okay);
         if self.open {
@@ -284,17 +277,21 @@ impl Fence {
     }
 }
 
-async fn open(config: &RedisConfig, address: &Address, database: u32, name: &str) -> Result<Wire, Failure> {
-    let login = config.login(database);
-    let login = login.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
-    dial::open(config, address, login, name, Wanted::Master).await
+async fn open(
+    config: &RedisConfig,
+    address: &Address,
+    database: u32,
+    name: &str,
+) -> Result<(Connection, Driver), Failure> {
+    let login = config.login(database).map_err(|error| config_failure(&error))?;
+    connection::open(config, address, login, name, Wanted::Master).await
 }
 
 /// The longest string that the server takes. A user with no more rights than delivery needs may not ask.
 async fn bulk_bytes_max(connection: &Connection) -> Option<usize> {
     let mut question = cmd("CONFIG");
     question.arg("GET").arg("proto-max-bulk-len");
-    let answer = timeout(PING_WAIT, connection.send_one(&question)).await;
+    let answer = timeout(PING_WAIT, connection.ask_one(&question)).await;
     let Ok(Ok(Value::Array(pair))) = answer else { return None };
     let Some(Value::BulkString(number)) = pair.get(1) else { return None };
     std::str::from_utf8(number).ok()?.parse().ok()

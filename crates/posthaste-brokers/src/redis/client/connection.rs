@@ -4,12 +4,13 @@
 //! rotated certificate or password is used at the next connection), the certificate, the password, a server that is
 //! still loading, a replica where a master is wanted.
 
-use super::verdict::Refusal;
-use super::wire::Connection;
-use super::{Login, RedisConfig};
+use super::plan::Login;
+use super::{Refusal, config_failure};
 use crate::address::Address;
 use crate::dial::tls_error;
-use ::redis::{Pipeline, RedisError, Value};
+use crate::redis::RedisConfig;
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
 use posthaste::sink::Failure;
 use posthaste::task::{Task, spawn};
 use std::io;
@@ -24,11 +25,30 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// being back after an outage.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Requests that are no events: pings, questions of a diagnosis, the fence's.
+const OTHER_REQUESTS: usize = 64;
+/// What is collected before it is written.
+const WRITE_BYTES: usize = 64 << 10;
 
-/// A connection and the task that carries it; without the task it is over.
-pub(super) struct Wire {
-    pub(super) connection: Connection,
-    pub(super) driver: Task<()>,
+/// The sending end of a connection. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Connection(MultiplexedConnection);
+
+/// The task that carries a connection. When it ends, or is dropped, the connection is over.
+pub(super) type Driver = Task<()>;
+
+impl Connection {
+    /// A reply for each command, errors of the server among them. Dropping this shifts nobody's replies: those to a
+    /// request that has left are read and thrown away.
+    pub(super) async fn ask(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        // Not `query_async`: there one error of the server would hide the other replies.
+        self.0.clone().send_packed_commands(commands, 0, commands.len()).await
+    }
+
+    /// The same for one command.
+    pub(super) async fn ask_one(&self, command: &Cmd) -> Result<Value, RedisError> {
+        self.0.clone().send_packed_command(command).await
+    }
 }
 
 /// What may be at the other end.
@@ -46,11 +66,11 @@ pub(super) async fn open(
     login: Login,
     name: &str,
     wanted: Wanted,
-) -> Result<Wire, Failure> {
+) -> Result<(Connection, Driver), Failure> {
     let dialled = async {
-        let wire = connect(config, address).await?;
-        log_in(&wire.connection, address, &login, name, wanted).await?;
-        Ok(wire)
+        let (connection, driver) = connect(config, address).await?;
+        log_in(&connection, address, &login, name, wanted).await?;
+        Ok((connection, driver))
     };
     timeout(DIAL_TIMEOUT, dialled).await.unwrap_or_else(|_| Err(unreachable(address, "no answer in time")))
 }
@@ -59,14 +79,13 @@ pub(super) fn unreachable(address: &Address, why: impl std::fmt::Display) -> Fai
     Failure::of_sink("redis.unreachable", format!("{address}: {why}"))
 }
 
-async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failure> {
+async fn connect(config: &RedisConfig, address: &Address) -> Result<(Connection, Driver), Failure> {
     let tcp = crate::dial::to_host(&address.host, address.port).await;
     let tcp = tcp.map_err(|error| unreachable(address, error))?;
     if !address.tls {
-        return Ok(wire(tcp));
+        return over(tcp, config, address).await;
     }
-    let client = config.options.tls().client_config();
-    let client = client.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
+    let client = config.options.tls().client_config().map_err(|error| config_failure(&error))?;
     let refused = |why: String| Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {why}"));
     let server = ServerName::try_from(address.host.clone()).map_err(|error| refused(error.to_string()))?;
     let handshake = async {
@@ -80,11 +99,11 @@ async fn connect(config: &RedisConfig, address: &Address) -> Result<Wire, Failur
         stream.map_err(|_| refused("no answer; does the server speak TLS on this port?".to_owned()))?;
     let stream = stream
         .map_err(|error| refused(tls_error(&error).map_or_else(|| error.to_string(), ToString::to_string)))?;
-    Ok(wire(stream))
+    over(stream, config, address).await
 }
 
 /// The first question and its answer. With TLS 1.3 a server judges our certificate when we believe that all is done,
-/// and says so in an alert that somebody must read: the client of Redis would stop at the write that fails with it.
+/// and says so in an alert that somebody must read: redis-rs would stop at the write that fails with it.
 async fn greet(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     let written = stream.write_all(b"PING\r\n").await;
     let mut answer = BufReader::with_capacity(1, stream);
@@ -94,12 +113,21 @@ async fn greet(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-fn wire<S>(stream: S) -> Wire
+/// The client over a stream. Login and time limits are ours: the client's own would hide which step failed.
+async fn over<S>(stream: S, config: &RedisConfig, address: &Address) -> Result<(Connection, Driver), Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (connection, carrier) = Connection::over(stream);
-    Wire { connection, driver: spawn("redis.connection", carrier) }
+    let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let options = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        // The window bounds what is unanswered, so handing a request over never waits, and none leaves later than its
+        // call believes. The client's own limit would count the same once more.
+        .set_pipeline_buffer_size(config.options.max_in_flight + OTHER_REQUESTS)
+        .set_write_backpressure_boundary(WRITE_BYTES);
+    let made = MultiplexedConnection::new_with_config(&info, stream, options).await;
+    let (client, driver) = made.map_err(|error| unreachable(address, error))?;
+    Ok((Connection(client), spawn("redis.connection", driver)))
 }
 
 async fn log_in(
@@ -121,7 +149,7 @@ async fn log_in(
     }
     commands.cmd("CLIENT").arg("SETNAME").arg(shown_name(name)).cmd("PING").cmd("ROLE");
     steps.extend([Step::Name, Step::Ping, Step::Role]);
-    let sent = connection.send_all(&commands).await;
+    let sent = connection.ask(&commands).await;
     let replies = sent.map_err(|error| lost(address, &error))?;
     for (step, reply) in steps.iter().zip(&replies) {
         step.check(reply, address, login, wanted)?;
@@ -172,5 +200,76 @@ pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
     match tls_error(error).filter(|_| address.tls) {
         Some(words) => Failure::of_sink("redis.tls", format!("{address}: no TLS connection: {words}")),
         None => unreachable(address, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan;
+    use super::*;
+    use ::redis::cmd;
+    use futures_util::poll;
+    use std::pin::pin;
+    use tokio::io::{AsyncReadExt, DuplexStream};
+
+    /// A connection, and the server's end of it.
+    async fn connected() -> (Connection, Driver, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let made = over(ours, &RedisConfig::new("redis://h:1"), &address).await;
+        let (connection, driver) = made.expect("no word is exchanged");
+        (connection, driver, theirs)
+    }
+
+    fn commands(count: usize) -> Pipeline {
+        let mut commands = Pipeline::new();
+        for number in 0..count {
+            commands.cmd("ECHO").arg(number);
+        }
+        commands
+    }
+
+    async fn take(server: &mut DuplexStream, commands: &Pipeline) {
+        let mut taken = vec![0; commands.get_packed_pipeline().len()];
+        server.read_exact(&mut taken).await.expect("it is sent");
+        assert_eq!(taken, commands.get_packed_pipeline());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_shifts_nobodys_replies_and_an_error_hides_none() {
+        let (connection, _driver, mut server) = connected().await;
+        let (dropped, kept) = (commands(2), commands(3));
+        {
+            let mut asked = pin!(connection.ask(&dropped));
+            assert!(poll!(asked.as_mut()).is_pending());
+            take(&mut server, &dropped).await;
+        }
+        let answer = async {
+            take(&mut server, &kept).await;
+            let replies = b"$3\r\n0-1\r\n+OK\r\n$3\r\n1-0\r\n-OOM no memory\r\n:7\r\n";
+            server.write_all(replies).await.expect("written");
+        };
+        let (replies, ()) = tokio::join!(connection.ask(&kept), answer);
+        let replies = replies.expect("three replies");
+        let [Value::BulkString(id), Value::ServerError(error), Value::Int(7)] = replies.as_slice() else {
+            panic!("{replies:?}");
+        };
+        assert_eq!((id.as_slice(), Refusal::of(error).code), (&b"1-0"[..], "OOM"));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_reply_ends_the_connection_and_everybody_is_told() {
+        for last in [&b"+OK\r\n?what\r\n"[..], b"+OK\r\n", b"$9\r\nshort"] {
+            let (connection, driver, mut server) = connected().await;
+            let (question, other, end) = (commands(2), cmd("PING"), async {
+                take(&mut server, &commands(2)).await;
+                server.write_all(last).await.expect("written");
+                drop(server);
+            });
+            let (asked, other, ()) = tokio::join!(connection.ask(&question), connection.ask_one(&other), end);
+            assert!(asked.is_err() && other.is_err(), "{asked:?} {other:?}");
+            driver.await.expect("it has ended");
+            assert!(connection.ask(&question).await.is_err());
+        }
     }
 }

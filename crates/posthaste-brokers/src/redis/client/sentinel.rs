@@ -3,9 +3,10 @@
 //! The first sentinel that knows the name is believed, and the server that it names is asked for its role before
 //! anything is sent to it: for a moment after a failover a sentinel may still name the old master.
 
-use super::RedisConfig;
-use super::dial::{self, Wanted};
+use super::connection::{self, Wanted};
+use super::{cluster, config_failure};
 use crate::address::Address;
+use crate::redis::RedisConfig;
 use ::redis::{Value, cmd};
 use posthaste::sink::Failure;
 use std::time::Duration;
@@ -31,14 +32,13 @@ pub(super) async fn master(
 }
 
 async fn ask(config: &RedisConfig, sentinel: &Address, master: &str, name: &str) -> Result<Address, Failure> {
-    let login = config.sentinel_login();
-    let login = login.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
-    let wire = dial::open(config, sentinel, login, name, Wanted::Anybody).await?;
+    let login = config.sentinel_login().map_err(|error| config_failure(&error))?;
+    let (connection, _driver) = connection::open(config, sentinel, login, name, Wanted::Anybody).await?;
     let mut question = cmd("SENTINEL");
     question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_one(&question)).await;
-    let answer = answer.map_err(|_| dial::unreachable(sentinel, "the sentinel does not answer"))?;
-    match answer.map_err(|error| dial::lost(sentinel, &error))? {
+    let answer = timeout(ANSWER_TIMEOUT, connection.ask_one(&question)).await;
+    let answer = answer.map_err(|_| connection::unreachable(sentinel, "the sentinel does not answer"))?;
+    match answer.map_err(|error| connection::lost(sentinel, &error))? {
         Value::Array(parts) => read(&parts, sentinel).ok_or_else(|| strange(sentinel)),
         Value::Nil => Err(Failure::of_sink(
             "redis.sentinel",
@@ -68,5 +68,5 @@ fn strange(sentinel: &Address) -> Failure {
 fn read(parts: &[Value], sentinel: &Address) -> Option<Address> {
     let [Value::BulkString(host), Value::BulkString(port)] = parts else { return None };
     let (host, port) = (std::str::from_utf8(host).ok()?, std::str::from_utf8(port).ok()?);
-    super::cluster::named(&format!("{host}:{port}"), sentinel)
+    cluster::named(&format!("{host}:{port}"), sentinel)
 }

@@ -2,12 +2,13 @@
 //!
 //! The map is asked for at the start, when a server says that a slot has moved, and when one of them is down; in
 //! between it is believed. It comes from any server that answers, those of the configuration last. The client's own
-//! cluster connection was refused ([`super`] says why): here a message goes to one server and has that one's answer.
+//! cluster connection was refused ([`super`] says why): here a request goes to one server and has that one's answer.
 
-use super::RedisConfig;
-use super::dial::{self, Wanted};
-use super::link::{self, Link, Session, Target, closed};
+use super::config_failure;
+use super::connection::{self, Wanted};
+use super::session::{self, Link, Session, Target, closed};
 use crate::address::Address;
+use crate::redis::RedisConfig;
 use ::redis::{Value, cmd};
 use posthaste::sink::{Failure, Scope};
 use posthaste::task::{Task, spawn};
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 const SLOTS: usize = 16_384;
 const SLOT_MAX: i64 = SLOTS as i64 - 1;
@@ -27,7 +28,7 @@ const STALE: Duration = Duration::from_secs(30);
 
 /// Who serves each slot. `None`: nobody.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Map {
+struct Map {
     slots: Vec<Option<u16>>,
     nodes: Vec<Address>,
 }
@@ -42,7 +43,7 @@ enum State {
 
 /// The way to all servers of a cluster.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     inside: Arc<Inside>,
     task: Task<()>,
 }
@@ -67,8 +68,9 @@ impl Cluster {
     }
 
     /// The session for a stream, waiting for one at most this long; otherwise why there is none.
-    pub(super) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
+    pub(crate) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
         let known = |state: &State| matches!(state, State::Up(_) | State::Closed);
+        let until = Instant::now() + wait;
         let map = self.inside.map(wait, known).await?;
         let slot = slot_of(stream.as_bytes());
         let Some(address) = map.owner(slot) else {
@@ -76,7 +78,8 @@ impl Cluster {
             let text = format!("no server of the cluster serves slot {slot}, where the stream {stream:?} is");
             return Err(Failure::of_destination("redis.cluster_down", text));
         };
-        let found = self.inside.link(address).session(wait).await;
+        let left = until.saturating_duration_since(Instant::now());
+        let found = self.inside.link(address).session(left).await;
         if found.is_err() {
             // Perhaps a replica has taken over.
             self.inside.doubt.notify_one();
@@ -85,7 +88,7 @@ impl Cluster {
     }
 
     /// The sessions with all servers, or why there is none, as soon as each was tried once.
-    pub(super) async fn sessions(
+    pub(crate) async fn sessions(
         &self,
         wait: Duration,
     ) -> Result<Vec<Result<Arc<Session>, Failure>>, Failure> {
@@ -95,7 +98,7 @@ impl Cluster {
     }
 
     /// Slots that nobody serves.
-    pub(super) fn unserved(&self) -> usize {
+    pub(crate) fn unserved(&self) -> usize {
         match &*self.inside.state.borrow() {
             State::Up(map) => map.slots.iter().filter(|owner| owner.is_none()).count(),
             _ => SLOTS,
@@ -103,7 +106,7 @@ impl Cluster {
     }
 
     /// A server says that a slot is elsewhere, and knows better than the map.
-    pub(super) fn moved(&self, slot: u16, to: &str) {
+    pub(crate) fn moved(&self, slot: u16, to: &str) {
         let Some(seed) = self.inside.seeds.first() else { return };
         let Some(address) = named(to, seed) else { return };
         self.inside.state.send_modify(|state| {
@@ -114,7 +117,7 @@ impl Cluster {
         self.inside.doubt.notify_one();
     }
 
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.task.abort();
         self.inside.state.send_replace(State::Closed);
         let links = std::mem::take(&mut *self.inside.links());
@@ -146,7 +149,7 @@ impl Inside {
         let start = || {
             let target = Target::Server { address: address.clone(), database: 0 };
             let (config, name) = (Arc::clone(&self.config), Arc::clone(&self.name));
-            Arc::new(link::start(config, target, Scope::Destination, name))
+            Arc::new(session::start(config, target, Scope::Destination, name))
         };
         Arc::clone(self.links().entry(address.clone()).or_insert_with(start))
     }
@@ -194,14 +197,14 @@ impl Inside {
     }
 
     async fn ask(&self, node: &Address) -> Result<Map, Failure> {
-        let login = self.config.login(0);
-        let login = login.map_err(|error| Failure::of_sink("redis.config", error.to_string()))?;
-        let wire = dial::open(&self.config, node, login, &self.name, Wanted::Anybody).await?;
+        let login = self.config.login(0).map_err(|error| config_failure(&error))?;
+        let (connection, _driver) =
+            connection::open(&self.config, node, login, &self.name, Wanted::Anybody).await?;
         let mut question = cmd("CLUSTER");
         question.arg("SLOTS");
-        let answer = timeout(ANSWER_TIMEOUT, wire.connection.send_one(&question)).await;
-        let answer = answer.map_err(|_| dial::unreachable(node, "no answer in time"))?;
-        match answer.map_err(|error| dial::lost(node, &error))? {
+        let answer = timeout(ANSWER_TIMEOUT, connection.ask_one(&question)).await;
+        let answer = answer.map_err(|_| connection::unreachable(node, "no answer in time"))?;
+        match answer.map_err(|error| connection::lost(node, &error))? {
             Value::Array(ranges) => Ok(Map::read(&ranges, node)),
             Value::ServerError(error) => {
                 let words = error.details().unwrap_or_default();
@@ -209,7 +212,7 @@ impl Inside {
                 let text = format!("{node} does not say who has which slot: {} {words}", error.code());
                 Err(Failure::of_sink(code, text))
             }
-            _ => Err(dial::unreachable(node, "its answer to CLUSTER SLOTS makes no sense")),
+            _ => Err(connection::unreachable(node, "its answer to CLUSTER SLOTS makes no sense")),
         }
     }
 }
@@ -260,7 +263,7 @@ impl Map {
 }
 
 /// The slot of a key: of the part between the first braces, if there is one.
-pub(super) fn slot_of(key: &[u8]) -> u16 {
+fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
         let close = rest.iter().position(|byte| *byte == b'}')?;
@@ -288,6 +291,7 @@ pub(super) fn named(text: &str, like: &Address) -> Option<Address> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan;
     use super::*;
 
     #[test]
@@ -311,7 +315,7 @@ mod tests {
             range(10, 19, vec![Value::Nil, Value::Int(8)]),
             Value::Nil,
         ];
-        let asked = crate::redis::server(crate::redis::SHAPE, "redis://seed:1").expect("an address").0;
+        let asked = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
         let mut map = Map::read(&ranges, &asked);
         let owner = |map: &Map, slot| map.owner(slot).map(ToString::to_string);
         assert_eq!(owner(&map, 9), Some("redis://10.0.0.1:7".into()));
@@ -323,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_name_is_where_it_was_asked() {
-        let like = crate::redis::server(crate::redis::SHAPE, "rediss://seed:1").expect("an address").0;
+        let like = plan::server(plan::SHAPE, "rediss://seed:1").expect("an address").0;
         let named = |text| named(text, &like).map(|address| address.to_string());
         assert_eq!(named("10.0.0.1:7"), Some("rediss://10.0.0.1:7".to_owned()));
         assert_eq!(named(":7"), Some("rediss://seed:7".to_owned()));
