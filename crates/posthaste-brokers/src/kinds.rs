@@ -9,7 +9,7 @@ struct Kind {
 
 const KINDS: [Kind; 5] = [
     Kind { name: "kafka", schemes: &["kafka"], built_in: cfg!(feature = "kafka") },
-    Kind { name: "nats", schemes: &["nats", "tls"], built_in: cfg!(feature = "nats") },
+    Kind { name: "nats", schemes: &["nats", "tls", "ws", "wss"], built_in: cfg!(feature = "nats") },
     Kind { name: "redis", schemes: &["redis", "rediss"], built_in: cfg!(feature = "redis") },
     Kind { name: "rabbitmq", schemes: &["amqp", "amqps"], built_in: cfg!(feature = "rabbitmq") },
     Kind { name: "http", schemes: &["http", "https"], built_in: cfg!(feature = "http") },
@@ -39,7 +39,12 @@ mod tests {
 
     #[test]
     fn an_address_tells_its_kind() {
-        for (url, kind) in [("tls://h", "nats"), ("amqps://h/v", "rabbitmq"), ("kafka://h:9092", "kafka")] {
+        for (url, kind) in [
+            ("tls://h", "nats"),
+            ("wss://h", "nats"),
+            ("amqps://h/v", "rabbitmq"),
+            ("kafka://h:9092", "kafka"),
+        ] {
             assert_eq!(kind_of(url), Some(kind));
         }
         assert_eq!((kind_of("mqtt://h"), kind_of("h:4222")), (None, None));
