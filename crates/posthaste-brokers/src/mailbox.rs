@@ -64,6 +64,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Takes all letters that are there.
+    #[cfg(test)]
     pub(crate) fn take(&self, letters: &mut Vec<T>) {
         letters.append(&mut self.inside().letters);
     }
