@@ -63,8 +63,7 @@ pub(in crate::nats) async fn stream_by_subject(
     let body = serde_json::json!({ "subject": subject }).to_string();
     let names: Names = ask(session, "$JS.API.STREAM.NAMES", &body).await.map_err(Unseen::NoAnswer)?;
     let name = names.streams.and_then(|names| names.into_iter().next()).ok_or(Unseen::NoStream)?;
-    // It becomes a part of a line of ours.
-    if name.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+    if !is_name(&name) {
         return Err(Unseen::NoAnswer("a strange answer: a stream that has no name".to_owned()));
     }
     let subject = format!("$JS.API.STREAM.INFO.{name}");
@@ -113,4 +112,22 @@ async fn denied(session: &Arc<Session>, subject: &str) {
         }
     })
     .await;
+}
+
+/// Whether it can be a part of a subject. The client writes a subject as it is, and a line break would begin another line.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.bytes().any(|byte| byte <= b' ' || byte == 0x7f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_become_another_line() {
+        assert!(is_name("S") && is_name("ORDERS-1"));
+        for name in ["", "S\r\nPUB x 0\r\n", "S x", "S\t", "S\u{7f}"] {
+            assert!(!is_name(name), "{name:?}");
+        }
+    }
 }
