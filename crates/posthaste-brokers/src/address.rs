@@ -29,7 +29,7 @@ pub(crate) struct Shape {
 /// A server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
-    scheme: &'static str,
+    pub(crate) scheme: &'static str,
     pub(crate) tls: bool,
     /// Without brackets.
     pub(crate) host: String,

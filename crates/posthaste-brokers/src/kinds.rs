@@ -31,7 +31,7 @@ const KINDS: [Kind; 5] = [
     },
     Kind {
         name: "nats",
-        schemes: &["nats", "tls"],
+        schemes: &["nats", "tls", "ws", "wss"],
         built_in: cfg!(feature = "nats"),
         address: "nats://HOST:4222",
         single_login: "token",
@@ -144,7 +144,12 @@ mod tests {
 
     #[test]
     fn an_address_tells_its_kind() {
-        for (url, kind) in [("tls://h", "nats"), ("amqps://h/v", "rabbitmq"), ("kafka://h:9092", "kafka")] {
+        for (url, kind) in [
+            ("tls://h", "nats"),
+            ("wss://h", "nats"),
+            ("amqps://h/v", "rabbitmq"),
+            ("kafka://h:9092", "kafka"),
+        ] {
             assert_eq!(kind_of(url), Some(kind));
         }
         assert_eq!((kind_of("mqtt://h"), kind_of("h:4222")), (None, None));

@@ -34,6 +34,16 @@ impl<T> Mailbox<T> {
         inside.letters.len() == 1
     }
 
+    /// The same, unless there are so many letters already (G7): then this one is lost.
+    pub(crate) fn post_within(&self, letter: T, most: usize) -> bool {
+        let mut inside = self.inside();
+        if inside.letters.len() >= most {
+            return false;
+        }
+        inside.letters.push(letter);
+        inside.letters.len() == 1
+    }
+
     /// Wakes the reader.
     pub(crate) fn ring(&self) {
         let reader = self.inside().reader.take();
@@ -54,6 +64,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Takes all letters that are there.
+    #[cfg(test)]
     pub(crate) fn take(&self, letters: &mut Vec<T>) {
         letters.append(&mut self.inside().letters);
     }
@@ -77,6 +88,14 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    #[test]
+    fn g7_a_box_that_is_full_takes_no_more() {
+        let (mailbox, mut letters) = (Mailbox::default(), Vec::new());
+        assert_eq!([1, 2, 3].map(|letter| mailbox.post_within(letter, 2)), [true, false, false]);
+        mailbox.take(&mut letters);
+        assert_eq!(letters, [1, 2]);
     }
 
     #[test]

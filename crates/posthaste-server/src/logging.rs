@@ -51,7 +51,8 @@ fn fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     debug_fn(write).delimited(" ")
 }
 
-/// A bare level is meant for Posthaste; other crates speak from warnings up.
+/// A bare level is meant for Posthaste; other crates speak from warnings up. The NATS client does not: it logs an error
+/// at every try of an outage, and the relay says the same once.
 fn filter(level: &str) -> Result<Targets, ConfigError> {
     let level = level.trim();
     let is_level =
@@ -60,7 +61,7 @@ fn filter(level: &str) -> Result<Targets, ConfigError> {
         _ if !is_level => level.to_owned(),
         "off" | "error" => level.to_owned(),
         _ => format!(
-            "warn,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}"
+            "warn,async_nats=off,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}"
         ),
     };
     if !is_level && !directives.contains('=') && !directives.contains(',') {
@@ -89,6 +90,8 @@ mod tests {
         assert!(speaks("info", "rustls", tracing::Level::WARN));
         assert!(!speaks("info", "rustls", tracing::Level::INFO));
         assert!(speaks("info,rustls=debug", "rustls::client", tracing::Level::DEBUG));
+        assert!(!speaks("info", "async_nats::connector", tracing::Level::ERROR));
+        assert!(speaks("info,async_nats=debug", "async_nats::connector", tracing::Level::ERROR));
     }
 
     #[test]

@@ -1,137 +1,119 @@
-//! A message in the words of the protocol, written once, into the bytes that go to the socket.
-//!
-//! ```text
-//! HPUB <subject> <reply> <bytes of head> <bytes of head and payload>\r\n
-//! NATS/1.0\r\n
-//! Nats-Msg-Id: <event id>:<subject>\r\n
-//! <name>: <value>\r\n ...
-//! \r\n
-//! <payload>\r\n
-//! ```
-//!
-//! The line names lengths that are known after the headers are written, so those are written beside and copied: some
-//! 300 bytes, cheaper than walking through the headers twice.
+//! An event as the client's message.
 //!
 //! `Nats-Msg-Id` is the id and the subject. A stream that takes several subjects remembers ids for all of them together:
 //! with the id alone, an event that goes to two of them, or to another one when its destination was corrected, would be
-//! acknowledged as a duplicate there and stored nowhere.
-//!
-//! It is the first header. A server looks for the first place where `Nats-Msg-Id` stands, and some give up when
-//! that place is inside another header's value; and an event's own header of that name is left out, so it can neither
+//! acknowledged as a duplicate there and stored nowhere. An event's own header of that name is left out, so it can neither
 //! take another event's place nor give its own away.
+//!
+//! The client's headers have no order. Some servers look for the first place where `Nats-Msg-Id` stands and give up when
+//! that is inside another header's value: an event with such a value may be stored twice when it is sent twice.
 
 use super::verdict;
+use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
+use async_nats::message::OutboundMessage;
+use async_nats::subject::Subject;
+use bytes::BytesMut;
 use posthaste::sink::{Message, Verdict};
-use uuid::Uuid;
+use std::fmt::Write;
 
-const MESSAGE_ID: &str = "Nats-Msg-Id";
 /// What tells a tombstone from an empty payload.
-const TOMBSTONE: &str = "Posthaste-Tombstone";
-/// Around subject, headers and payload: verb, lengths, line ends.
-const AROUND: usize = 64;
+const TOMBSTONE: HeaderName = HeaderName::from_static("Posthaste-Tombstone");
+/// What stands around the headers: the version and the empty line.
+const AROUND_BYTES: usize = "NATS/1.0\r\n\r\n".len();
+/// Reply subjects are pieces of larger allocations.
+const REPLIES_BYTES: usize = 4_096;
 
-/// Writes messages.
-#[derive(Debug, Default)]
-pub(super) struct Pen {
-    head: Vec<u8>,
+/// Makes the messages of one call.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// Where answers go, but for the index of the message.
+    reply: String,
+    replies: BytesMut,
     /// The last subject that was found good: most messages of a call have the same.
-    good: String,
+    good: Option<Subject>,
 }
 
-impl Pen {
-    /// Appends a message whose answer is to go to `reply` and this index, or says why it cannot travel: then nothing
-    /// is appended.
+impl Writer {
+    pub(super) fn new(reply: String) -> Self {
+        Self { reply, replies: BytesMut::with_capacity(REPLIES_BYTES), good: None }
+    }
+
+    /// The message, and how many bytes of it the server counts; or why it cannot travel.
     pub(super) fn write(
         &mut self,
         message: &Message,
-        (reply, index): (&[u8], usize),
+        index: usize,
         bytes_max: usize,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), Verdict> {
-        self.check_subject(&message.destination)?;
-        self.write_head(message)?;
-        let payload = message.payload.as_deref().unwrap_or_default();
-        let (head, total) = (self.head.len(), self.head.len() + payload.len());
-        if total > bytes_max {
-            return Err(verdict::too_large(total, bytes_max));
+    ) -> Result<(OutboundMessage, usize), Verdict> {
+        let subject = self.subject(&message.destination)?;
+        let headers = headers(message)?;
+        let payload = message.payload.clone().unwrap_or_default();
+        let bytes = size(&headers) + payload.len();
+        if bytes > bytes_max {
+            return Err(verdict::too_large(bytes, bytes_max));
         }
-        bytes.reserve(total + message.destination.len() + reply.len() + AROUND);
-        bytes.extend_from_slice(b"HPUB ");
-        bytes.extend_from_slice(message.destination.as_bytes());
-        bytes.push(b' ');
-        bytes.extend_from_slice(reply);
-        number(index, 16, bytes);
-        bytes.push(b' ');
-        number(head, 10, bytes);
-        bytes.push(b' ');
-        number(total, 10, bytes);
-        bytes.extend_from_slice(b"\r\n");
-        bytes.extend_from_slice(&self.head);
-        bytes.extend_from_slice(payload);
-        bytes.extend_from_slice(b"\r\n");
-        Ok(())
+        let reply = Some(self.reply(index));
+        Ok((OutboundMessage { subject, reply, payload, headers: Some(headers) }, bytes))
     }
 
-    fn check_subject(&mut self, subject: &str) -> Result<(), Verdict> {
-        if self.good != subject || subject.is_empty() {
-            verdict::check_subject(subject).map_err(|why| verdict::bad_subject(subject, why))?;
-            self.good.clear();
-            self.good.push_str(subject);
+    fn subject(&mut self, name: &str) -> Result<Subject, Verdict> {
+        if let Some(good) = self.good.as_ref().filter(|good| good.as_str() == name) {
+            return Ok(good.clone());
         }
-        Ok(())
+        verdict::check_subject(name).map_err(|why| verdict::bad_subject(name, why))?;
+        Ok(self.good.insert(Subject::from(name)).clone())
     }
 
-    fn write_head(&mut self, message: &Message) -> Result<(), Verdict> {
-        let (head, mut bad) = (&mut self.head, None);
-        head.clear();
-        head.extend_from_slice(b"NATS/1.0\r\n");
-        let mut id = Uuid::encode_buffer();
-        let id = message.stored.event.id.hyphenated().encode_lower(&mut id);
-        for part in [MESSAGE_ID, ": ", id, ":", &message.destination, "\r\n"] {
-            head.extend_from_slice(part.as_bytes());
-        }
-        let is_tombstone = message.payload.is_none();
-        if is_tombstone {
-            header(TOMBSTONE, "true", head);
-        }
-        message.each_header(|name, value| {
-            if !can_travel(name, value) {
-                bad = Some(verdict::bad_header(name));
-            } else if name != MESSAGE_ID && !(is_tombstone && name == TOMBSTONE) {
-                header(name, value, head);
-            }
-        });
-        head.extend_from_slice(b"\r\n");
-        bad.map_or(Ok(()), Err)
+    fn reply(&mut self, index: usize) -> Subject {
+        self.replies.extend_from_slice(self.reply.as_bytes());
+        // Writing to a buffer that grows cannot fail.
+        let _ = write!(self.replies, "{index:x}");
+        Subject::from_utf8(self.replies.split().freeze()).expect("made of text")
     }
 }
 
-fn header(name: &str, value: &str, head: &mut Vec<u8>) {
-    head.extend_from_slice(name.as_bytes());
-    head.extend_from_slice(b": ");
-    head.extend_from_slice(value.as_bytes());
-    head.extend_from_slice(b"\r\n");
+/// The headers of a message, or why it cannot travel.
+fn headers(message: &Message) -> Result<HeaderMap, Verdict> {
+    let mut headers = HeaderMap::new();
+    let mut bad = None;
+    message.each_header(|name, value| match (header_name(name), value.parse::<HeaderValue>()) {
+        (Some(known), Ok(value)) if can_travel(name, value.as_str()) => headers.append(known, value),
+        _ => bad = Some(verdict::bad_header(name)),
+    });
+    if message.payload.is_none() {
+        headers.insert(TOMBSTONE, "true");
+    }
+    // Last: what it replaces is an event's own header of that name.
+    headers.insert(NATS_MESSAGE_ID, format!("{}:{}", message.stored.event.id, message.destination));
+    bad.map_or(Ok(headers), Err)
 }
 
+/// The names that every message has are constants: no copy.
+fn header_name(name: &str) -> Option<HeaderName> {
+    Some(match name {
+        "Message-ID" => const { HeaderName::from_static("Message-ID") },
+        "type" => const { HeaderName::from_static("type") },
+        "key" => const { HeaderName::from_static("key") },
+        "time" => const { HeaderName::from_static("time") },
+        "source" => const { HeaderName::from_static("source") },
+        "content-type" => const { HeaderName::from_static("content-type") },
+        other => other.parse().ok()?,
+    })
+}
+
+/// The client takes some that the protocol does not.
 fn can_travel(name: &str, value: &str) -> bool {
-    // Without a way out in the middle: so the compiler makes a few wide comparisons of it.
-    let bad_name = name.bytes().fold(name.is_empty(), |bad, b| bad | !b.is_ascii_graphic() | (b == b':'));
-    let bad_value = value.bytes().fold(false, |bad, b| bad | (b == b'\r') | (b == b'\n'));
-    !bad_name && !bad_value
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+    is_name && !value.contains(['\r', '\n'])
 }
 
-/// Formatting is a good part of the work otherwise.
-pub(super) fn number(mut number: usize, base: usize, bytes: &mut Vec<u8>) {
-    let (mut digits, mut at) = ([0; 20], 20);
-    loop {
-        at -= 1;
-        digits[at] = b"0123456789abcdef"[number % base];
-        number /= base;
-        if number == 0 {
-            break;
-        }
-    }
-    bytes.extend_from_slice(&digits[at..]);
+/// As the server counts it: a line for each value.
+fn size(headers: &HeaderMap) -> usize {
+    let line = |name: &HeaderName, value: &HeaderValue| {
+        AsRef::<[u8]>::as_ref(name).len() + ": ".len() + value.as_str().len() + "\r\n".len()
+    };
+    let lines = headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line(name, value)));
+    AROUND_BYTES + lines.sum::<usize>()
 }
 
 #[cfg(test)]
@@ -153,33 +135,29 @@ mod tests {
         }
     }
 
-    /// The line, the headers in order, the payload.
-    fn written(message: &Message) -> (String, Vec<(String, String)>, Vec<u8>) {
-        let mut bytes = b"before".to_vec();
-        Pen::default().write(message, (b"I.1-", 0x2f), 1 << 20, &mut bytes).expect("written");
-        let text = String::from_utf8(bytes).expect("text");
-        let (line, rest) =
-            text.strip_prefix("before").and_then(|text| text.split_once("\r\n")).expect("a line");
-        let words: Vec<&str> = line.split(' ').collect();
-        assert_eq!(words[..3], ["HPUB", "s.x", "I.1-2f"]);
-        let (head, total): (usize, usize) = (words[3].parse().expect("n"), words[4].parse().expect("n"));
-        assert_eq!(rest.len(), total + 2);
-        let lines = rest[..head].strip_prefix("NATS/1.0\r\n").and_then(|text| text.strip_suffix("\r\n\r\n"));
-        let pair =
-            |line: &str| line.split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("a pair");
-        let headers = lines.expect("headers").split("\r\n").map(pair).collect();
-        (line.to_owned(), headers, rest.as_bytes()[head..total].to_vec())
+    /// The headers and the payload.
+    fn written(message: &Message) -> (Vec<(String, String)>, Vec<u8>) {
+        let (sent, bytes) = Writer::new("I.1-".to_owned()).write(message, 0x2f, 1 << 20).expect("written");
+        assert_eq!((sent.subject.as_str(), sent.reply.as_deref()), ("s.x", Some("I.1-2f")));
+        let headers = sent.headers.expect("headers");
+        let pairs = headers.iter().flat_map(|(name, values)| {
+            values.iter().map(move |value| (name.to_string(), value.as_str().to_owned()))
+        });
+        let pairs: Vec<_> = pairs.collect();
+        let lines: String = pairs.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        assert_eq!(format!("NATS/1.0\r\n{lines}\r\n").len() + sent.payload.len(), bytes, "as it is counted");
+        (pairs, sent.payload.to_vec())
     }
 
     #[test]
-    fn the_id_is_first_and_alone_whatever_the_event_says() {
+    fn the_id_is_ours_whatever_the_event_says() {
         let event = Event::new("orders.placed", "body").with_key("k: \t\u{1f600}");
         let event = event.with_header("Nats-Msg-Id", "theirs").with_header("x", "a Nats-Msg-Id: b");
-        let (_, headers, payload) = written(&message(event.clone()));
-        assert_eq!(headers[0], ("Nats-Msg-Id".to_owned(), format!("{}:s.x", event.id)));
-        assert_eq!(headers[1], ("Message-ID".to_owned(), event.id.to_string()));
+        let (headers, payload) = written(&message(event.clone()));
         assert_eq!(headers.iter().filter(|(name, _)| name == "Nats-Msg-Id").count(), 1);
         let of = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
+        assert_eq!(of("Nats-Msg-Id"), Some(format!("{}:s.x", event.id).as_str()));
+        assert_eq!(of("Message-ID"), Some(event.id.to_string().as_str()));
         assert_eq!(of("key"), Some("k: \t\u{1f600}"));
         assert_eq!(of("x"), Some("a Nats-Msg-Id: b"));
         assert_eq!((of("Posthaste-Tombstone"), payload.as_slice()), (None, b"body".as_slice()));
@@ -188,21 +166,20 @@ mod tests {
     #[test]
     fn a_tombstone_says_so_once() {
         let event = Event::tombstone("orders.placed").with_header("Posthaste-Tombstone", "no");
-        let (_, headers, payload) = written(&message(event));
+        let (headers, payload) = written(&message(event));
         let said: Vec<_> = headers.iter().filter(|(name, _)| name == "Posthaste-Tombstone").collect();
         assert_eq!((said.len(), said[0].1.as_str(), payload.len()), (1, "true", 0));
     }
 
     #[test]
-    fn what_cannot_travel_leaves_nothing_behind() {
-        let code = |message: &Message, most: usize| {
-            let mut bytes = b"before".to_vec();
-            let verdict = Pen::default().write(message, (b"I.", 0), most, &mut bytes).expect_err("refused");
-            assert_eq!(bytes, b"before");
-            match verdict {
-                Verdict::Rejected(failure) => failure.code.to_string(),
-                other => panic!("{other:?}"),
-            }
+    fn what_cannot_travel_is_the_events_own_fault() {
+        let code = |message: &Message, most: usize| match Writer::new(String::new())
+            .write(message, 0, most)
+            .map(drop)
+            .expect_err("refused")
+        {
+            Verdict::Rejected(failure) => failure.code.to_string(),
+            other => panic!("{other:?}"),
         };
         let plain = || Event::new("orders.placed", "body");
         for (name, value) in [("a b", "x"), ("a:b", "x"), ("ä", "x"), ("", "x"), ("a", "x\ny"), ("a", "\r")]
@@ -219,14 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
-        let written = |n, base| {
-            let mut bytes = Vec::new();
-            number(n, base, &mut bytes);
-            String::from_utf8(bytes).expect("text")
-        };
-        for n in [0, 1, 9, 10, 255, 4_096, usize::MAX] {
-            assert_eq!((written(n, 10), written(n, 16)), (n.to_string(), format!("{n:x}")));
+    fn replies_are_told_apart() {
+        let (mut writer, message) = (Writer::new("I.1-".to_owned()), message(Event::new("t", "")));
+        for index in [0, 1, 15, 16, 4_096, usize::MAX] {
+            let (sent, _) = writer.write(&message, index, 1 << 20).expect("written");
+            assert_eq!(sent.reply.as_deref(), Some(format!("I.1-{index:x}").as_str()));
         }
     }
 }

@@ -5,13 +5,14 @@
 //! a client, so that remark is made wherever nothing else covers it.
 
 use super::NatsConfig;
-use super::dial::Info;
-use super::link::Link;
-use super::session::Session;
-use super::streams::{Config, Unseen, stream_by_subject};
+use super::client::link::Link;
+use super::client::session::Session;
+use super::client::streams::{Config, Unseen, stream_by_subject};
 use super::verdict::check_subject;
+use async_nats::ServerInfo;
 use posthaste::sink::{Failure, Finding, Level};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time for a first try at every server; a diagnosis is not in a hurry.
@@ -37,13 +38,13 @@ pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[St
         Ok(session) => session,
         Err(failure) => return no_session(&failure),
     };
-    let info = session.info();
+    let info = &session.info;
     let mut findings = vec![
-        reachable(&info),
-        finding("authenticated", Level::Ok, format!("connected as {}", session.identity())),
-        transport(config, &info),
+        reachable(info),
+        finding("authenticated", Level::Ok, format!("connected as {}", session.identity)),
+        transport(config, info),
         version(&info.version),
-        payload(info.bytes_max()),
+        payload(info.max_payload),
     ];
     findings.extend(streams(&session, destinations).await);
     findings
@@ -63,7 +64,7 @@ fn no_session(failure: &Failure) -> Vec<Finding> {
     vec![finding("reachable", Level::Fail, text)]
 }
 
-fn reachable(info: &Info) -> Finding {
+fn reachable(info: &ServerInfo) -> Finding {
     if info.jetstream {
         let text = format!("server {:?}, version {}", info.server_name, info.version);
         return finding("reachable", Level::Ok, text);
@@ -77,9 +78,9 @@ fn reachable(info: &Info) -> Finding {
 
 /// The server's own wish for TLS comes in the clear, and whoever is in between can take it away: where a secret is sent,
 /// only what the configuration asks for counts.
-fn transport(config: &NatsConfig, info: &Info) -> Finding {
+fn transport(config: &NatsConfig, info: &ServerInfo) -> Finding {
     let servers = config.addresses().unwrap_or_default();
-    let is_asked_for = config.options.wants_tls() || servers.iter().all(|server| server.tls);
+    let is_asked_for = config.wants_tls() || servers.iter().all(|server| server.tls);
     let open_to_others = servers.iter().any(|server| !server.tls && !server.is_loopback());
     // A server that sees us come from elsewhere is behind a tunnel.
     let comes_from_afar = info.client_ip.parse().is_ok_and(|ip: std::net::IpAddr| !ip.is_loopback());
@@ -115,10 +116,7 @@ fn version(text: &str) -> Finding {
     finding("version", Level::Warn, format!("version {text} {remark}"))
 }
 
-fn payload(max: Option<usize>) -> Finding {
-    let Some(max) = max else {
-        return finding("payload", Level::Ok, "the server has no limit (max_payload)");
-    };
+fn payload(max: usize) -> Finding {
     let text = format!("payload and headers together have at most {max} bytes (max_payload)");
     if max >= PAYLOAD_BYTES {
         return finding("payload", Level::Ok, text);
@@ -129,7 +127,7 @@ fn payload(max: Option<usize>) -> Finding {
     finding("payload", Level::Warn, more)
 }
 
-async fn streams(session: &Session, destinations: &[String]) -> Vec<Finding> {
+async fn streams(session: &Arc<Session>, destinations: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut found = BTreeMap::new();
     for subject in destinations {
@@ -155,7 +153,7 @@ pub(super) async fn dedup_window(link: &Link, subject: &str) -> Option<Duration>
     stream_of(&session, subject).await.ok().map(|config| config.duplicate_window())
 }
 
-async fn stream_of(session: &Session, subject: &str) -> Result<Config, Finding> {
+async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<Config, Finding> {
     let fail = |text: String| finding("destination", Level::Fail, text);
     if let Err(why) = check_subject(subject) {
         return Err(fail(format!("subject {subject:?} {why}: its events are rejected")));
@@ -230,8 +228,7 @@ mod tests {
     fn a_secret_needs_our_own_wish_for_tls() {
         let secret = |url: &str| NatsConfig { token: Some(crate::Secret::new("t")), ..NatsConfig::new(url) };
         let level = |config: &NatsConfig, tls_required: bool| {
-            let info = format!(r#"{{"tls_required":{tls_required}}}"#);
-            transport(config, &Info::read(info.as_bytes()).expect("JSON")).level
+            transport(config, &ServerInfo { tls_required, ..ServerInfo::default() }).level
         };
         for url in ["nats://n1", "tls://n1, nats://n2", "nats://10.0.0.1", "nats://localhost.example"] {
             let config = secret(url);

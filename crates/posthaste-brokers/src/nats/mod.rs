@@ -11,13 +11,9 @@
 //!
 //! # How it is built
 //!
-//! Here are the options. `link` keeps one connection at a time; `dial` opens it and `login` says who we are. `wire`
-//! carries it: `entry` writes messages into the `outbox`, `frame` reads what comes, `ack` knows an acknowledgement when
-//! it sees one, and `session` gives it to whom it is for. `flight` publishes a call's messages, one in flight for each
-//! key, and collects their answers; `sink` starts flights. `verdict` is the table below in code. `examine` looks at the
-//! broker for `posthaste doctor`, by way of `streams`.
-//!
-//! The connection is our own, and not the client crate's: docs/adr/0011 says why.
+//! Here are the options. `client` has the connections, by way of async-nats, and knows nothing of events. `sink` publishes
+//! a call's messages, which `entry` makes of events. `verdict` is the table below in code. `examine` looks at the broker for
+//! `posthaste doctor`.
 //!
 //! The acknowledgements come to an inbox of our own, where the reply subject says which message of which
 //! call is meant. So there is nothing to keep for a message that is never answered.
@@ -36,7 +32,7 @@
 //! | acknowledged, also as a duplicate | `Delivered` | | |
 //! | nobody listens on the subject, stream not found | `Retry` | destination | `nats.no_stream` |
 //! | larger than the server or the stream takes | `Rejected` | event | `nats.too_large` |
-//! | larger by a word of the server that came before TLS, and by no other | `Retry` | event | `nats.too_large` |
+//! | larger than the server takes by its word before TLS | `Retry` | event | `nats.too_large` |
 //! | the stream is full and discards new messages | `Retry` | destination | `nats.stream_full` |
 //! | memory, storage or account limits; too many requests | `Retry` | destination | `nats.resources` |
 //! | the stream could not write | `Retry` | destination | `nats.store_failed` |
@@ -62,20 +58,11 @@
 //! | a file of the configuration can no longer be read | `Retry` | sink | `nats.config` |
 //! | the sink was closed | `Retry` | sink | `nats.closed` |
 
-mod ack;
-mod dial;
+mod client;
 mod entry;
 mod examine;
-mod flight;
-mod frame;
-mod link;
-mod login;
-mod outbox;
-mod session;
 mod sink;
-mod streams;
 mod verdict;
-mod wire;
 
 pub use examine::CHECKS;
 pub use sink::NatsSink;
@@ -83,7 +70,6 @@ pub use sink::NatsSink;
 use crate::address::{Address, Scheme, Shape};
 use crate::options::{HasOptions, Options};
 use crate::{BuildError, Secret, Urls};
-use login::Login;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -92,6 +78,8 @@ const SHAPE: Shape = Shape {
     schemes: &[
         Scheme { name: "nats", tls: false, port: 4222 },
         Scheme { name: "tls", tls: true, port: 4222 },
+        Scheme { name: "ws", tls: false, port: 80 },
+        Scheme { name: "wss", tls: true, port: 443 },
     ],
     needs_scheme: false,
     has_path: false,
@@ -110,7 +98,8 @@ const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
 #[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct NatsConfig {
-    /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required.
+    /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required; `ws://` and
+    /// `wss://` for a WebSocket.
     #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
     pub url: Urls,
     /// A token.
@@ -130,6 +119,15 @@ pub struct NatsConfig {
     /// to `PREFIX.>`.
     #[serde(default = "inbox_prefix")]
     pub inbox_prefix: String,
+    /// Begin with TLS, before the server has said anything. The server must be set up for it (`handshake_first`).
+    #[serde(default)]
+    pub tls_first: bool,
+    /// Use servers that a cluster tells of, when none of `url` answers. Certificates must name them.
+    #[serde(default)]
+    pub discover_servers: bool,
+    /// Try the servers of `url` in an order that is drawn at the start, so that relays spread over a cluster.
+    #[serde(default)]
+    pub shuffle_servers: bool,
     /// What every broker has: delivery timeout, window, login and TLS.
     #[serde(flatten, skip_deserializing, default = "options")]
     #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
@@ -169,20 +167,23 @@ impl NatsConfig {
             creds_file: None,
             nkey_file: None,
             inbox_prefix: inbox_prefix(),
+            tls_first: false,
+            discover_servers: false,
+            shuffle_servers: false,
         }
     }
 
     /// Checks what can be checked without a server.
     pub(crate) fn check(&self) -> Result<Vec<Address>, BuildError> {
         let addresses = self.check_words()?;
-        self.options.check_files()?;
-        Login::read(self)?;
+        client::check(self)?;
         Ok(addresses)
     }
 
     /// Checks what can be checked without a server and without the files it names.
     pub(crate) fn check_words(&self) -> Result<Vec<Address>, BuildError> {
         self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
+        self.options.check_user()?;
         if let Err(why) = verdict::check_subject(&self.inbox_prefix) {
             return Err(BuildError::option("inbox_prefix", why));
         }
@@ -194,7 +195,15 @@ impl NatsConfig {
     }
 
     fn addresses(&self) -> Result<Vec<Address>, BuildError> {
-        let parse = |url| SHAPE.parse(url).map(|(address, _)| address);
+        let parse = |url| {
+            let (address, _) = SHAPE.parse(url)?;
+            client::address(&address).map_err(|error| error.to_string())?;
+            // A WebSocket has TLS from the beginning, or none.
+            if client::is_websocket(&address) && !address.tls && self.wants_tls() {
+                return Err("ws:// has no TLS, and TLS is asked for; use wss://".to_owned());
+            }
+            Ok(address)
+        };
         let addresses: Result<Vec<_>, _> = self.url.iter().map(parse).collect();
         let addresses = addresses.map_err(|why| BuildError::option("url", why))?;
         if addresses.is_empty() {
@@ -202,6 +211,11 @@ impl NatsConfig {
         } else {
             Ok(addresses)
         }
+    }
+
+    /// Whether no server is to be used without TLS, whatever its address says.
+    fn wants_tls(&self) -> bool {
+        self.options.wants_tls() || self.tls_first
     }
 
     /// As whom we log in, in words that hold no secret.

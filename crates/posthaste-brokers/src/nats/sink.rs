@@ -1,23 +1,25 @@
-//! The sink itself: the way to the broker, the window, the chain, and a flight for each call.
+//! The sink itself: the way to the broker, the window, the chain, and a [`Publisher`] for each call.
+//!
+//! Streams answer message by message, and one message may be refused while those behind it are stored. So a key has one
+//! message in flight; many keys fill the window.
 
-use super::flight::Flight;
-use super::link::{self, Link};
-use super::verdict::Silence;
-use super::{NatsConfig, examine};
+use super::client::link::{self, Link};
+use super::client::session::{Note, Registration};
+use super::entry::Writer;
+use super::{NatsConfig, examine, verdict};
 use crate::BuildError;
+use crate::call::{Flight, Publisher, Silence};
+use async_nats::Client;
 use async_trait::async_trait;
+use futures_util::Sink as _;
+use futures_util::future::BoxFuture;
 use posthaste::sink::chain::Chain;
 use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
-
-/// How long a call waits for a connection before it gives its messages back. Longer than a reconnect
-/// takes, short enough for an outage to be noticed.
-const CONNECT_WAIT: Duration = Duration::from_secs(1);
-/// The last part of the delivery timeout, spent on finding out whether the server is still there.
-const PING_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// Publishes to NATS JetStream.
 #[derive(Debug)]
@@ -45,37 +47,20 @@ impl NatsSink {
 impl Sink for NatsSink {
     fn capabilities(&self) -> Capabilities {
         // The server counts headers too: what is larger than this is refused for certain.
-        let payload_bytes_max = self.link.current().and_then(|session| {
-            let info = session.info();
-            info.bytes_max().filter(|_| !info.is_hearsay)
-        });
+        let session = self.link.current().filter(|session| !session.is_hearsay);
+        let payload_bytes_max = session.map(|session| session.info.max_payload);
         Capabilities { ordering: Ordering::Overlap, dedupes: true, payload_bytes_max }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        let (started, patience) = (Instant::now(), self.config.options.delivery_timeout());
         // Before the first wait: calls keep the order in which they were begun.
-        let call = self.chain.enter(messages);
-        let session = match self.link.session(CONNECT_WAIT.min(patience / 2)).await {
-            Ok(session) => session,
-            Err(failure) => return vec![Verdict::Retry(failure); messages.len()],
-        };
-        let (last_call, deadline) = (started + patience / 2, started + patience);
-        let mut flight = Flight::new(messages, call, session.register(), &self.window, last_call);
-        let ping_wait = PING_WAIT_MAX.min(patience / 4);
-        for until in [last_call, deadline - ping_wait] {
-            // In time or not: what is left says.
-            let _ = timeout_at(until, flight.fly()).await;
+        let flight = Flight::new(messages, self.config.options.delivery_timeout())
+            .in_turns(self.chain.enter(messages))
+            .in_window(&self.window);
+        match self.link.session(flight.connect_wait()).await {
+            Ok(session) => flight.run(&mut Acks::new(session.register(messages.len()))).await,
+            Err(failure) => flight.refused(failure),
         }
-        if flight.is_open() {
-            let session = Arc::clone(flight.session());
-            let answers = timeout_at(deadline, flight.fly());
-            let (alive, _) = tokio::join!(session.answers_ping(ping_wait), answers);
-            flight.read_notes();
-            let after_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            flight.give_up(&Silence::Timeout { after_ms, alive });
-        }
-        flight.verdicts()
     }
 
     async fn close(&self) {
@@ -88,5 +73,121 @@ impl Sink for NatsSink {
 
     async fn dedup_window(&self, destination: &str) -> Option<Duration> {
         examine::dedup_window(&self.link, destination).await
+    }
+}
+
+/// The publisher: messages go to the client, acknowledgements come back.
+struct Acks {
+    client: Client,
+    answers: Registration,
+    writer: Writer,
+    notes: Vec<Note>,
+}
+
+impl Publisher for Acks {
+    type Found = Silence;
+
+    fn poll_answers(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> Poll<()> {
+        let mut notes = std::mem::take(&mut self.notes);
+        let polled = self.answers.poll_notes(context, &mut notes);
+        for note in notes.drain(..) {
+            match note {
+                Note::Answer(index, answer) => {
+                    if flight.is_sent(index) {
+                        let message = &flight.messages()[index];
+                        flight.decide(index, verdict::answered(answer, || &message.destination));
+                    }
+                }
+                Note::Denied(subject) => self.deny(&subject, flight),
+                Note::Leaving => flight.stop_sending(),
+                Note::Ended(why) => {
+                    let lost = verdict::connection_lost(&why);
+                    flight.decide_rest(|_, is_sent| lost.verdict(is_sent));
+                }
+            }
+        }
+        self.notes = notes;
+        polled
+    }
+
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.answers.session().backlog.poll_room(context).is_pending() {
+            return Poll::Pending;
+        }
+        match Pin::new(&mut self.client).poll_ready(context) {
+            Poll::Ready(Ok(())) => Poll::Ready(()),
+            // The client has ended: the session says so in a moment.
+            Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn send(&mut self, flight: &mut Flight<'_>) {
+        let session = Arc::clone(self.answers.session());
+        let (room, mut handed) = (session.backlog.room(), 0);
+        while handed < room
+            && self.is_ready()
+            && let Some(index) = flight.next()
+        {
+            handed += self.hand_over(index, flight);
+        }
+        session.backlog.add(handed);
+    }
+
+    fn question(&mut self, flight: &Flight<'_>, within: Duration) -> BoxFuture<'static, Silence> {
+        let (session, started) = (Arc::clone(self.answers.session()), flight.started());
+        Box::pin(async move {
+            let answers = session.answers_ping(within).await;
+            verdict::timeout(started.elapsed(), answers)
+        })
+    }
+
+    fn silence(&self, _: usize, _: &Message, is_sent: bool, found: &Silence) -> Verdict {
+        found.verdict(is_sent)
+    }
+}
+
+impl Acks {
+    fn new(answers: Registration) -> Self {
+        let client = answers.session().client.clone();
+        let writer = Writer::new(answers.reply());
+        Self { client, answers, writer, notes: Vec::new() }
+    }
+
+    /// Whether the client has a place for one more message, without waiting for it.
+    fn is_ready(&mut self) -> bool {
+        let ready = Pin::new(&mut self.client).poll_ready(&mut Context::from_waker(Waker::noop()));
+        matches!(ready, Poll::Ready(Ok(())))
+    }
+
+    /// Gives a message to the client, which has a place for it. The answer is how many bytes it has.
+    fn hand_over(&mut self, index: usize, flight: &mut Flight<'_>) -> usize {
+        let session = self.answers.session();
+        let written = self.writer.write(&flight.messages()[index], index, session.info.max_payload);
+        let (message, bytes) = match written {
+            Ok(written) => written,
+            Err(verdict) => {
+                let verdict = if session.is_hearsay { verdict::doubted(verdict) } else { verdict };
+                flight.decide(index, verdict);
+                return 0;
+            }
+        };
+        // CRASH: from here on it may have left, also when this call is dropped. A death before the answer leaves a
+        // message that the stream may hold: the relay sends it again, under the same id (G2).
+        flight.sent(index);
+        if Pin::new(&mut self.client).start_send(message).is_err() {
+            // The client did not take it.
+            flight.decide(index, verdict::connection_lost("the connection was lost").verdict(false));
+        }
+        bytes
+    }
+
+    /// The server names the subject and not the message.
+    fn deny(&self, subject: &str, flight: &mut Flight<'_>) {
+        let messages = flight.messages();
+        for (index, message) in messages.iter().enumerate() {
+            if flight.is_sent(index) && message.destination == subject {
+                flight.decide(index, verdict::denied(subject, &self.answers.session().identity));
+            }
+        }
     }
 }

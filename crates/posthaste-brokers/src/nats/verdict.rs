@@ -4,66 +4,17 @@
 //! event may only be rejected for something that is its own. What could heal by an operator's hand, a
 //! missing stream, a full disk, a missing right, stays a `Retry` of its destination.
 
-use super::ack;
+use super::client::{Answer, ApiError};
+use crate::call::Silence;
 use posthaste::sink::{Failure, Verdict};
-use serde::Deserialize;
-use std::borrow::Cow;
+use std::time::Duration;
 
-/// What the server answered to one message.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Answer {
-    /// A stream has it.
-    Stored,
-    /// Status 503: nobody listens on the subject.
-    NoResponders,
-    /// JetStream refused it.
-    Refused(ApiError),
-}
-
-/// JetStream's error: an HTTP-like class, a stable number and words.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct ApiError {
-    #[serde(default)]
-    code: u16,
-    #[serde(default)]
-    err_code: u32,
-    #[serde(default)]
-    description: String,
-}
-
-impl Answer {
-    /// Reads a reply. `None`: it is no word of JetStream's. A service that listens on the same subject
-    /// may answer too, and must not be taken for a stream.
-    pub(super) fn read(status: Option<u16>, payload: &[u8]) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Ack<'a> {
-            error: Option<ApiError>,
-            #[serde(default, borrow)]
-            stream: Cow<'a, str>,
-            #[serde(default)]
-            seq: u64,
-        }
-        if status == Some(503) {
-            return Some(Self::NoResponders);
-        }
-        if ack::is_plain(payload) {
-            return Some(Self::Stored);
-        }
-        let ack: Ack<'_> = serde_json::from_slice(payload).ok()?;
-        match ack.error {
-            Some(error) => Some(Self::Refused(error)),
-            None if !ack.stream.is_empty() && ack.seq > 0 => Some(Self::Stored),
-            None => None,
-        }
-    }
-
-    /// The subject is only asked for where words are made of it.
-    pub(super) fn verdict<'a>(self, subject: impl FnOnce() -> &'a str) -> Verdict {
-        match self {
-            Self::Stored => Verdict::Delivered,
-            Self::NoResponders => Verdict::Retry(nobody(subject())),
-            Self::Refused(error) => error.verdict(subject()),
-        }
+/// What an answer means. The subject is only asked for where words are made of it.
+pub(super) fn answered<'a>(answer: Answer, subject: impl FnOnce() -> &'a str) -> Verdict {
+    match answer {
+        Answer::Stored => Verdict::Delivered,
+        Answer::NoResponders => Verdict::Retry(nobody(subject())),
+        Answer::Refused(error) => refused(&error, subject()),
     }
 }
 
@@ -81,69 +32,52 @@ fn no_stream(subject: &str) -> Failure {
     Failure::of_destination("nats.no_stream", text)
 }
 
-impl ApiError {
-    fn verdict(self, subject: &str) -> Verdict {
-        let text = format!("JetStream refused {subject:?}: {} (error {})", self.description, self.err_code);
-        let retry = |code| Verdict::Retry(Failure::of_destination(code, text.clone()));
-        let retry_event = |code| Verdict::Retry(Failure::of_event(code, text.clone()));
-        let reject = |code| Verdict::Rejected(Failure::of_event(code, text.clone()));
-        match self.err_code {
-            // Message size, header size.
-            10054 | 10097 => reject("nats.too_large"),
-            10059 => Verdict::Retry(no_stream(subject)),
-            // One number for two things: a limit with `discard: new`, or a disk that does not write.
-            10077 if self.description.contains("exceeded") => retry("nats.stream_full"),
-            10077 => retry("nats.store_failed"),
-            // Account, memory and storage limits, and a stream's own queue that is full.
-            10002 | 10023 | 10028 | 10047 | 10120 | 10122 | 10167 => retry("nats.resources"),
-            // No leader yet, offline, JetStream switched off.
-            10005..=10010 | 10039 | 10041 | 10076 | 10118 | 10194 => retry("nats.unavailable"),
-            10109 => Verdict::Rejected(Failure::of_destination("nats.sealed", text)),
-            // The same id is on its way into a replicated stream: the next try is told "duplicate".
-            // A copy of it is still being committed: the stream's affair, not the event's.
-            10158 => retry("nats.in_process"),
-            10060 | 10063 | 10070 | 10071 | 10164 | 10193 => reject("nats.expectation"),
-            // Expected sequence of a subject that is being written just now.
-            10163 => retry_event("nats.expectation"),
-            // Rollup, time to live, counters, batches and schedules: headers of the event's own.
-            10111 | 10165 | 10166 | 10168..=10172 | 10174..=10177 | 10179 | 10188..=10192 | 10199..=10201 => {
-                reject("nats.bad_header")
-            }
-            _ if self.code >= 500 => retry("nats.api_error"),
-            _ => retry_event("nats.api_error"),
+fn refused(error: &ApiError, subject: &str) -> Verdict {
+    let text = format!("JetStream refused {subject:?}: {} (error {})", error.description, error.err_code);
+    let retry = |code| Verdict::Retry(Failure::of_destination(code, text.clone()));
+    let retry_event = |code| Verdict::Retry(Failure::of_event(code, text.clone()));
+    let reject = |code| Verdict::Rejected(Failure::of_event(code, text.clone()));
+    match error.err_code {
+        // Message size, header size.
+        10054 | 10097 => reject("nats.too_large"),
+        10059 => Verdict::Retry(no_stream(subject)),
+        // One number for two things: a limit with `discard: new`, or a disk that does not write.
+        10077 if error.description.contains("exceeded") => retry("nats.stream_full"),
+        10077 => retry("nats.store_failed"),
+        // Account, memory and storage limits, and a stream's own queue that is full.
+        10002 | 10023 | 10028 | 10047 | 10120 | 10122 | 10167 => retry("nats.resources"),
+        // No leader yet, offline, JetStream switched off.
+        10005..=10010 | 10039 | 10041 | 10076 | 10118 | 10194 => retry("nats.unavailable"),
+        10109 => Verdict::Rejected(Failure::of_destination("nats.sealed", text)),
+        // The same id is on its way into a replicated stream: the next try is told "duplicate".
+        // A copy of it is still being committed: the stream's affair, not the event's.
+        10158 => retry("nats.in_process"),
+        10060 | 10063 | 10070 | 10071 | 10164 | 10193 => reject("nats.expectation"),
+        // Expected sequence of a subject that is being written just now.
+        10163 => retry_event("nats.expectation"),
+        // Rollup, time to live, counters, batches and schedules: headers of the event's own.
+        10111 | 10165 | 10166 | 10168..=10172 | 10174..=10177 | 10179 | 10188..=10192 | 10199..=10201 => {
+            reject("nats.bad_header")
         }
+        _ if error.code >= 500 => retry("nats.api_error"),
+        _ => retry_event("nats.api_error"),
     }
 }
 
-/// Why there is no answer.
-#[derive(Debug, Clone)]
-pub(super) enum Silence {
-    /// The connection ended, for this reason if one is known.
-    ConnectionLost(String),
-    /// Time is up, and the connection did or did not answer a ping.
-    Timeout { after_ms: u64, alive: bool },
+/// The connection ended, for this reason if one is known.
+pub(super) fn connection_lost(why: &str) -> Silence {
+    Silence::Absent(Failure::of_sink("nats.connection_lost", why))
 }
 
-impl Silence {
-    /// `sent`: whether the message had left.
-    pub(super) fn verdict(&self, sent: bool) -> Verdict {
-        // It waited for its turn or for room: its own destination is not to blame.
-        if let (false, Self::Timeout { alive: true, .. }) = (sent, self) {
-            return Verdict::Held;
-        }
-        let failure = match self {
-            Self::ConnectionLost(why) => Failure::of_sink("nats.connection_lost", why.clone()),
-            Self::Timeout { after_ms, alive: true } => Failure::of_destination(
-                "nats.ack_timeout",
-                format!("the server answers, but no stream acknowledged the message within {after_ms} ms"),
-            ),
-            Self::Timeout { after_ms, alive: false } => Failure::of_sink(
-                "nats.ack_timeout",
-                format!("no acknowledgement within {after_ms} ms, and the server does not answer a ping"),
-            ),
-        };
-        if sent { Verdict::Unknown(failure) } else { Verdict::Retry(failure) }
+/// Time is up, and the server did or did not answer a ping.
+pub(super) fn timeout(after: Duration, answers: bool) -> Silence {
+    let after_ms = after.as_millis();
+    if answers {
+        let text = format!("the server answers, but no stream acknowledged the message within {after_ms} ms");
+        return Silence::Present(Failure::of_destination("nats.ack_timeout", text));
     }
+    let text = format!("no acknowledgement within {after_ms} ms, and the server does not answer a ping");
+    Silence::Absent(Failure::of_sink("nats.ack_timeout", text))
 }
 
 pub(super) fn denied(subject: &str, identity: &str) -> Verdict {
@@ -235,24 +169,8 @@ mod tests {
         ];
         for (code, err_code, description, verdict, name, scope) in rows {
             let error = ApiError { code, err_code, description: description.to_owned() };
-            let found = Answer::Refused(error).verdict(|| "s");
+            let found = answered(Answer::Refused(error), || "s");
             assert_eq!(seen(&found), (verdict, name.to_owned(), scope), "{err_code}");
-        }
-    }
-
-    #[test]
-    fn only_a_streams_own_word_is_an_answer() {
-        let read = |text: &str| Answer::read(None, text.as_bytes());
-        assert_eq!(read(r#"{"stream":"S","seq":7}"#), Some(Answer::Stored));
-        assert_eq!(read(r#"{"stream":"S","domain":"d","seq":7,"duplicate":true}"#), Some(Answer::Stored));
-        assert_eq!(Answer::read(Some(503), b""), Some(Answer::NoResponders));
-        let refused =
-            read(r#"{"error":{"code":503,"err_code":10077,"description":"no"},"stream":"S","seq":0}"#);
-        assert!(matches!(refused, Some(Answer::Refused(ApiError { err_code: 10077, .. }))));
-        for foreign in
-            ["", "+OK", "{}", "[]", r#"{"stream":"S"}"#, r#"{"stream":"","seq":1}"#, r#"{"ok":true}"#]
-        {
-            assert_eq!(read(foreign), None, "{foreign}");
         }
     }
 
@@ -284,13 +202,13 @@ mod tests {
 
     #[test]
     fn silence_is_unknown_once_the_message_had_left() {
-        let lost = Silence::ConnectionLost("gone".to_owned());
+        let lost = connection_lost("gone");
         assert_eq!(seen(&lost.verdict(true)), ("unknown", "nats.connection_lost".to_owned(), Scope::Sink));
         assert_eq!(seen(&lost.verdict(false)), ("retry", "nats.connection_lost".to_owned(), Scope::Sink));
-        let alive = Silence::Timeout { after_ms: 1, alive: true };
+        let alive = timeout(Duration::from_millis(1), true);
         let expected = ("unknown", "nats.ack_timeout".to_owned(), Scope::Destination);
         assert_eq!((seen(&alive.verdict(true)), alive.verdict(false)), (expected, Verdict::Held));
-        let dead = Silence::Timeout { after_ms: 1, alive: false };
+        let dead = timeout(Duration::from_millis(1), false);
         assert_eq!(seen(&dead.verdict(true)), ("unknown", "nats.ack_timeout".to_owned(), Scope::Sink));
         assert_eq!(seen(&dead.verdict(false)), ("retry", "nats.ack_timeout".to_owned(), Scope::Sink));
     }

@@ -72,5 +72,6 @@ async fn rights_that_delivery_does_not_need_are_no_failure() {
     let findings = build(config).await.examine(&["s".to_owned()]).await;
     assert_found(&findings, "authenticated", Level::Ok, "user \"shop\"");
     assert_found(&findings, "destination", Level::Warn, "cannot see");
+    assert_found(&findings, "destination", Level::Warn, "not allowed to ask");
     assert!(findings.iter().all(|finding| finding.level != Level::Fail), "{findings:?}");
 }

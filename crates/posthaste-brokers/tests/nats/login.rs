@@ -178,6 +178,11 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
         (NatsConfig { inbox_prefix: "a b".into(), ..base() }, "inbox_prefix: "),
         (NatsConfig { inbox_prefix: "_R_.a".into(), ..base() }, "inbox_prefix: belongs to the server"),
         (NatsConfig::new("http://h"), "url: "),
+        (NatsConfig { tls_first: true, ..NatsConfig::new("ws://h") }, "url: ws:// has no TLS"),
+        (
+            NatsConfig::new("wss://h, ws://h").with(|options| options.require_tls = true),
+            "url: ws:// has no TLS",
+        ),
         (NatsConfig::new(""), "url: "),
         (NatsConfig::new(&format!("nats://u:{SECRET}@h:4222")), "url: must not hold credentials"),
     ];

@@ -5,6 +5,7 @@ mod conformance;
 mod examine;
 mod login;
 mod outage;
+mod servers;
 mod tls;
 mod verdicts;
 mod wire;

@@ -37,17 +37,40 @@ async fn f29_a_server_that_requires_tls_gets_it() {
         .await;
 }
 
-/// A server says its limit again under TLS, and only then it counts.
+/// A server that begins with TLS, for clients that do; others are greeted a moment later.
+fn tls_first(certs: &Certs) -> String {
+    let Pair { certificate, key } = certs.server();
+    format!("tls {{ cert_file: {certificate:?}, key_file: {key:?}, handshake_first: auto }}")
+}
+
+/// A limit that is said before TLS may be anybody's: it is no reason for giving an event up. Under TLS it is.
 #[tokio::test]
-async fn f29_what_is_too_large_by_a_word_under_tls_is_rejected() {
+async fn f29_only_a_limit_that_was_said_under_tls_rejects() {
     let certs = Certs::make().expect("certificates");
-    let options = NatsOptions::default().tls(certs.server()).setting("max_payload: 4096");
+    let options = NatsOptions::default().setting(&tls_first(&certs)).setting("max_payload: 4096");
     let server = require_service!(Nats::start(&options).await);
-    let config = NatsConfig::new(&server.url()).with(|options| options.ca_file = Some(certs.ca().to_owned()));
-    let sink = build(config).await;
-    until(async || sink.capabilities().payload_bytes_max == Some(4_096)).await;
-    let verdict = publish_one(&sink, message("s", Event::new("orders.placed", vec![0; 5_000]))).await;
-    assert_seen(&verdict, "rejected", "nats.too_large", Scope::Event);
+    let base = NatsConfig::new(&server.url()).with(|options| options.ca_file = Some(certs.ca().to_owned()));
+    for first in [false, true] {
+        let sink = build(NatsConfig { tls_first: first, ..base.clone() }).await;
+        until_failed(&sink, "nowhere", "nats.no_stream").await;
+        assert_eq!(sink.capabilities().payload_bytes_max, first.then_some(4_096));
+        let verdict = publish_one(&sink, message("s", Event::new("orders.placed", vec![0; 5_000]))).await;
+        let expected = if first { "rejected" } else { "retry" };
+        assert_seen(&verdict, expected, "nats.too_large", Scope::Event);
+    }
+}
+
+/// Asked to begin with TLS, nothing is heard and nothing is said without it.
+#[tokio::test]
+async fn f29_tls_first() {
+    let certs = Certs::make().expect("certificates");
+    let server = require_service!(Nats::start(&NatsOptions::default().setting(&tls_first(&certs))).await);
+    let first = NatsConfig { tls_first: true, ..NatsConfig::new(&server.url()) };
+    assert_gets_in(first.clone().with(|options| options.ca_file = Some(certs.ca().to_owned()))).await;
+    until_failed(&build(first).await, "nowhere", "nats.tls").await;
+    let bed = require_service!(Bed::open().await);
+    let verdict = publish_one(&build(NatsConfig { tls_first: true, ..bed.config() }).await, loose("s")).await;
+    assert_seen(&verdict, "retry", "nats.tls", Scope::Sink);
 }
 
 /// Authority, server and client are all replaced while events flow: the files are read at the next connection.

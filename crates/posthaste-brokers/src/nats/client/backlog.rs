@@ -1,0 +1,106 @@
+//! How many bytes the client has taken and not written yet.
+//!
+//! The client bounds its queue by messages, and a message may have megabytes. So whoever hands messages over counts their
+//! bytes here. Beyond the bound they stay with their calls, and count as not sent, until the client says that it has
+//! written what it had.
+
+use async_nats::Client;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
+
+/// Enough for a thousand events; more would only wait here instead of in the calls.
+const BYTES_MAX: usize = 1 << 20;
+/// From here on the client is asked to say when it has written them. Rare enough to cost nothing.
+const FLUSH_BYTES: usize = BYTES_MAX / 4;
+
+/// What one connection has to write.
+#[derive(Debug, Default)]
+pub(in crate::nats) struct Backlog {
+    inside: Mutex<Inside>,
+    grown: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    bytes: usize,
+    /// Who waits for room.
+    waiting: Vec<Waker>,
+}
+
+impl Backlog {
+    /// How many bytes may be handed over before the next look. A single message may have more.
+    pub(in crate::nats) fn room(&self) -> usize {
+        BYTES_MAX.saturating_sub(self.inside().bytes)
+    }
+
+    /// These were handed over.
+    pub(in crate::nats) fn add(&self, bytes: usize) {
+        let mut inside = self.inside();
+        inside.bytes += bytes;
+        let is_large = inside.bytes >= FLUSH_BYTES;
+        drop(inside);
+        if is_large {
+            self.grown.notify_one();
+        }
+    }
+
+    /// Whether there is room; if not, the waker is kept.
+    pub(in crate::nats) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut inside = self.inside();
+        if inside.bytes < BYTES_MAX {
+            return Poll::Ready(());
+        }
+        if !inside.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            inside.waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Looks after it as long as the connection lasts. It does not end.
+    pub(in crate::nats) async fn keep(&self, client: &Client) {
+        loop {
+            self.grown.notified().await;
+            let bytes = self.inside().bytes;
+            if client.flush().await.is_err() {
+                // The connection is gone, and nothing is written any more. Others tell the calls.
+                std::future::pending::<()>().await;
+            }
+            self.written(bytes);
+        }
+    }
+
+    fn written(&self, bytes: usize) {
+        let mut inside = self.inside();
+        inside.bytes -= bytes;
+        let (waiting, is_large) = (std::mem::take(&mut inside.waiting), inside.bytes >= FLUSH_BYTES);
+        drop(inside);
+        waiting.into_iter().for_each(Waker::wake);
+        if is_large {
+            self.grown.notify_one();
+        }
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        // Nothing under the lock panics half way.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g7_what_waits_to_be_written_has_a_bound() {
+        let backlog = Backlog::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MAX, Poll::Ready(())));
+        backlog.add(BYTES_MAX + 5);
+        assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (0, Poll::Pending));
+        backlog.add(7);
+        backlog.written(BYTES_MAX + 5);
+        assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MAX - 7, Poll::Ready(())));
+        assert!(backlog.inside().waiting.is_empty());
+    }
+}

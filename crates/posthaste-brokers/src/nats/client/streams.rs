@@ -1,0 +1,133 @@
+//! Questions to JetStream: which stream takes a subject, and what is it like?
+//!
+//! They go over the connection that publishes, as the same user. They are rare, so they are plain JSON.
+
+use super::session::{Note, Session};
+use async_nats::RequestErrorKind;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What we want to know of a stream.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::nats) struct Config {
+    pub(in crate::nats) name: String,
+    /// `file` or `memory`.
+    pub(in crate::nats) storage: String,
+    pub(in crate::nats) num_replicas: usize,
+    /// `limits`, `interest` or `workqueue`.
+    pub(in crate::nats) retention: String,
+    pub(in crate::nats) no_ack: bool,
+    pub(in crate::nats) sealed: bool,
+    /// `async`: acknowledged before it is written. Empty otherwise.
+    pub(in crate::nats) persist_mode: String,
+    /// In nanoseconds.
+    duplicate_window: u64,
+}
+
+impl Config {
+    pub(in crate::nats) fn duplicate_window(&self) -> Duration {
+        Duration::from_nanos(self.duplicate_window)
+    }
+}
+
+/// Why a stream cannot be seen.
+#[derive(Debug)]
+pub(in crate::nats) enum Unseen {
+    /// None takes the subject.
+    NoStream,
+    /// Nobody says so.
+    NoAnswer(String),
+}
+
+/// The stream that takes this subject.
+pub(in crate::nats) async fn stream_by_subject(
+    session: &Arc<Session>,
+    subject: &str,
+) -> Result<Config, Unseen> {
+    #[derive(Deserialize)]
+    struct Names {
+        streams: Option<Vec<String>>,
+    }
+    #[derive(Deserialize)]
+    struct Found {
+        config: Config,
+    }
+    let body = serde_json::json!({ "subject": subject }).to_string();
+    let names: Names = ask(session, "$JS.API.STREAM.NAMES", &body).await.map_err(Unseen::NoAnswer)?;
+    let name = names.streams.and_then(|names| names.into_iter().next()).ok_or(Unseen::NoStream)?;
+    if !is_name(&name) {
+        return Err(Unseen::NoAnswer("a strange answer: a stream that has no name".to_owned()));
+    }
+    let subject = format!("$JS.API.STREAM.INFO.{name}");
+    let found: Found = ask(session, &subject, "").await.map_err(Unseen::NoAnswer)?;
+    Ok(found.config)
+}
+
+async fn ask<T: DeserializeOwned>(session: &Arc<Session>, subject: &str, body: &str) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Refused {
+        error: Error,
+    }
+    #[derive(Deserialize)]
+    struct Error {
+        #[serde(default)]
+        description: String,
+    }
+    let asked = timeout(PATIENCE, session.client.request(subject.to_owned(), body.to_owned().into()));
+    let words = tokio::select! {
+        answer = asked => match answer {
+            Ok(Ok(answer)) => answer.payload,
+            Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {
+                return Err("the server runs without JetStream".to_owned());
+            }
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err("no answer in time".to_owned()),
+        },
+        () = denied(session, subject) => return Err(format!("not allowed to ask {subject}")),
+    };
+    if let Ok(Refused { error }) = serde_json::from_slice(&words) {
+        return Err(error.description);
+    }
+    serde_json::from_slice(&words).map_err(|error| format!("a strange answer: {error}"))
+}
+
+/// Until the server says that we may not publish to this subject.
+async fn denied(session: &Arc<Session>, subject: &str) {
+    let (call, mut notes) = (session.register(0), Vec::new());
+    let is_told = |note: Note| matches!(note, Note::Denied(denied) if *denied == *subject);
+    poll_fn(|context| {
+        loop {
+            ready!(call.poll_notes(context, &mut notes));
+            if notes.drain(..).any(is_told) {
+                return Poll::Ready(());
+            }
+        }
+    })
+    .await;
+}
+
+/// Whether it can be a part of a subject. The client writes a subject as it is, and a line break would begin another line.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.bytes().any(|byte| byte <= b' ' || byte == 0x7f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_become_another_line() {
+        assert!(is_name("S") && is_name("ORDERS-1"));
+        for name in ["", "S\r\nPUB x 0\r\n", "S x", "S\t", "S\u{7f}"] {
+            assert!(!is_name(name), "{name:?}");
+        }
+    }
+}
