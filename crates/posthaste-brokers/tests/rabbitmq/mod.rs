@@ -9,6 +9,7 @@ mod conformance;
 mod examine;
 mod fake;
 mod login;
+mod odd;
 mod outage;
 mod tls;
 mod verdicts;
