@@ -12,7 +12,8 @@
 //! passive declaration was refused for it: it shows that an exchange is there, not that we may use it.
 //!
 //! Each trial channel has one trial at a time, and an exchange one trial on all of them. So an exchange whose trial is
-//! never answered keeps its own messages waiting, and new exchanges are tried beside it.
+//! never answered keeps its own messages waiting, and new exchanges are tried beside it, until as many hang as there are
+//! trial channels.
 //!
 //! A few ordinary channels, by the exchange's name, bound what the deletion of an exchange costs others.
 //!
@@ -257,6 +258,8 @@ impl ChannelTable {
     }
 
     pub(super) fn ask(&mut self, question: Question, answered: Answered) {
+        // Whoever has stopped waiting needs no answer.
+        self.questions.retain(|(_, answered)| !answered.is_closed());
         self.questions.push_back((question, answered));
     }
 
@@ -382,7 +385,6 @@ impl ChannelTable {
         if self.asked.is_some() {
             return;
         }
-        // Whoever has stopped waiting needs no answer.
         while let Some((question, answer)) = self.questions.pop_front() {
             if !answer.is_closed() {
                 return self.write_question(question, answer);

@@ -335,6 +335,11 @@ fn g7_a_flood_of_questions_does_not_grow_what_we_hold() {
     let mut out = Vec::new();
     harness.table.fill(&mut out);
     assert!(out.len() < 1_000, "{} bytes", out.len());
+    // Calls ask and stop waiting, and nothing can be written.
+    for _ in 0..1_000 {
+        harness.table.ask(Question::Ping, oneshot::channel().0);
+    }
+    assert_eq!(harness.table.questions.len(), 1);
 }
 
 #[derive(Debug, Clone)]
@@ -381,7 +386,7 @@ proptest! {
     #[test]
     fn every_message_has_one_end(channels in 1..=CHANNELS, steps in steps()) {
         let mut harness = Harness::with(channels);
-        let (mut submitted, mut ends) = (0, Vec::new());
+        let (mut submitted, mut ends, mut waiting) = (0, Vec::new(), Vec::new());
         for step in steps {
             match step {
                 TableStep::Submit { exchange, key, bytes } => {
@@ -389,7 +394,11 @@ proptest! {
                     submitted += 1;
                 }
                 TableStep::Write => prop_assert!(harness.frames().iter().all(|(channel, _)| *channel <= channels)),
-                TableStep::Ask => harness.table.ask(Question::Ping, oneshot::channel().0),
+                TableStep::Ask => {
+                    let (answer, answered) = oneshot::channel();
+                    harness.table.ask(Question::Ping, answer);
+                    waiting.push(answered);
+                }
                 TableStep::Hear(channel, heard) => harness.hear(channel, heard),
                 TableStep::Withdraw => ends.extend(harness.table.withdraw(harness.call)),
             }
