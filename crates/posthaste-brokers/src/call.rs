@@ -411,11 +411,6 @@ impl<'a> Flight<'a> {
         self.fates[index] == Fate::Delivered
     }
 
-    /// How many are with the broker.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
     /// The message may be sent.
     pub(crate) fn go(&mut self, index: usize) {
         if self.is_unsent(index) {

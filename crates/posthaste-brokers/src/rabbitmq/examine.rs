@@ -1,9 +1,7 @@
 //! What `posthaste doctor` says about a RabbitMQ server and the places behind the destinations.
 
-use super::link::Link;
-use super::session::Session;
-use super::table::Question;
-use super::wire::Close;
+use super::client::{Close, Question, Session};
+use super::sink::Link;
 use super::{RabbitmqConfig, verdict};
 use posthaste::sink::{Failure, Finding, Level};
 use std::collections::BTreeSet;
@@ -22,13 +20,13 @@ pub(super) async fn examine(config: &RabbitmqConfig, link: &Link, destinations: 
         Ok(session) => session,
         Err(failure) => return no_session(&failure),
     };
-    let server = &session.terms().server;
-    let reachable = format!("{} {}, cluster {:?}", server.product, server.version, server.cluster);
+    let product = &session.terms().product;
+    let reachable = format!("{} {}, cluster {:?}", product.name, product.version, product.cluster);
     let mut findings = vec![
         finding("reachable", Level::Ok, reachable),
         finding("authenticated", Level::Ok, format!("connected as {}", session.identity())),
         transport(config, &session),
-        version(&server.product, &server.version),
+        version(&product.name, &product.version),
     ];
     findings.extend(alarm(&session));
     findings.extend(places(config, &session, destinations).await);

@@ -23,16 +23,9 @@
 //!
 //! # How it is built
 //!
-//! Here are the options; `link` dials and keeps one connection at a time; `greet` is how it begins; `session` is
-//! that connection and the task that reads and writes; `table` is what is under way on it: its channels, and
-//! what is unanswered on them; `transport` is the socket and TLS; `wire` the syntax of AMQP; `message` makes an
-//! event a message; `sink` publishes a call's messages, one in flight for each key; `verdict` is the table below
-//! in code; `examine` looks at the broker for `posthaste doctor`.
-//!
-//! The protocol is our own, as far as a publisher needs it. The usual client, lapin, gives a returned message
-//! to whichever confirmation comes next: with two messages in flight the lost one counts as delivered, and
-//! one that arrived as lost. It also writes returned messages with their payload to the log, does not show
-//! the server's version, and cannot take back what a blocked connection holds. The tests read with lapin.
+//! Here are the options; `client` is the connection, which knows nothing of events; `entry` makes an event a
+//! message; `sink` publishes a call's messages, one in flight for each key; `verdict` is the table below in code;
+//! `examine` looks at the broker for `posthaste doctor`. The protocol is our own, and `client` says why.
 //!
 //! # What a confirmation is worth
 //!
@@ -69,33 +62,27 @@
 //! | a file of the configuration can no longer be read | `Retry` | sink | `rabbitmq.config` |
 //! | the sink was closed | `Retry` | sink | `rabbitmq.closed` |
 
-mod address;
+mod client;
+mod entry;
 mod examine;
-mod greet;
-mod link;
-mod message;
-mod session;
 mod sink;
-mod table;
-mod transport;
 mod verdict;
-mod wire;
 
 pub use examine::CHECKS;
 pub use sink::RabbitmqSink;
 
-use crate::options::{HasOptions, Options};
+use crate::options::{HasOptions, Options, between};
 use crate::{BuildError, Urls};
-use address::Server;
-use greet::Login;
+use client::{SHORT_MAX, Server};
 use serde::{Deserialize, Serialize};
-use wire::SHORT_MAX;
 
 /// A broker that syncs its disk in groups wants many; RabbitMQ's own advice is hundreds.
 const MAX_IN_FLIGHT: usize = 1_024;
 const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
-/// RabbitMQ's own first user. It is let in from the broker's machine only.
-const GUEST: &str = "guest";
+/// What RabbitMQ's guide advises: less than five seconds take a busy network for a dead one.
+const HEARTBEAT_SECS: u16 = 10;
+const HEARTBEAT_SECS_MIN: u16 = 5;
+const HEARTBEAT_SECS_MAX: u16 = 300;
 
 /// Options of a RabbitMQ sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,10 +102,18 @@ pub struct RabbitmqConfig {
     /// replicas. A client cannot see it; without this word `doctor` warns, and a durable set-up is refused.
     #[serde(default)]
     pub quorum_queues: bool,
+    /// How often both sides give a sign of life, at least. A broker that is silent for two of these times is given up;
+    /// one that leaves a question unanswered too, after one. If the broker asks for less, that holds.
+    #[serde(default = "heartbeat_secs")]
+    pub heartbeat_secs: u16,
     /// What every broker has: delivery timeout, window, login and TLS.
     #[serde(flatten, skip_deserializing, default = "options")]
     #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
     pub options: Options,
+}
+
+fn heartbeat_secs() -> u16 {
+    HEARTBEAT_SECS
 }
 
 fn options() -> Options {
@@ -142,7 +137,13 @@ impl RabbitmqConfig {
     /// A sink for this server, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {
-        Self { url: Urls::new(url), options: options(), exchange: None, quorum_queues: false }
+        Self {
+            url: Urls::new(url),
+            exchange: None,
+            quorum_queues: false,
+            heartbeat_secs: HEARTBEAT_SECS,
+            options: options(),
+        }
     }
 
     /// Checks what can be checked without a server.
@@ -156,6 +157,9 @@ impl RabbitmqConfig {
     pub(crate) fn check_words(&self) -> Result<Vec<Server>, BuildError> {
         self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
         self.options.check_user()?;
+        let [heartbeat, least, most] =
+            [self.heartbeat_secs, HEARTBEAT_SECS_MIN, HEARTBEAT_SECS_MAX].map(u64::from);
+        between("heartbeat_secs", heartbeat, least, most)?;
         if self.exchange.as_ref().is_some_and(|exchange| exchange.len() > SHORT_MAX) {
             return Err(BuildError::option("exchange", "must not have more than 255 bytes"));
         }
@@ -190,25 +194,6 @@ impl RabbitmqConfig {
             return Err("has more than 255 bytes in its exchange or its routing key");
         }
         Ok((exchange, routing_key))
-    }
-
-    /// How we log in, with the password read anew.
-    fn login(&self) -> Result<Login, BuildError> {
-        let password = self.options.read_password()?;
-        let plain = |user: &str, password: &str| Login {
-            mechanism: "PLAIN",
-            response: format!("\0{user}\0{password}").into_bytes(),
-        };
-        Ok(match (&self.options.user, password) {
-            (Some(user), Some(password)) => plain(user, password.expose()),
-            _ if self.options.cert_file.is_some() => Login { mechanism: "EXTERNAL", response: Vec::new() },
-            _ => plain(GUEST, GUEST),
-        })
-    }
-
-    /// As whom we log in, in words that hold no secret.
-    fn identity(&self) -> String {
-        self.options.identity(&format!("the default user {GUEST:?}"))
     }
 
     /// Whether a secret goes over the wire as it is.
@@ -249,6 +234,8 @@ mod tests {
             (config.clone().with(|options| options.max_in_flight = 0), "max_in_flight"),
             (config.clone().with(|options| options.delivery_timeout_ms = 1), "delivery_timeout_ms"),
             (RabbitmqConfig { url: Urls::new("amqp://u:p@h"), ..config.clone() }, "url"),
+            (RabbitmqConfig { heartbeat_secs: 4, ..config.clone() }, "heartbeat_secs"),
+            (RabbitmqConfig { heartbeat_secs: 301, ..config.clone() }, "heartbeat_secs"),
         ] {
             assert_eq!(bad.check_words().expect_err(option).option_name(), option);
         }

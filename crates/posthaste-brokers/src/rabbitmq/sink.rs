@@ -4,22 +4,22 @@
 //! refused or come back alone while those behind it are stored. So a key has one message in flight, as
 //! with every broker that answers message by message; many keys fill the window.
 
-use super::link::{self, Link};
-use super::message::pack;
-use super::session::{Registration, Session};
-use super::table::{Note, Parcel, Question};
-use super::verdict::{self, Answer};
-use super::{RabbitmqConfig, examine};
+use super::client::{self, Answer, ConnectOptions, Note, Publish, Question, Registration, Server, Session};
+use super::{RabbitmqConfig, entry, examine, verdict};
 use crate::BuildError;
 use crate::call::{Flight, Publisher, Silence};
+use crate::link::{Dial, Ended, Port};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use posthaste::sink::chain::Chain;
-use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
+use posthaste::sink::{Capabilities, Finding, Message, Ordering, Scope, Sink, Verdict};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::Semaphore;
+
+/// The way to the broker.
+pub(super) type Link = crate::link::Link<Session>;
 
 /// Publishes to RabbitMQ.
 #[derive(Debug)]
@@ -35,7 +35,12 @@ impl RabbitmqSink {
     pub fn start(config: &RabbitmqConfig, name: &str) -> Result<Self, BuildError> {
         let servers = config.check()?;
         Ok(Self {
-            link: link::start(config.clone(), servers, name),
+            link: Link::start(
+                "rabbitmq",
+                Scope::Sink,
+                name.into(),
+                Dialler { config: config.clone(), servers },
+            ),
             chain: Chain::default(),
             window: Semaphore::new(config.options.max_in_flight),
             config: config.clone(),
@@ -74,6 +79,49 @@ impl Sink for RabbitmqSink {
     }
 }
 
+/// Dials for the link.
+struct Dialler {
+    config: RabbitmqConfig,
+    servers: Vec<Server>,
+}
+
+#[async_trait]
+impl Dial for Dialler {
+    type Server = Server;
+    type Session = Session;
+
+    fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    async fn live_through(&self, server: &Server, port: &Port<Session>) -> Ended {
+        let name = format!("posthaste {}", port.sink());
+        let client = ConnectOptions {
+            options: &self.config.options,
+            heartbeat_secs: self.config.heartbeat_secs,
+            name: &name,
+        };
+        let mut connection = match port.unless_closed(client::connect(server, client)).await {
+            Some(Ok(connection)) => connection,
+            Some(Err(failure)) => return Ended::NeverBegan(failure),
+            None => return Ended::NeverBegan(port.closed()),
+        };
+        let version = &connection.session().terms().product.version;
+        tracing::info!(sink = port.sink(), server = %server, version, "connected");
+        port.up(connection.session());
+        let served = port.unless_closed(connection.serve()).await;
+        let failure = match served {
+            Some(failure) => failure,
+            None => {
+                let closed = port.closed();
+                connection.close(&closed.message).await;
+                closed
+            }
+        };
+        Ended::Lost(failure)
+    }
+}
+
 /// The publisher: messages go to the session, confirmations come back.
 struct Confirms<'a> {
     config: &'a RabbitmqConfig,
@@ -99,18 +147,18 @@ impl Publisher for Confirms<'_> {
     }
 
     fn send(&mut self, flight: &mut Flight<'_>) {
-        let mut parcels = Vec::new();
+        let mut messages = Vec::new();
         while let Some(index) = flight.next() {
-            match self.pack(&flight.messages()[index], index) {
-                Ok(parcel) => {
+            match self.encode(&flight.messages()[index], index) {
+                Ok(message) => {
                     flight.sent(index);
-                    parcels.push(parcel);
+                    messages.push(message);
                 }
                 Err(verdict) => flight.decide(index, verdict),
             }
         }
-        if !parcels.is_empty() {
-            self.answers.submit(parcels.into_iter());
+        if !messages.is_empty() {
+            self.answers.submit(messages.into_iter());
         }
     }
 
@@ -141,22 +189,23 @@ impl Confirms<'_> {
         if !flight.is_sent(index) {
             return;
         }
-        // It was packed, so its destination is one.
+        // It was sent, so its destination is one.
         let (exchange, routing_key) =
             self.config.place(&flight.messages()[index].destination).unwrap_or_default();
-        flight.decide(index, answer.verdict(exchange, routing_key, self.answers.session().identity()));
+        let identity = self.answers.session().identity();
+        flight.decide(index, verdict::of(answer, exchange, routing_key, identity));
     }
 
-    fn pack(&self, message: &Message, index: usize) -> Result<Parcel, Verdict> {
+    fn encode(&self, message: &Message, index: usize) -> Result<Publish, Verdict> {
         let place = self.config.place(&message.destination);
         let place = place.map_err(|why| verdict::bad_destination(&message.destination, why))?;
         let session = self.answers.session();
-        let parcel = pack(message, index, place, session.terms().frame_max)?;
+        let publish = entry::encode(message, index, place, session.terms().frame_max)?;
         match session.bytes_max() {
-            Some(max) if parcel.payload.len() > max => {
-                Err(verdict::too_large(&format!("{} bytes, and it takes {max}", parcel.payload.len())))
+            Some(max) if publish.payload.len() > max => {
+                Err(verdict::too_large(&format!("{} bytes, and it takes {max}", publish.payload.len())))
             }
-            _ => Ok(parcel),
+            _ => Ok(publish),
         }
     }
 }

@@ -4,57 +4,32 @@
 //! event may only be rejected for something that is its own. What could heal by an operator's hand, a
 //! missing exchange, a full queue, a missing right, stays a `Retry` of its destination.
 
-use super::wire::Close;
+use super::client::{ACCESS_REFUSED, Answer, CONTENT_TOO_LARGE, Close, NOT_FOUND, PRECONDITION_FAILED};
 use crate::call::Silence;
 use posthaste::sink::{Failure, Verdict};
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-const NOT_FOUND: u16 = 404;
-const ACCESS_REFUSED: u16 = 403;
-const PRECONDITION_FAILED: u16 = 406;
-const CONTENT_TOO_LARGE: u16 = 311;
-const NOT_ALLOWED: u16 = 530;
-
-/// What became of one message.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Answer {
-    /// Confirmed: every queue that it was routed to has it.
-    Stored,
-    /// No queue takes it.
-    Returned(Close),
-    /// A queue refused it, or could not store it.
-    Nacked,
-    /// Its channel was closed, by itself (`culprit`) or by one of the others on it.
-    Closed { close: Close, culprit: bool },
-    /// The connection ended; `left`: all of it had been written.
-    Lost { left: bool, why: Arc<str> },
-}
-
-impl Answer {
-    /// `identity` is as whom we are connected.
-    pub(super) fn verdict(self, exchange: &str, routing_key: &str, identity: &str) -> Verdict {
-        let place = place(exchange, routing_key);
-        match self {
-            Self::Stored => Verdict::Delivered,
-            Self::Returned(close) => Verdict::Retry(Failure::of_destination(
-                "rabbitmq.unroutable",
-                format!(
-                    "no queue takes {place}: {}; its events wait until one is bound (or declared, for the default exchange)",
-                    close.text
-                ),
-            )),
-            Self::Nacked => Verdict::Retry(Failure::of_destination(
-                "rabbitmq.nacked",
-                format!(
-                    "a queue behind {place} refused it: it is full (x-overflow reject-publish), or could not store it"
-                ),
-            )),
-            Self::Closed { close, culprit: true } => refused(&close, &place, identity),
-            Self::Closed { close, culprit: false } => collateral(&close, exchange, &place),
-            Self::Lost { left, why } => connection_lost(&why).verdict(left),
-        }
+/// What the relay is told of a message; `identity` is as whom we are connected.
+pub(super) fn of(answer: Answer, exchange: &str, routing_key: &str, identity: &str) -> Verdict {
+    let place = place(exchange, routing_key);
+    match answer {
+        Answer::Stored => Verdict::Delivered,
+        Answer::Returned(close) => Verdict::Retry(Failure::of_destination(
+            "rabbitmq.unroutable",
+            format!(
+                "no queue takes {place}: {}; its events wait until one is bound (or declared, for the default exchange)",
+                close.text
+            ),
+        )),
+        Answer::Nacked => Verdict::Retry(Failure::of_destination(
+            "rabbitmq.nacked",
+            format!(
+                "a queue behind {place} refused it: it is full (x-overflow reject-publish), or could not store it"
+            ),
+        )),
+        Answer::Closed { close, culprit: true } => refused(&close, &place, identity),
+        Answer::Closed { close, culprit: false } => collateral(&close, exchange, &place),
+        Answer::Lost { left, why } => connection_lost(&why).verdict(left),
     }
 }
 
@@ -81,7 +56,7 @@ fn refused(close: &Close, place: &str, identity: &str) -> Verdict {
             ),
         )),
         CONTENT_TOO_LARGE => too_large(text),
-        PRECONDITION_FAILED if bytes_max(close).is_some() => too_large(text),
+        PRECONDITION_FAILED if close.bytes_max().is_some() => too_large(text),
         _ => Verdict::Retry(Failure::of_event(
             "rabbitmq.refused",
             format!("the broker refused {place}: {text}"),
@@ -91,7 +66,7 @@ fn refused(close: &Close, place: &str, identity: &str) -> Verdict {
 
 /// The broker closed the channel because of another message that was on it.
 fn collateral(close: &Close, exchange: &str, place: &str) -> Verdict {
-    let named = !exchange.is_empty() && close.text.contains(&format!("'{exchange}'"));
+    let named = !exchange.is_empty() && close.names(exchange);
     let code = match close.code {
         NOT_FOUND if named => "rabbitmq.no_exchange",
         ACCESS_REFUSED if named => "rabbitmq.denied",
@@ -100,19 +75,6 @@ fn collateral(close: &Close, exchange: &str, place: &str) -> Verdict {
     let text =
         format!("the broker closed the channel before it confirmed the message for {place}: {}", close.text);
     Verdict::Unknown(Failure::of_destination(code, text))
-}
-
-/// Whether every message for that exchange would have the same end.
-pub(super) fn concerns_exchange(close: &Close) -> bool {
-    close.code == NOT_FOUND || (close.code == ACCESS_REFUSED && !close.text.contains("access to topic"))
-}
-
-/// The largest body that the broker takes, if that is what it says.
-pub(super) fn bytes_max(close: &Close) -> Option<usize> {
-    // "is larger than configured max size 1000", or without "configured" where the limit is the broker's own.
-    let (_, tail) = close.text.split_once("larger than ")?.1.split_once("max size ")?;
-    let digits: String = tail.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
 }
 
 /// The connection ended, for this reason.
@@ -140,73 +102,6 @@ pub(super) fn timeout(after: Duration, answers: bool, blocked: Option<String>) -
             Silence::Absent(Failure::of_sink("rabbitmq.confirm_timeout", text))
         }
     }
-}
-
-/// The connection broke.
-pub(super) fn lost(error: &io::Error) -> Failure {
-    let why = match error.kind() {
-        io::ErrorKind::UnexpectedEof => "the broker hung up".to_owned(),
-        _ => error.to_string(),
-    };
-    Failure::of_sink("rabbitmq.connection_lost", format!("the connection to the broker was lost: {why}"))
-}
-
-/// The broker closed the connection and said why.
-pub(super) fn closed(close: &Close) -> Failure {
-    let text = format!("the broker closed the connection: {} ({})", close.text, close.code);
-    Failure::of_sink("rabbitmq.connection_lost", text)
-}
-
-pub(super) fn silent(time: Duration) -> Failure {
-    let text = format!("the broker has been silent for {} s, heartbeats included", time.as_secs());
-    Failure::of_sink("rabbitmq.connection_lost", text)
-}
-
-pub(super) fn too_many_unanswered() -> Failure {
-    Failure::of_sink(
-        "rabbitmq.connection_lost",
-        "too many messages were never confirmed: the connection is renewed",
-    )
-}
-
-/// The broker refuses the login or the virtual host.
-pub(super) fn refused_connection(close: &Close, server: &str, identity: &str) -> Failure {
-    let text = format!("{server} refuses {identity}: {}", close.text);
-    match close.code {
-        ACCESS_REFUSED => Failure::of_sink("rabbitmq.auth", text),
-        NOT_ALLOWED => Failure::of_sink("rabbitmq.vhost", text),
-        _ => Failure::of_sink("rabbitmq.unreachable", text),
-    }
-}
-
-/// Why there is no connection, in words that tell an operator where to look.
-pub(super) fn connect_failure(error: &io::Error, server: &str, files: &str) -> Failure {
-    match tls_error(error) {
-        Some(tls) => {
-            Failure::of_sink("rabbitmq.tls", format!("{server}: no TLS connection: {tls} ({files})"))
-        }
-        None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Failure::of_sink("rabbitmq.unreachable", format!("{server}: the broker hung up"))
-        }
-        None => Failure::of_sink("rabbitmq.unreachable", format!("{server}: {error}")),
-    }
-}
-
-/// With TLS 1.3 a server looks at our certificate after the handshake is over for us, and its alert may be
-/// lost when it hangs up at once.
-pub(super) fn hung_up_after_tls(error: &io::Error, server: &str, files: &str) -> Failure {
-    if tls_error(error).is_some() {
-        return connect_failure(error, server, files);
-    }
-    let text = format!(
-        "{server}: no TLS connection: the broker hung up after the handshake: it refuses our certificate, or wants one ({files})"
-    );
-    Failure::of_sink("rabbitmq.tls", text)
-}
-
-/// Errors of TLS travel inside errors of I/O.
-fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
 }
 
 pub(super) fn too_large(why: &str) -> Verdict {
@@ -260,17 +155,15 @@ mod tests {
         ];
         for (code, text, verdict, name, scope) in rows {
             let answer = Answer::Closed { close: close(code, text), culprit: true };
-            assert_eq!(seen(&answer.verdict("x", "k", "user")), (verdict, name.to_owned(), scope), "{text}");
+            assert_eq!(seen(&of(answer, "x", "k", "user")), (verdict, name.to_owned(), scope), "{text}");
         }
-        assert_eq!(bytes_max(&close(406, too_large)), Some(1_000));
-        assert_eq!(bytes_max(&close(406, &too_large.replace("configured ", ""))), Some(1_000));
     }
 
     #[test]
     fn those_beside_a_refused_message_may_have_arrived() {
         let gone = close(404, "NOT_FOUND - no exchange 'gone' in vhost '/'");
         let verdict = |exchange: &str| {
-            Answer::Closed { close: gone.clone(), culprit: false }.verdict(exchange, "k", "user")
+            of(Answer::Closed { close: gone.clone(), culprit: false }, exchange, "k", "user")
         };
         let of = |code: &str| ("unknown", code.to_owned(), Scope::Destination);
         assert_eq!(seen(&verdict("gone")), of("rabbitmq.no_exchange"));

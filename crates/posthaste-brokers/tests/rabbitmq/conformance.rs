@@ -1,4 +1,4 @@
-//! The suite that every sink passes.
+//! The suite that every sink passes, on classic queues and on quorum queues.
 
 use super::*;
 use crate::ground::outage::Line;
@@ -11,6 +11,8 @@ use posthaste_testkit::services::require;
 
 struct Fixture {
     bed: Bed,
+    /// The kind of its queues.
+    kind: &'static str,
 }
 
 #[async_trait]
@@ -20,7 +22,10 @@ impl SinkFixture for Fixture {
     }
 
     async fn destination(&self) -> String {
-        self.bed.queue().await
+        let (name, mut arguments) = (unique("q"), FieldTable::default());
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(self.kind.into()));
+        self.bed.queue_with(&name, arguments).await;
+        name
     }
 
     async fn arrived(&self, destination: &str, _count: usize) -> Option<Vec<Arrived>> {
@@ -36,6 +41,8 @@ impl SinkFixture for Fixture {
                 headers: headers
                     .inner()
                     .iter()
+                    // A quorum queue adds it.
+                    .filter(|(name, _)| name.as_str() != "x-delivery-count")
                     .map(|(name, value)| (name.to_string(), text(value)))
                     .collect(),
                 payload: header(&message, "Posthaste-Tombstone")
@@ -71,8 +78,13 @@ impl SinkFixture for Fixture {
     }
 }
 
-async fn fixture() -> Option<Fixture> {
-    Some(Fixture { bed: require(Bed::open().await)? })
+async fn classic() -> Option<Fixture> {
+    Some(Fixture { bed: require(Bed::open().await)?, kind: "classic" })
 }
 
-posthaste_testkit::sink_suite!(suite, fixture);
+async fn quorum() -> Option<Fixture> {
+    Some(Fixture { bed: require(Bed::open().await)?, kind: "quorum" })
+}
+
+posthaste_testkit::sink_suite!(suite, classic);
+posthaste_testkit::sink_suite!(quorum_queues, quorum);

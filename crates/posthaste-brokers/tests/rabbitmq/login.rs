@@ -153,6 +153,7 @@ async fn a_broken_configuration_is_an_error_that_names_the_option_or_the_file() 
         (base().with(|options| options.max_in_flight = 0), "max_in_flight: "),
         (base().with(|options| options.delivery_timeout_ms = 0), "delivery_timeout_ms: "),
         (RabbitmqConfig { exchange: Some("x".repeat(256)), ..base() }, "exchange: "),
+        (RabbitmqConfig { heartbeat_secs: 3, ..base() }, "heartbeat_secs: must be between 5 and 300"),
         (
             RabbitmqConfig::new("amqp://h").with(|options| options.require_tls = true),
             "url: must begin with amqps",
@@ -182,5 +183,6 @@ fn no_secret_is_ever_printed() {
 fn an_unknown_option_is_refused_and_the_defaults_are_the_documented_ones() {
     let rabbitmq = RabbitmqConfig::new("amqp://h");
     assert_eq!((rabbitmq.options.delivery_timeout_ms, rabbitmq.options.max_in_flight), (8_000, 1_024));
+    assert_eq!(rabbitmq.heartbeat_secs, 10);
     assert_defaults("rabbitmq", "amqp://h", SinkConfig::Rabbitmq(Box::new(rabbitmq)), "urll");
 }

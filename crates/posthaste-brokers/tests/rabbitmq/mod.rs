@@ -4,9 +4,12 @@
 //! name. They are made and read by another client (lapin), which shares no code with the sink.
 
 mod calls;
+mod canary;
 mod conformance;
 mod examine;
+mod fake;
 mod login;
+mod odd;
 mod outage;
 mod tls;
 mod verdicts;

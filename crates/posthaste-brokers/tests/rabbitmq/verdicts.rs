@@ -53,6 +53,37 @@ async fn f43_a_return_is_nobody_elses() {
     }
 }
 
+/// Classic and quorum queues confirm at their own pace, and returns come between: on RabbitMQ 3.10 a client that
+/// guesses takes some of the lost ones for delivered.
+#[tokio::test]
+async fn f43_a_return_is_nobody_elses_where_classic_and_quorum_queues_are_mixed() {
+    let bed = require_service!(Bed::open().await);
+    let (classic, quorum) = (bed.queue().await, unique("quorum"));
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    bed.queue_with(&quorum, arguments).await;
+    let sink = bed.sink().await;
+    let places = [classic.as_str(), "no-such-queue", quorum.as_str(), "no-such-queue"];
+    for _ in 0..5 {
+        let messages: Vec<_> = (0..400).map(|n| loose(places[n % 4])).collect();
+        for (message, verdict) in messages.iter().zip(sink.publish(&messages).await) {
+            if message.destination == "no-such-queue" {
+                assert_seen(&verdict, "retry", "rabbitmq.unroutable", Scope::Destination);
+            } else {
+                assert_eq!(verdict, Verdict::Delivered);
+            }
+        }
+        for queue in [&classic, &quorum] {
+            let mut expected: Vec<_> =
+                messages.iter().filter(|message| message.destination == *queue).map(Message::id).collect();
+            let mut stored = bed.take_ids(queue).await;
+            stored.sort();
+            expected.sort();
+            assert!(stored == expected, "{} of {} are there", stored.len(), expected.len());
+        }
+    }
+}
+
 #[tokio::test]
 async fn f30_a_missing_exchange_is_an_outage_of_its_own() {
     let bed = require_service!(Bed::open().await);

@@ -4,9 +4,8 @@
 //! every header of the event travels in the table as well, so that a consumer finds the same names with every
 //! broker. A text that is too long for its place (255 bytes) is in the table only.
 
-use super::table::Parcel;
+use super::client::{Properties, Publish, SHORT_MAX, header_frame_size, put_field};
 use super::verdict;
-use super::wire::{self, Properties, SHORT_MAX};
 use posthaste::envelope::AMQP_BINDING;
 use posthaste::sink::{Message, Verdict};
 
@@ -15,23 +14,23 @@ const TOMBSTONE: &str = "Posthaste-Tombstone";
 /// RabbitMQ routes by these two, wants lists in them, and closes the channel over anything else.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 
-/// Packs a message, or says why it can never travel. `frame_max` bounds the headers, which cannot be divided.
-pub(super) fn pack(
+/// The message of an event, or why it can never travel. `frame_max` bounds the headers, which cannot be divided.
+pub(super) fn encode(
     message: &Message,
     index: usize,
     place: (&str, &str),
     frame_max: usize,
-) -> Result<Parcel, Verdict> {
+) -> Result<Publish, Verdict> {
     let id = message.id();
     let properties = properties(message, &id)?;
-    let size = wire::header_frame_size(&properties);
+    let size = header_frame_size(&properties);
     if size > frame_max {
         let why = format!("the headers take {size} bytes, and a frame has {frame_max}");
         return Err(verdict::too_large(&why));
     }
     let payload = message.payload.clone().unwrap_or_default();
     let (exchange, routing_key) = (place.0.to_owned(), place.1.to_owned());
-    Ok(Parcel { index, exchange, routing_key, id, properties, payload })
+    Ok(Publish { index, exchange, routing_key, id, properties, payload })
 }
 
 fn properties(message: &Message, id: &str) -> Result<Vec<u8>, Verdict> {
@@ -41,7 +40,7 @@ fn properties(message: &Message, id: &str) -> Result<Vec<u8>, Verdict> {
     let mut table = Vec::with_capacity(256);
     message.each_header_for(AMQP_BINDING, |name, value| {
         match check_header(name) {
-            Ok(()) => wire::put_field(&mut table, name, value),
+            Ok(()) => put_field(&mut table, name, value),
             Err(why) => bad = Some(verdict::bad_header(name, why)),
         }
         // The envelope decides about it.
@@ -50,7 +49,7 @@ fn properties(message: &Message, id: &str) -> Result<Vec<u8>, Verdict> {
         }
     });
     if message.payload.is_none() {
-        wire::put_field(&mut table, TOMBSTONE, "true");
+        put_field(&mut table, TOMBSTONE, "true");
     }
     let seconds = message.stored.appended_at.0.max(0) / 1_000_000;
     let properties = Properties {

@@ -1,6 +1,6 @@
 //! The address of a broker: `amqp://host:port/vhost`.
 
-use super::wire::SHORT_MAX;
+use super::frames::SHORT_MAX;
 use crate::address::{Address, Scheme, Shape};
 use std::fmt;
 
@@ -19,12 +19,12 @@ const ROOT: &str = "/";
 /// A broker and the virtual host there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Server {
-    pub(super) address: Address,
+    pub(crate) address: Address,
     pub(super) vhost: String,
 }
 
 impl Server {
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let (address, path) = SHAPE.parse(url)?;
         let vhost = decode(path).ok_or("holds a percent sign that is no escape")?;
         if vhost.len() > SHORT_MAX {

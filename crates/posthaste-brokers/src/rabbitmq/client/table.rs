@@ -1,17 +1,37 @@
-//! What is under way on one connection: parcels, numbers, answers. Pure: bytes and frames go in and out, and
+//! What is under way on one connection: messages, numbers, answers. Pure: bytes and frames go in and out, and
 //! nothing waits here.
 //!
 //! # Channels
 //!
 //! An error of one publish (no such exchange, no right, too large) closes the whole channel, and everything
-//! unanswered on it has an unknown fate. So nothing new goes among the others. The first parcel for an
+//! unanswered on it has an unknown fate. So nothing new goes among the others. The first message for an
 //! exchange, one that is larger than any before, and one whose destination was on a channel that was closed
 //! goes to a channel for trials, one at a time, with a question behind it that is answered in order: if the
-//! answer comes, the broker took the parcel, and its like go on by the ordinary channels; if the channel is
+//! answer comes, the broker took the message, and its like go on by the ordinary channels; if the channel is
 //! closed instead, it is known who did it. That is the topology check of each new connection, too. A
 //! passive declaration was refused for it: it shows that an exchange is there, not that we may use it.
 //!
+//! Each trial channel has one trial at a time, and an exchange one trial on all of them. So an exchange whose trial is
+//! never answered keeps its own messages waiting, and new exchanges are tried beside it, until as many hang as there are
+//! trial channels.
+//!
 //! A few ordinary channels, by the exchange's name, bound what the deletion of an exchange costs others.
+//!
+//! | channels allowed | questions | trials | ordinary |
+//! |---|---|---|---|
+//! | 5 and more | 1 | 2, 3, 4 | 5 to 12 |
+//! | 4 | 1 | 2, 3 | 4 |
+//! | 3 | 1 | 2 | 3 |
+//! | 2 | 1 | 1 | 2 |
+//! | 1 | 1 | 1 | none: every message is a trial |
+//!
+//! On a channel with both, questions and trials are answered in the order in which they were written. The fewer channels
+//! there are, the more unconfirmed messages a refused one takes along; they are sent again, and nothing is lost.
+//!
+//! # Bounds
+//!
+//! What the broker says never grows what we hold: channels that we have not opened are not heard, and of what wants an
+//! answer (`channel.flow`) only the last is answered.
 //!
 //! # Returns
 //!
@@ -19,21 +39,20 @@
 //! the confirmation has. It is known by its message id. A client that guesses ("the next confirmation must be
 //! its own") takes a lost message for a delivered one as soon as two are in flight.
 
-use super::verdict::{self, Answer};
-use super::wire::{self, Close, Heard};
+use super::answer::{Answer, Close, Note};
+use super::frames::{self, Heard};
 use crate::mailbox::Mailbox;
 use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::collections::VecDeque;
 use std::hash::Hasher;
+use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// For questions.
 const CONTROL: u16 = 1;
-/// For what has not proven itself. Several, because the one before may be unanswered still.
-const TRIALS: std::ops::Range<u16> = 2..5;
-/// All together. The rest are the ordinary ones.
+/// All together, if the broker allows them.
 pub(super) const CHANNELS: u16 = 12;
 /// Encoded and not written yet: enough to keep the socket busy. One more message may stand behind it.
 const OUT_BYTES: usize = 256 << 10;
@@ -42,28 +61,41 @@ const ORDINARY_BYTES: usize = 64 << 10;
 /// Names that are remembered; they are only a short cut.
 const NAMES_MAX: usize = 1_024;
 
-/// What a call hears.
-#[derive(Debug)]
-pub(super) enum Note {
-    /// What became of its message of this index.
-    Answer(usize, Answer),
-    /// The connection is gone: there will be no more answers.
-    Ended(Arc<str>),
+/// Which channel is for what, by the number of channels that the broker allows.
+#[derive(Debug, Clone, Default)]
+struct ChannelPlan {
+    /// For what has not proven itself.
+    trials: Range<u16>,
+    ordinary: Range<u16>,
+}
+
+impl ChannelPlan {
+    fn of(channels: u16) -> Self {
+        let (trials, ordinary) = match channels {
+            0 | 1 => (1..2, 2..2),
+            2 => (1..2, 2..3),
+            3 => (2..3, 3..4),
+            4 => (2..4, 4..5),
+            more => (2..5, 5..more.saturating_add(1)),
+        };
+        Self { trials, ordinary }
+    }
 }
 
 /// A message on its way.
-pub(super) struct Parcel {
-    pub(super) index: usize,
-    pub(super) exchange: String,
-    pub(super) routing_key: String,
-    pub(super) id: String,
-    pub(super) properties: Vec<u8>,
-    pub(super) payload: Bytes,
+pub(crate) struct Publish {
+    /// The call's own number for it.
+    pub(crate) index: usize,
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+    pub(crate) id: String,
+    pub(crate) properties: Vec<u8>,
+    pub(crate) payload: Bytes,
 }
 
 /// What a broker can be asked.
 #[derive(Debug, Clone)]
-pub(super) enum Question {
+pub(crate) enum Question {
     /// Whether it is there.
     Ping,
     Exchange(String),
@@ -78,7 +110,7 @@ pub(super) type Answered = oneshot::Sender<Result<(), Close>>;
 
 /// A message that has been encoded for its channel.
 #[derive(Debug)]
-struct Entry {
+struct InFlight {
     call: u64,
     index: usize,
     id: String,
@@ -95,14 +127,16 @@ struct Channel {
     open: bool,
     /// Number of the first entry; those that were answered out of turn leave a gap.
     first: u64,
-    entries: VecDeque<Option<Entry>>,
+    entries: VecDeque<Option<InFlight>>,
     /// What comes back now: its properties follow.
     returning: Option<Close>,
+    /// What is answered in order.
+    awaits: VecDeque<Awaited>,
 }
 
 impl Channel {
     /// Takes the entries that a confirmation is about.
-    fn answered(&mut self, tag: u64, multiple: bool) -> Vec<Entry> {
+    fn answered(&mut self, tag: u64, multiple: bool) -> Vec<InFlight> {
         let place = tag.checked_sub(self.first).map(|place| place as usize);
         let Some(last) = place.filter(|place| *place < self.entries.len()) else { return Vec::new() };
         let from = if multiple { 0 } else { last };
@@ -121,30 +155,44 @@ impl Channel {
             entry.returned = Some(close.clone());
         }
     }
+
+    fn trial(&self) -> Option<&Trial> {
+        self.awaits.iter().find_map(|awaited| match awaited {
+            Awaited::Trial(trial) => Some(trial),
+            Awaited::Answer => None,
+        })
+    }
 }
 
-/// The message that nothing is known of yet.
+/// A question that is written and has no answer.
+#[derive(Debug)]
+enum Awaited {
+    /// Whether a message was taken.
+    Trial(Trial),
+    /// What somebody asked.
+    Answer,
+}
+
+/// A message that nothing is known of yet.
 #[derive(Debug)]
 struct Trial {
-    channel: u16,
     tag: u64,
     exchange: String,
     bytes: usize,
 }
 
-/// The table.
+/// What is under way.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct ChannelTable {
     frame_max: usize,
-    channels_max: u16,
+    plan: ChannelPlan,
     /// Encoded, for the transport to take.
     out: Vec<u8>,
     /// Bytes that were ever encoded, and those that have left.
     encoded: u64,
     left: u64,
-    queue: VecDeque<(u64, Parcel)>,
-    trials: VecDeque<(u64, Parcel)>,
-    on_trial: Option<Trial>,
+    queue: VecDeque<(u64, Publish)>,
+    trials: VecDeque<(u64, Publish)>,
     channels: FxHashMap<u16, Channel>,
     unanswered: usize,
     /// Exchanges that took a message over this connection.
@@ -156,22 +204,26 @@ pub(super) struct Table {
     bytes_max: Option<usize>,
     blocked: Option<String>,
     questions: VecDeque<(Question, Answered)>,
-    asked: Option<Answered>,
+    asked: Option<(Question, Answered)>,
+    /// Channels that are to be told that their flow was heard.
+    flows: FxHashMap<u16, bool>,
+    /// A sign of life is due.
+    beat: bool,
     registered: u64,
     calls: FxHashMap<u64, Arc<Mailbox<Note>>>,
     ended: Option<Arc<str>>,
 }
 
-impl std::fmt::Debug for Table {
+impl std::fmt::Debug for ChannelTable {
     /// Not what is in the messages.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Table").field("unanswered", &self.unanswered).finish_non_exhaustive()
+        f.debug_struct("ChannelTable").field("unanswered", &self.unanswered).finish_non_exhaustive()
     }
 }
 
-impl Table {
-    pub(super) fn new(channels_max: u16, frame_max: usize) -> Self {
-        Self { channels_max, frame_max, ..Self::default() }
+impl ChannelTable {
+    pub(super) fn new(channels: u16, frame_max: usize) -> Self {
+        Self { plan: ChannelPlan::of(channels), frame_max, ..Self::default() }
     }
 
     /// Opens a mailbox for a call and gives the call a number, which is never used again.
@@ -206,41 +258,49 @@ impl Table {
     }
 
     pub(super) fn ask(&mut self, question: Question, answered: Answered) {
+        // Whoever has stopped waiting needs no answer.
+        self.questions.retain(|(_, answered)| !answered.is_closed());
         self.questions.push_back((question, answered));
     }
 
-    /// A sign of life.
-    pub(super) fn beat(&mut self) {
-        wire::heartbeat(&mut self.out);
+    /// Whether a question has no answer yet.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asked.is_some() || !self.questions.is_empty()
     }
 
-    /// That many bytes more have left.
+    /// A sign of life is due.
+    pub(super) fn beat(&mut self) {
+        self.beat = true;
+    }
+
+    /// That many bytes more may have left.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.left += bytes as u64;
     }
 
-    pub(super) fn submit(&mut self, call: u64, parcel: Parcel) {
+    pub(super) fn submit(&mut self, call: u64, message: Publish) {
         // Otherwise the mailbox says so already.
         if self.ended.is_none() {
-            let queue = if self.needs_trial(&parcel) { &mut self.trials } else { &mut self.queue };
-            queue.push_back((call, parcel));
+            let queue = if self.needs_trial(&message) { &mut self.trials } else { &mut self.queue };
+            queue.push_back((call, message));
         }
     }
 
-    fn needs_trial(&self, parcel: &Parcel) -> bool {
-        !self.trusted.contains(&parcel.exchange)
-            || parcel.payload.len() > self.bytes_proven.max(ORDINARY_BYTES)
+    fn needs_trial(&self, message: &Publish) -> bool {
+        self.plan.ordinary.is_empty()
+            || !self.trusted.contains(&message.exchange)
+            || message.payload.len() > self.bytes_proven.max(ORDINARY_BYTES)
             || (!self.suspects.is_empty()
-                && self.suspects.contains(&(parcel.exchange.clone(), parcel.routing_key.clone())))
+                && self.suspects.contains(&(message.exchange.clone(), message.routing_key.clone())))
     }
 
     /// Takes back what has not left; answers with the indexes.
     pub(super) fn withdraw(&mut self, call: u64) -> Vec<usize> {
         let mut taken = Vec::new();
         for queue in [&mut self.queue, &mut self.trials] {
-            queue.retain(|(owner, parcel)| {
+            queue.retain(|(owner, message)| {
                 if *owner == call {
-                    taken.push(parcel.index);
+                    taken.push(message.index);
                 }
                 *owner != call
             });
@@ -250,22 +310,18 @@ impl Table {
 
     /// Encodes as much as fits, and hands it over.
     pub(super) fn fill(&mut self, out: &mut Vec<u8>) {
+        self.answer_broker();
         self.ask_next();
-        while self.blocked.is_none() && self.out.len() < OUT_BYTES {
-            // Trials first: behind a queue that is always full they would never come.
-            if self.on_trial.is_none()
-                && let Some((call, parcel)) = self.trials.pop_front()
-            {
-                let (exchange, bytes) = (parcel.exchange.clone(), parcel.payload.len());
-                let channel = self.trial_channel();
-                let tag = self.encode(channel, call, parcel);
-                self.on_trial = Some(Trial { channel, tag, exchange, bytes });
-                wire::qos(&mut self.out, channel);
-            } else if let Some((call, parcel)) = self.queue.pop_front() {
-                self.encode(self.ordinary_channel(&parcel.exchange), call, parcel);
-            } else {
-                break;
-            }
+        // Trials first: behind a queue that is always full they would never come.
+        while self.has_room()
+            && let Some((number, call, message)) = self.next_trial()
+        {
+            self.encode_trial(number, call, message);
+        }
+        while self.has_room()
+            && let Some((call, message)) = self.queue.pop_front()
+        {
+            self.encode(self.ordinary_channel(&message.exchange), call, message);
         }
         self.encoded += self.out.len() as u64;
         std::mem::swap(&mut self.out, out);
@@ -275,57 +331,100 @@ impl Table {
         }
     }
 
+    fn has_room(&self) -> bool {
+        self.blocked.is_none() && self.out.len() < OUT_BYTES
+    }
+
+    /// What the broker wants to hear: a sign of life, and that it was heard.
+    fn answer_broker(&mut self) {
+        if std::mem::take(&mut self.beat) {
+            frames::heartbeat(&mut self.out);
+        }
+        for (number, active) in self.flows.drain() {
+            frames::flow_ok(&mut self.out, number, active);
+        }
+    }
+
+    /// The first message whose exchange is not on trial, for the free channel on which a refusal hurts fewest.
+    fn next_trial(&mut self) -> Option<(u16, u64, Publish)> {
+        if self.trials.is_empty() {
+            return None;
+        }
+        let channel = |number: &u16| self.channels.get(number);
+        let trial = |number: u16| channel(&number).and_then(Channel::trial);
+        let free = self.plan.trials.clone().filter(|number| trial(*number).is_none());
+        let number = free.min_by_key(|number| channel(number).map_or(0, |channel| channel.entries.len()))?;
+        let under_way: Vec<&Trial> = self.plan.trials.clone().filter_map(trial).collect();
+        let is_new =
+            |(_, message): &(u64, Publish)| under_way.iter().all(|trial| trial.exchange != message.exchange);
+        let place = self.trials.iter().position(is_new)?;
+        let (call, message) = self.trials.remove(place)?;
+        Some((number, call, message))
+    }
+
+    fn encode_trial(&mut self, number: u16, call: u64, message: Publish) {
+        let (exchange, bytes) = (message.exchange.clone(), message.payload.len());
+        let tag = self.encode(number, call, message);
+        frames::qos(&mut self.out, number);
+        self.await_answer(number, Awaited::Trial(Trial { tag, exchange, bytes }));
+    }
+
+    fn await_answer(&mut self, number: u16, awaited: Awaited) {
+        self.channels.entry(number).or_default().awaits.push_back(awaited);
+    }
+
     fn ordinary_channel(&self, exchange: &str) -> u16 {
-        let ordinary = u64::from((self.channels_max + 1).saturating_sub(TRIALS.end).max(1));
+        let ordinary = &self.plan.ordinary;
         let mut hasher = FxHasher::default();
         hasher.write(exchange.as_bytes());
         // Less than CHANNELS.
-        TRIALS.end + (hasher.finish() % ordinary) as u16
-    }
-
-    /// The one on which a refusal hurts fewest.
-    fn trial_channel(&self) -> u16 {
-        let unanswered = |number: &u16| self.channels.get(number).map_or(0, |channel| channel.entries.len());
-        TRIALS.min_by_key(unanswered).unwrap_or(TRIALS.start)
+        ordinary.start + (hasher.finish() % ordinary.len().max(1) as u64) as u16
     }
 
     fn ask_next(&mut self) {
         if self.asked.is_some() {
             return;
         }
-        let Some((question, answer)) = self.questions.pop_front() else { return };
-        self.asked = Some(answer);
-        self.open(CONTROL, false);
-        match question {
-            Question::Ping => wire::qos(&mut self.out, CONTROL),
-            Question::Exchange(name) => wire::exchange_declare_passive(&mut self.out, CONTROL, &name),
-            Question::Queue(name) => wire::queue_declare_passive(&mut self.out, CONTROL, &name),
+        while let Some((question, answer)) = self.questions.pop_front() {
+            if !answer.is_closed() {
+                return self.write_question(question, answer);
+            }
         }
     }
 
-    fn open(&mut self, number: u16, confirms: bool) {
+    fn write_question(&mut self, question: Question, answer: Answered) {
+        self.open(CONTROL);
+        match &question {
+            Question::Ping => frames::qos(&mut self.out, CONTROL),
+            Question::Exchange(name) => frames::exchange_declare_passive(&mut self.out, CONTROL, name),
+            Question::Queue(name) => frames::queue_declare_passive(&mut self.out, CONTROL, name),
+        }
+        self.asked = Some((question, answer));
+        self.await_answer(CONTROL, Awaited::Answer);
+    }
+
+    /// Every channel confirms: one that is for questions may be for trials too.
+    fn open(&mut self, number: u16) {
         let channel = self.channels.entry(number).or_default();
         if std::mem::replace(&mut channel.open, true) {
             return;
         }
         channel.first = 1;
-        wire::channel_open(&mut self.out, number);
-        if confirms {
-            wire::confirm_select(&mut self.out, number);
-        }
+        frames::channel_open(&mut self.out, number);
+        frames::confirm_select(&mut self.out, number);
     }
 
     /// Writes a message behind what is there, and answers with its number.
-    fn encode(&mut self, number: u16, call: u64, parcel: Parcel) -> u64 {
-        self.open(number, true);
-        let Parcel { index, exchange, routing_key, id, properties, payload } = parcel;
+    fn encode(&mut self, number: u16, call: u64, message: Publish) -> u64 {
+        self.open(number);
+        let Publish { index, exchange, routing_key, id, properties, payload } = message;
         let place = (exchange.as_str(), routing_key.as_str());
-        wire::publish(&mut self.out, number, place, &properties, &payload, self.frame_max);
+        frames::publish(&mut self.out, number, place, &properties, &payload, self.frame_max);
         let end = self.encoded + self.out.len() as u64;
         let bytes = payload.len();
         self.unanswered += 1;
         let channel = self.channels.entry(number).or_default();
-        channel.entries.push_back(Some(Entry {
+        channel.entries.push_back(Some(InFlight {
             call,
             index,
             id,
@@ -343,20 +442,25 @@ impl Table {
         match heard {
             Heard::Ack { tag, multiple } => self.confirm(number, tag, multiple, true, bells),
             Heard::Nack { tag, multiple } => self.confirm(number, tag, multiple, false, bells),
-            Heard::Return(close) => self.channels.entry(number).or_default().returning = Some(close),
+            Heard::Return(close) => {
+                if let Some(channel) = self.channels.get_mut(&number) {
+                    channel.returning = Some(close);
+                }
+            }
             Heard::Header { message_id: Some(id), .. } => {
-                self.channels.entry(number).or_default().mark_returned(&id);
+                if let Some(channel) = self.channels.get_mut(&number) {
+                    channel.mark_returned(&id);
+                }
             }
             // Returned without our id: nobody knows which one it was.
             Heard::Header { message_id: None, .. } => {
                 return Some(Close { code: 0, text: "a message came back without its id".to_owned() });
             }
-            Heard::QosOk | Heard::ExchangeDeclareOk | Heard::QueueDeclareOk if number == CONTROL => {
-                self.answer(Ok(()));
-            }
-            Heard::QosOk => self.passed(number),
+            Heard::QosOk | Heard::ExchangeDeclareOk | Heard::QueueDeclareOk => self.answered(number),
             Heard::ChannelClose(close) => self.close_channel(number, &close, bells),
-            Heard::Flow(active) => wire::flow_ok(&mut self.out, number, active),
+            Heard::Flow(active) if self.channels.contains_key(&number) => {
+                self.flows.insert(number, active);
+            }
             Heard::Blocked(reason) => self.blocked = Some(reason),
             Heard::Unblocked => self.blocked = None,
             Heard::ConnectionClose(close) => return Some(close),
@@ -365,8 +469,18 @@ impl Table {
         None
     }
 
+    /// The first question of a channel has its answer.
+    fn answered(&mut self, number: u16) {
+        let awaits = self.channels.get_mut(&number).map(|channel| &mut channel.awaits);
+        match awaits.and_then(VecDeque::pop_front) {
+            Some(Awaited::Trial(trial)) => self.passed(trial),
+            Some(Awaited::Answer) => self.answer(Ok(())),
+            None => {}
+        }
+    }
+
     fn answer(&mut self, answer: Result<(), Close>) {
-        if let Some(asked) = self.asked.take() {
+        if let Some((_, asked)) = self.asked.take() {
             // Whoever asked may have stopped waiting.
             let _ = asked.send(answer);
         }
@@ -400,10 +514,12 @@ impl Table {
     }
 
     /// The one on trial was taken: its like need none.
-    fn passed(&mut self, number: u16) {
-        let Some(trial) = self.on_trial.take_if(|trial| trial.channel == number) else { return };
+    fn passed(&mut self, trial: Trial) {
         self.bytes_proven = self.bytes_proven.max(trial.bytes);
-        self.trust(trial.exchange);
+        // Without ordinary channels there is nothing to be trusted with.
+        if !self.plan.ordinary.is_empty() {
+            self.trust(trial.exchange);
+        }
     }
 
     fn trust(&mut self, exchange: String) {
@@ -411,18 +527,16 @@ impl Table {
             self.trusted.clear();
         }
         self.trusted.insert(exchange);
-        for (call, parcel) in std::mem::take(&mut self.trials) {
-            self.submit(call, parcel);
+        for (call, message) in std::mem::take(&mut self.trials) {
+            self.submit(call, message);
         }
     }
 
     fn close_channel(&mut self, number: u16, close: &Close, bells: &mut Bells) {
-        wire::channel_close_ok(&mut self.out, number);
         let Some(channel) = self.channels.remove(&number) else { return };
-        if number == CONTROL {
-            return self.answer(Err(close.clone()));
-        }
-        let culprit = self.on_trial.take_if(|trial| trial.channel == number).map(|trial| trial.tag);
+        frames::channel_close_ok(&mut self.out, number);
+        self.flows.remove(&number);
+        let culprit = self.blame(channel.awaits, close);
         for (tag, entry) in (channel.first..).zip(channel.entries) {
             let Some(entry) = entry else { continue };
             self.unanswered -= 1;
@@ -433,35 +547,50 @@ impl Table {
             self.tell(entry.call, entry.index, answer, bells);
             self.suspect(entry, close);
         }
-        self.bytes_max = verdict::bytes_max(close).or(self.bytes_max);
+        self.bytes_max = close.bytes_max().or(self.bytes_max);
         // What is under suspicion now does not go on among the others.
-        for (call, parcel) in std::mem::take(&mut self.queue) {
-            self.submit(call, parcel);
+        for (call, message) in std::mem::take(&mut self.queue) {
+            self.submit(call, message);
+        }
+    }
+
+    /// The first of a channel's questions is the one that closed it. If that was a trial, its message is to blame.
+    fn blame(&mut self, mut awaits: VecDeque<Awaited>, close: &Close) -> Option<u64> {
+        let first = awaits.pop_front();
+        if let Some(Awaited::Answer) = first {
+            self.answer(Err(close.clone()));
+        } else if awaits.iter().any(|awaited| matches!(awaited, Awaited::Answer)) {
+            // It was not answered, but closed by what was before it: it is asked again.
+            self.questions.extend(self.asked.take());
+        }
+        match first {
+            Some(Awaited::Trial(trial)) => Some(trial.tag),
+            _ => None,
         }
     }
 
     /// What waits for the same trial, and would have the same end.
-    fn refuse_its_like(&mut self, culprit: &Entry, close: &Close, bells: &mut Bells) {
-        let whole_exchange = verdict::concerns_exchange(close);
+    fn refuse_its_like(&mut self, culprit: &InFlight, close: &Close, bells: &mut Bells) {
+        let whole_exchange = close.concerns_exchange();
         let (refused, left): (VecDeque<_>, _) =
-            std::mem::take(&mut self.trials).into_iter().partition(|(_, parcel)| {
-                parcel.exchange == culprit.exchange
-                    && (whole_exchange || parcel.routing_key == culprit.routing_key)
-                    && verdict::bytes_max(close).is_none_or(|max| parcel.payload.len() > max)
+            std::mem::take(&mut self.trials).into_iter().partition(|(_, message)| {
+                message.exchange == culprit.exchange
+                    && (whole_exchange || message.routing_key == culprit.routing_key)
+                    && close.bytes_max().is_none_or(|max| message.payload.len() > max)
             });
         self.trials = left;
-        for (call, parcel) in refused {
+        for (call, message) in refused {
             let answer = Answer::Closed { close: close.clone(), culprit: true };
-            self.tell(call, parcel.index, answer, bells);
+            self.tell(call, message.index, answer, bells);
         }
     }
 
     /// A size proves itself by being taken; everything else must show that it was not to blame.
-    fn suspect(&mut self, entry: Entry, close: &Close) {
-        if verdict::bytes_max(close).is_some() {
+    fn suspect(&mut self, entry: InFlight, close: &Close) {
+        if close.bytes_max().is_some() {
             return;
         }
-        if verdict::concerns_exchange(close) && close.text.contains(&format!("'{}'", entry.exchange)) {
+        if close.concerns_exchange() && close.names(&entry.exchange) {
             self.trusted.remove(&entry.exchange);
         }
         if self.suspects.len() < NAMES_MAX {

@@ -3,8 +3,9 @@
 //! A frame is a type, a channel, a length, that many bytes and an end mark. A method frame begins with its
 //! class and number; arguments follow in the order of the specification. A publish is three kinds of frames
 //! in a row: the method, a header with the properties, and the body in pieces. Here is only this syntax:
-//! what a method means is said in `session`.
+//! what a method means is said in `table`.
 
+use super::answer::Close;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 const FRAME_METHOD: u8 = 1;
@@ -15,7 +16,7 @@ const FRAME_END: u8 = 0xce;
 /// Type, channel and length before the bytes of a frame, and the mark behind them.
 pub(super) const FRAME_OVERHEAD: usize = 8;
 /// Names, and other texts that are called short.
-pub(super) const SHORT_MAX: usize = 255;
+pub(crate) const SHORT_MAX: usize = 255;
 /// What a client says first.
 pub(super) const PROTOCOL: &[u8] = b"AMQP\x00\x00\x09\x01";
 
@@ -36,18 +37,11 @@ pub(super) struct Malformed;
 
 type Parsed<T> = Result<T, Malformed>;
 
-/// Why a broker closes a channel or the connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Close {
-    pub(super) code: u16,
-    pub(super) text: String,
-}
-
 /// What a broker says to a publisher.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Heard {
     Start {
-        server: Server,
+        product: Product,
         mechanisms: String,
     },
     Tune {
@@ -85,16 +79,16 @@ pub(super) enum Heard {
         multiple: bool,
     },
     Heartbeat,
-    /// Nothing that concerns a publisher.
-    Other,
+    /// A method, by class and number, that does not concern a publisher.
+    Other(u16, u16),
 }
 
 /// What the broker says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Server {
-    pub(super) product: String,
-    pub(super) version: String,
-    pub(super) cluster: String,
+pub(crate) struct Product {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) cluster: String,
 }
 
 /// Takes the next whole frame out of the buffer; `None` if it is not complete yet.
@@ -130,8 +124,8 @@ fn method(bytes: &mut Bytes) -> Parsed<Heard> {
     Ok(match (u16_of(bytes)?, u16_of(bytes)?) {
         (10, 10) => {
             skip(bytes, 2)?;
-            let server = server(bytes)?;
-            Heard::Start { server, mechanisms: long(bytes)? }
+            let product = product(bytes)?;
+            Heard::Start { product, mechanisms: long(bytes)? }
         }
         (10, 30) => {
             Heard::Tune { channel_max: u16_of(bytes)?, frame_max: u32_of(bytes)?, heartbeat: u16_of(bytes)? }
@@ -152,7 +146,7 @@ fn method(bytes: &mut Bytes) -> Parsed<Heard> {
         (60, 80) => Heard::Ack { tag: u64_of(bytes)?, multiple: u8_of(bytes)? & 1 == 1 },
         (60, 120) => Heard::Nack { tag: u64_of(bytes)?, multiple: u8_of(bytes)? & 1 == 1 },
         (85, 11) => Heard::SelectOk,
-        _ => Heard::Other,
+        (class, number) => Heard::Other(class, number),
     })
 }
 
@@ -161,15 +155,15 @@ fn close(bytes: &mut Bytes) -> Parsed<Close> {
     Ok(Close { code: u16_of(bytes)?, text: short(bytes)? })
 }
 
-fn server(bytes: &mut Bytes) -> Parsed<Server> {
-    let mut server = Server::default();
+fn product(bytes: &mut Bytes) -> Parsed<Product> {
+    let mut product = Product::default();
     each_field(bytes, |name, text| match name {
-        "product" => server.product = text.to_owned(),
-        "version" => server.version = text.to_owned(),
-        "cluster_name" => server.cluster = text.to_owned(),
+        "product" => product.name = text.to_owned(),
+        "version" => product.version = text.to_owned(),
+        "cluster_name" => product.cluster = text.to_owned(),
         _ => {}
     })?;
-    Ok(server)
+    Ok(product)
 }
 
 fn content_header(bytes: &mut Bytes) -> Parsed<Heard> {
@@ -294,7 +288,7 @@ fn put_table(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// A text field of a table.
-pub(super) fn put_field(out: &mut Vec<u8>, name: &str, text: &str) {
+pub(crate) fn put_field(out: &mut Vec<u8>, name: &str, text: &str) {
     put_short(out, name);
     out.put_u8(b'S');
     put_long(out, text.as_bytes());
@@ -401,17 +395,17 @@ pub(super) fn heartbeat(out: &mut Vec<u8>) {
 
 /// The properties of a message. Texts that are too long for their place are left out by whoever fills this.
 #[derive(Debug, Default)]
-pub(super) struct Properties<'a> {
-    pub(super) content_type: Option<&'a str>,
-    pub(super) message_id: &'a str,
-    pub(super) timestamp: u64,
-    pub(super) kind: Option<&'a str>,
-    pub(super) app_id: Option<&'a str>,
+pub(crate) struct Properties<'a> {
+    pub(crate) content_type: Option<&'a str>,
+    pub(crate) message_id: &'a str,
+    pub(crate) timestamp: u64,
+    pub(crate) kind: Option<&'a str>,
+    pub(crate) app_id: Option<&'a str>,
 }
 
 impl Properties<'_> {
     /// The flags and the values, in the order of the bits. `fill` writes the fields of the headers.
-    pub(super) fn encode(&self, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    pub(crate) fn encode(&self, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         let bit = |there: bool, bit: u16| if there { bit } else { 0 };
         let flags = HEADERS | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP;
@@ -432,7 +426,7 @@ impl Properties<'_> {
 }
 
 /// Size of a content header's frame with these properties.
-pub(super) fn header_frame_size(properties: &[u8]) -> usize {
+pub(crate) fn header_frame_size(properties: &[u8]) -> usize {
     properties.len() + 12 + FRAME_OVERHEAD
 }
 
