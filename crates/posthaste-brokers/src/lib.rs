@@ -44,6 +44,7 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod secret;
+mod table;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -60,6 +61,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use table::Table;
 
 /// The option that bounds a call of a sink, of every kind that has a broker to wait for.
 pub const DELIVERY_TIMEOUT: &str = "delivery_timeout_ms";
@@ -93,10 +95,8 @@ pub enum SinkConfig {
 
 impl<'de> Deserialize<'de> for SinkConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut table = Map::deserialize(deserializer)?;
-        let kind = table.remove("type").ok_or_else(|| D::Error::missing_field("type"))?;
-        let kind = kind.as_str().ok_or_else(|| D::Error::custom("type must be a text"))?;
-        Self::read(kind, table).map_err(D::Error::custom)
+        let Table { kind, rest } = Table::deserialize(deserializer)?;
+        Self::read(kind, rest).map_err(D::Error::custom)
     }
 }
 
@@ -119,12 +119,7 @@ impl SinkConfig {
             "rabbitmq" => Self::Rabbitmq(Box::new(rabbitmq::RabbitmqConfig::read(table)?)),
             #[cfg(feature = "http")]
             "http" => Self::Http(Box::new(http::HttpConfig::read(table)?)),
-            other => {
-                let known = ["null", "stdout"].into_iter().chain(built_in());
-                let known = known.map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ");
-                let text = format_args!("unknown variant `{other}`, expected one of {known}");
-                return Err(serde::de::Error::custom(text));
-            }
+            other => return Err(serde::de::Error::custom(format_args!("no sink is called `{other}`"))),
         })
     }
 
