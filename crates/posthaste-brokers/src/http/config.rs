@@ -152,6 +152,9 @@ impl HttpConfig {
         between("max_in_flight_per_host", per_host, 1, MAX_IN_FLIGHT_LIMIT as u64)?;
         self.check_credentials()?;
         self.fixed_headers()?;
+        if let Some(token) = &self.token {
+            secret_value("token", token.expose())?;
+        }
         Ok(Words {
             addresses: Addresses::new(self.url.as_ref(), self.wants_tls())?,
             guard: Guard::new(self.allow_private, &self.allow_networks)?,
@@ -187,8 +190,8 @@ impl HttpConfig {
             if headers::is_ours(legal.as_str()) && legal != AUTHORIZATION {
                 return Err(bad(name, "is written by Posthaste itself"));
             }
-            let value = secret_value(value.expose()).ok_or_else(|| bad(name, "has an illegal value"))?;
-            fixed.insert(legal, value);
+            let value = secret_value("headers", value.expose());
+            fixed.insert(legal, value.map_err(|_| bad(name, "has a value that is not printable ASCII"))?);
         }
         Ok(fixed)
     }
@@ -203,9 +206,7 @@ impl HttpConfig {
         hidden.extend(bare.map(str::to_owned));
         hidden.extend(self.headers.values().map(|value| value.expose().to_owned()));
         if let Some((option, text, secret)) = self.authorization()? {
-            let value = secret_value(&text)
-                .ok_or_else(|| BuildError::option(option, "holds characters that no header can carry"))?;
-            headers.insert(AUTHORIZATION, value);
+            headers.insert(AUTHORIZATION, secret_value(option, &text)?);
             hidden.extend([text.split_once(' ').map_or(text.clone(), |(_, rest)| rest.to_owned()), secret]);
         }
         hidden.retain(|text| !text.is_empty());
@@ -234,7 +235,8 @@ impl HttpConfig {
     fn authorization(&self) -> Result<Option<(&'static str, String, String)>, BuildError> {
         if let Some(token) = Secret::read(self.token.as_ref(), self.token_file.as_ref(), "token_file")? {
             let token = token.expose();
-            return Ok(Some(("token", format!("Bearer {token}"), token.to_owned())));
+            let option = if self.token.is_some() { "token" } else { "token_file" };
+            return Ok(Some((option, format!("Bearer {token}"), token.to_owned())));
         }
         let password = self.options.read_password()?;
         let (Some(user), Some(password)) = (&self.options.user, password) else { return Ok(None) };
@@ -266,11 +268,15 @@ impl HttpConfig {
     }
 }
 
-/// A header's value that the client does not print.
-fn secret_value(text: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).ok()?;
+/// A header's value that the client does not print. The parser takes bytes beyond ASCII too, and every receiver makes
+/// something else of them.
+fn secret_value(option: &'static str, text: &str) -> Result<HeaderValue, BuildError> {
+    let value = HeaderValue::from_str(text).ok().filter(|value| value.to_str().is_ok());
+    let mut value = value.ok_or_else(|| {
+        BuildError::option(option, "must be printable ASCII: no header carries anything else")
+    })?;
     value.set_sensitive(true);
-    Some(value)
+    Ok(value)
 }
 
 #[cfg(test)]

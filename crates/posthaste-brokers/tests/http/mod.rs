@@ -1,6 +1,7 @@
 //! HTTP: webhooks.
 
 mod calls;
+mod charset;
 mod conformance;
 mod dead_host;
 mod early;
