@@ -3,9 +3,9 @@
 //! The one rule behind the rows: an event may only be rejected for something that is its own. What an
 //! operator can heal, here or at the receiver, waits.
 
-use super::dial::Unreached;
-use super::guard::Forbidden;
-use super::hosts::Reach;
+use super::client::dial::Unreached;
+use super::client::guard::Forbidden;
+use super::client::hosts::Reach;
 use crate::BuildError;
 use hyper::StatusCode;
 use posthaste::sink::{Failure, Verdict};
@@ -125,6 +125,7 @@ impl Silence {
             |code: &'static str, why: String| Failure::of_destination(code, format!("{origin}: {why}"));
         let failure = match unreached {
             Unreached::Late => failure("http.unreachable", "no connection in time".to_owned()),
+            Unreached::Proxy(why) => Failure::of_sink("http.proxy", format!("the proxy {why}")),
             Unreached::Failed(error) => {
                 match (find::<Forbidden>(&**error), find::<rustls::Error>(&**error)) {
                     (Some(forbidden), _) => return Self::forbidden(forbidden),
@@ -216,6 +217,14 @@ pub(super) fn bad_header(name: &str) -> Verdict {
     Verdict::Rejected(Failure::of_event("http.bad_header", text))
 }
 
+/// What the configuration adds to every request cannot travel. The event is not to blame.
+pub(super) fn bad_config(name: &str) -> Verdict {
+    let text = format!(
+        "header {name:?} of the configuration cannot travel with HTTP; events wait until it is mended"
+    );
+    Verdict::Retry(Failure::of_sink("http.config", text))
+}
+
 /// The same failure for one that was not tried because of it.
 pub(super) fn not_tried(failure: &Failure) -> Verdict {
     let message = format!("not tried: {}", failure.message);
@@ -227,8 +236,8 @@ pub(super) fn interrupted() -> Verdict {
     Verdict::Unknown(Failure::of_destination(CONNECTION_LOST, "the delivery was interrupted"))
 }
 
-pub(super) fn closed() -> Verdict {
-    Verdict::Retry(Failure::of_sink("http.closed", "the sink was closed"))
+pub(super) fn closed() -> Failure {
+    Failure::of_sink("http.closed", "the sink was closed")
 }
 
 /// What `Retry-After` asks for: seconds, or a date.

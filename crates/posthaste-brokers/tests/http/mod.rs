@@ -9,6 +9,7 @@ mod examine;
 mod guard;
 mod hostile;
 mod outage;
+mod proxy;
 mod reuse;
 mod rotation;
 mod signature;
