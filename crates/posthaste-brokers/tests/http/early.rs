@@ -110,6 +110,32 @@ async fn g2_a_2xx_for_half_of_a_request_is_no_promise() {
     assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
 }
 
+/// The whole request lies in the kernel when the answer comes, and the answer is longer than anybody reads: hanging up on it would
+/// take back what has not left.
+#[tokio::test]
+async fn g2_what_is_left_of_a_request_is_written_after_a_long_answer() {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(64 << 10).expect("small");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let listener = socket.listen(1).expect("a listener");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let task = spawn("early", async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        // Some of the head; all of it is read later.
+        let got = stream.read(&mut [0; 16]).await.expect("a head");
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LAST}\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await.expect("written");
+        stream.write_all(&vec![b'y'; LAST]).await.expect("somebody reads it");
+        tokio::time::sleep(PAUSE).await; // pace: in which a sender that is wrong would hang up
+        got + rest(&mut stream, usize::MAX).await
+    });
+    let sink = build(HttpConfig { allow_private: true, ..HttpConfig::new(&url) }).await;
+    let event = Event::new("orders.placed", vec![b'x'; LAST / 2]);
+    assert_eq!(publish_one(&sink, message("x", event)).await, Verdict::Delivered);
+    let got = task.await.expect("an end");
+    assert!(got > LAST / 2, "{got} bytes of a request with {} and a head", LAST / 2);
+}
+
 fn acceptor(server: &Pair) -> TlsAcceptor {
     let chain = CertificateDer::pem_file_iter(&server.certificate).and_then(Iterator::collect);
     let key = PrivateKeyDer::from_pem_file(&server.key).expect("a key");

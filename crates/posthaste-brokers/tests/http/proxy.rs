@@ -4,7 +4,7 @@ use super::rotation::Dir;
 use super::*;
 use posthaste::sink::Level;
 use posthaste::task::{Task, spawn};
-use posthaste_brokers::{Secret, Urls};
+use posthaste_brokers::Urls;
 use posthaste_testkit::services::{Certs, Port};
 use std::net::SocketAddr;
 use std::sync::Mutex;

@@ -233,7 +233,8 @@ impl Http1 {
                 None => break,
             }
         }
-        !answer.is_early && length <= BODY_BYTES_MAX && self.is_flushed.load(Ordering::Relaxed)
+        let is_in_order = !answer.is_early && length <= BODY_BYTES_MAX && self.connection.is_some();
+        is_in_order && self.is_flushed.load(Ordering::Relaxed)
     }
 
     async fn close(self, mut body: Incoming) {
