@@ -25,8 +25,9 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 /// A body that takes longer than this is not read to its end.
@@ -40,91 +41,46 @@ pub(super) struct Job {
     pub(super) request: Request,
 }
 
-/// A request that came to an end.
+/// What became of a request.
 pub(super) struct Done {
     pub(super) index: usize,
-    pub(super) host: usize,
+    /// The number of its queue.
+    pub(super) queue: usize,
     pub(super) verdict: Verdict,
 }
 
-/// What lies between a call and its senders. One lock, held for a moment. A sender puts its verdict down and takes the next
-/// request in one step, so that a busy host never waits for the call; and the call takes all verdicts that are there, so that
-/// it is woken once for several.
-#[derive(Default)]
+/// The requests of a call for one host, made ahead. A sender that has ended one takes the next, so that a busy host never
+/// waits for the call.
 pub(super) struct Queue {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// By number of the host.
-    ready: Vec<VecDeque<Job>>,
-    done: Vec<Done>,
-    waker: Option<Waker>,
+    pub(super) number: usize,
+    pub(super) host: Arc<Host>,
+    pub(super) origin: Arc<str>,
+    ready: Mutex<VecDeque<Job>>,
 }
 
 impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock panics half way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One more host, with the next number.
-    pub(super) fn open(&self) {
-        self.state().ready.push(VecDeque::new());
+    pub(super) fn new(number: usize, host: Arc<Host>, origin: Arc<str>) -> Arc<Self> {
+        Arc::new(Self { number, host, origin, ready: Mutex::default() })
     }
 
     /// Requests that nobody has taken.
-    pub(super) fn len(&self, host: usize) -> usize {
-        self.state().ready[host].len()
-    }
-
-    pub(super) fn push(&self, host: usize, job: Job) {
-        self.state().ready[host].push_back(job);
-    }
-
-    pub(super) fn take(&self, host: usize) -> Option<Job> {
-        self.state().ready[host].pop_front()
+    pub(super) fn ready(&self) -> MutexGuard<'_, VecDeque<Job>> {
+        // Nothing under the lock panics half way.
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes those back that `which` names.
-    pub(super) fn withdraw(&self, host: usize, which: impl Fn(&Job) -> bool) -> Vec<Job> {
-        let ready = &mut self.state().ready[host];
-        let (gone, kept) = std::mem::take(ready).into_iter().partition::<VecDeque<_>, _>(which);
+    pub(super) fn withdraw(&self, which: impl Fn(&Job) -> bool) -> VecDeque<Job> {
+        let mut ready = self.ready();
+        let (gone, kept) = std::mem::take(&mut *ready).into_iter().partition(which);
         *ready = kept;
-        gone.into()
-    }
-
-    /// Puts a verdict down and, if `stay`, takes the next request of the same host.
-    fn finish(&self, done: Done, stay: bool) -> Option<Job> {
-        let (next, waker) = {
-            let mut state = self.state();
-            let host = done.host;
-            state.done.push(done);
-            let next = if stay { state.ready[host].pop_front() } else { None };
-            (next, state.waker.take())
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        next
-    }
-
-    /// Takes all verdicts that are there, or leaves the waker.
-    pub(super) fn poll_done(&self, context: &mut Context<'_>, done: &mut Vec<Done>) -> Poll<()> {
-        let mut state = self.state();
-        if state.done.is_empty() {
-            state.waker = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        done.append(&mut state.done);
-        Poll::Ready(())
+        gone
     }
 }
 
 /// What all senders of a call have in common.
 pub(super) struct Shared {
-    pub(super) queue: Queue,
+    pub(super) done: UnboundedSender<Done>,
     pub(super) current: Arc<Current>,
     pub(super) statuses: Arc<Statuses>,
     pub(super) started: Instant,
@@ -135,10 +91,7 @@ pub(super) struct Shared {
 
 pub(super) struct Sender {
     shared: Arc<Shared>,
-    /// The number of the host.
-    number: usize,
-    host: Arc<Host>,
-    origin: Arc<str>,
+    queue: Arc<Queue>,
     connection: Option<Connection>,
     /// The message whose request is on its way.
     in_hand: Option<usize>,
@@ -160,44 +113,47 @@ impl From<Silence> for Missing {
 impl Drop for Sender {
     /// It panicked, or nobody waits any more. A request that was on its way may have arrived.
     fn drop(&mut self) {
-        if let Some(index) = self.in_hand.take() {
-            let done = Done { index, host: self.number, verdict: verdict::interrupted() };
-            self.shared.queue.finish(done, false);
-        }
+        self.end(verdict::interrupted());
     }
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, number: usize, host: Arc<Host>, origin: Arc<str>) -> Self {
-        Self { shared, number, host, origin, connection: None, in_hand: None }
+    pub(super) fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
+        Self { shared, queue, connection: None, in_hand: None }
     }
 
-    /// Sends this request and those that follow it. Answers the number of the host.
+    /// Tells the call what became of the request in hand, if there is one. A call that is gone need not hear it.
+    fn end(&mut self, verdict: Verdict) {
+        if let Some(index) = self.in_hand.take() {
+            let _ = self.shared.done.send(Done { index, queue: self.queue.number, verdict });
+        }
+    }
+
+    /// Sends this request and those that follow it. Answers the number of the queue.
     pub(super) async fn run(mut self, job: Job, slot: Slot) -> usize {
         let mut late = pin!(sleep_until(self.shared.deadline));
         let mut next = Some(job);
         while let Some(job) = next {
-            let index = job.index;
-            self.in_hand = Some(index);
+            self.in_hand = Some(job.index);
             let verdict = self.deliver(job, late.as_mut()).await;
-            self.in_hand = None;
             let now = Instant::now();
-            let stay = now < self.shared.send_until && self.host.may_stay(&slot, now);
-            next = self.shared.queue.finish(Done { index, host: self.number, verdict }, stay);
+            let stay = now < self.shared.send_until && self.queue.host.may_stay(&slot, now);
+            next = if stay { self.queue.ready().pop_front() } else { None };
+            self.end(verdict);
         }
         // No wait from here on: the call may be over, and what it has ended would lose the connection.
         if let Some(connection) = self.connection.take() {
-            self.shared.current.client.pool.put(&self.origin, connection);
+            self.shared.current.client.pool.put(&self.queue.origin, connection);
         }
         // Last: who gets it next finds the connection.
         drop(slot);
-        self.number
+        self.queue.number
     }
 
     async fn deliver(&mut self, job: Job, late: Pin<&mut Sleep>) -> Verdict {
         let Job { endpoint, request, .. } = job;
         let destination = &endpoint.destination;
-        if let Some(failure) = self.host.failed_since(self.shared.started, destination) {
+        if let Some(failure) = self.queue.host.failed_since(self.shared.started, destination) {
             return verdict::not_tried(&failure);
         }
         let (verdict, failed) = match self.exchange(request, &endpoint, late).await {
@@ -212,7 +168,7 @@ impl Sender {
                 };
                 // Before the slot is free: who gets it next must know.
                 if failed.is_none() {
-                    self.host.answered(destination);
+                    self.queue.host.answered(destination);
                 }
                 (verdict, failed)
             }
@@ -224,9 +180,9 @@ impl Sender {
             }
         };
         if let Some((reach, failure)) = failed {
-            self.host.failed(reach, destination, &failure);
+            self.queue.host.failed(reach, destination, &failure);
         }
-        self.host.moved();
+        self.queue.host.moved();
         verdict
     }
 
@@ -256,13 +212,13 @@ impl Sender {
                 Some(Err(lost)) => match lost.unsent {
                     Some(unsent) if !is_repeated => (is_repeated, request) = (true, unsent),
                     Some(_) => {
-                        return Err(Silence::unreached(&self.origin, files, &lost.error.into()).into());
+                        return Err(Silence::unreached(&self.queue.origin, files, &lost.error.into()).into());
                     }
-                    None => return Err(Silence::lost(&self.origin, files, &*lost.error).into()),
+                    None => return Err(Silence::lost(&self.queue.origin, files, &*lost.error).into()),
                 },
                 None => {
-                    shared.current.client.pool.forget(&self.origin, &connection);
-                    return Err(Silence::timeout(&self.origin, began.elapsed()).into());
+                    shared.current.client.pool.forget(&self.queue.origin, &connection);
+                    return Err(Silence::timeout(&self.queue.origin, began.elapsed()).into());
                 }
             }
         }
@@ -276,20 +232,23 @@ impl Sender {
         late: Pin<&mut Sleep>,
     ) -> Result<Connection, Silence> {
         let client = &self.shared.current.client;
-        let mut next =
-            if fresh { None } else { self.connection.take().or_else(|| client.pool.take(&self.origin)) };
+        let mut next = if fresh {
+            None
+        } else {
+            self.connection.take().or_else(|| client.pool.take(&self.queue.origin))
+        };
         while let Some(mut connection) = next {
             if connection.is_ready().await {
                 return Ok(connection);
             }
-            next = client.pool.take(&self.origin);
+            next = client.pool.take(&self.queue.origin);
         }
         let dialled = before(late, client.dialer.dial(&to.target)).await;
-        let connection = dialled
-            .unwrap_or(Err(Unreached::Late))
-            .map_err(|unreached| Silence::unreached(&self.origin, &self.shared.current.files, &unreached))?;
+        let connection = dialled.unwrap_or(Err(Unreached::Late)).map_err(|unreached| {
+            Silence::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
+        })?;
         if let Some(shared) = connection.shared() {
-            client.pool.put(&self.origin, shared);
+            client.pool.put(&self.queue.origin, shared);
         }
         Ok(connection)
     }
@@ -312,7 +271,7 @@ impl Sender {
         }
         let wait = retry_after.and_then(|value| verdict::retry_after(&value, SystemTime::now()));
         let said = snippet::snippet(&words, &self.shared.current.keys.hidden);
-        self.shared.statuses.verdict(status, verdict::words(&self.origin, status, &said), wait)
+        self.shared.statuses.verdict(status, verdict::words(&self.queue.origin, status, &said), wait)
     }
 }
 

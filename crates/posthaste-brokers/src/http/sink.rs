@@ -6,7 +6,7 @@
 
 use super::client::endpoint::{Addresses, Endpoint};
 use super::client::guard::{Guard, Guarded, Lookup, System};
-use super::client::hosts::{Host, Hosts, Slot};
+use super::client::hosts::{Hosts, Slot};
 use super::config::{HttpConfig, Words};
 use super::reload::Reload;
 use super::sender::{BODY_WAIT, Done, Job, Queue, Sender, Shared};
@@ -26,6 +26,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::Instant;
 
 /// The last part of the delivery timeout, for reading the body of a response that came late.
@@ -84,15 +85,17 @@ impl Sink for HttpSink {
         let patience = self.config.options.delivery_timeout();
         let flight = Flight::new(messages, patience).in_turns(self.chain.enter(messages));
         let Some(current) = self.reload.current() else { return flight.refused(verdict::closed()) };
+        // A message is answered once.
+        let (done, answers) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
-            queue: Queue::default(),
+            done,
             current,
             statuses: Arc::clone(&self.statuses),
             started: flight.started(),
             send_until: flight.send_until(),
             deadline: flight.deadline() - last_part(patience),
         });
-        flight.run(&mut Requests::new(self, shared)).await
+        flight.run(&mut Requests::new(self, shared, answers)).await
     }
 
     async fn close(&self) {
@@ -110,8 +113,7 @@ fn last_part(patience: Duration) -> Duration {
 
 /// The messages of one host that wait to become requests.
 struct Waiting {
-    host: Arc<Host>,
-    origin: Arc<str>,
+    queue: Arc<Queue>,
     messages: VecDeque<(usize, Arc<Endpoint>)>,
     /// Whether a slot is being asked for.
     asking: bool,
@@ -123,8 +125,9 @@ struct Waiting {
 struct Requests<'a> {
     sink: &'a HttpSink,
     shared: Arc<Shared>,
+    answers: UnboundedReceiver<Done>,
     done: Vec<Done>,
-    /// Destinations whose URL was found good, and the numbers of their hosts: most messages of a call go to few, and a URL
+    /// Destinations whose URL was found good, and the numbers of their queues: most messages of a call go to few, and a URL
     /// is slow to read.
     endpoints: FxHashMap<String, (Arc<Endpoint>, usize)>,
     numbers: FxHashMap<Arc<str>, usize>,
@@ -168,7 +171,7 @@ impl Publisher for Requests<'_> {
     /// Whether others have all slots of a host and nothing was heard of it since: it may be dead, and who waits behind them
     /// has to learn of it.
     fn is_waiting(&self, _: &Flight<'_>) -> bool {
-        let is_silent = |waiting: &Waiting| waiting.asking && waiting.host.moves() == waiting.moves;
+        let is_silent = |waiting: &Waiting| waiting.asking && waiting.queue.host.moves() == waiting.moves;
         let is_behind = |waiting: &Waiting| !waiting.messages.is_empty() && is_silent(waiting);
         Instant::now() < self.shared.deadline + GRACE && self.waiting.iter().any(is_behind)
     }
@@ -183,8 +186,7 @@ impl Publisher for Requests<'_> {
     }
 
     fn withdraw(&mut self) -> Vec<usize> {
-        let queue = &self.shared.queue;
-        let jobs = (0..self.waiting.len()).flat_map(|number| queue.withdraw(number, |_| true));
+        let jobs = self.waiting.iter().flat_map(|waiting| waiting.queue.withdraw(|_| true));
         jobs.map(|job| job.index).collect()
     }
 
@@ -196,16 +198,17 @@ impl Publisher for Requests<'_> {
             return Silence::timeout(&endpoint.origin, self.shared.started.elapsed()).verdict();
         }
         // Its host's failure is its own; without one, others had the slots, and it is not to blame.
-        let failure = self.waiting[*number].host.failed_since(self.shared.started, destination);
+        let failure = self.waiting[*number].queue.host.failed_since(self.shared.started, destination);
         failure.map_or(Verdict::Held, |failure| verdict::not_tried(&failure))
     }
 }
 
 impl<'a> Requests<'a> {
-    fn new(sink: &'a HttpSink, shared: Arc<Shared>) -> Self {
+    fn new(sink: &'a HttpSink, shared: Arc<Shared>, answers: UnboundedReceiver<Done>) -> Self {
         Self {
             sink,
             shared,
+            answers,
             done: Vec::new(),
             endpoints: FxHashMap::default(),
             numbers: FxHashMap::default(),
@@ -217,13 +220,13 @@ impl<'a> Requests<'a> {
 
     fn poll_done(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> bool {
         let mut done = std::mem::take(&mut self.done);
-        let polled = self.shared.queue.poll_done(context, &mut done);
+        let polled = self.answers.poll_recv_many(context, &mut done, usize::MAX);
         let mut last = None;
-        for Done { index, host, verdict } in done.drain(..) {
+        for Done { index, queue, verdict } in done.drain(..) {
             flight.decide(index, verdict);
-            if last != Some(host) {
-                last = Some(host);
-                self.advance(host, flight);
+            if last != Some(queue) {
+                last = Some(queue);
+                self.advance(queue, flight);
             }
         }
         self.done = done;
@@ -258,10 +261,9 @@ impl<'a> Requests<'a> {
             return *number;
         }
         let (number, host) = (self.waiting.len(), self.sink.hosts.host(origin));
-        let (moves, messages) = (host.moves(), VecDeque::new());
+        let (moves, queue) = (host.moves(), Queue::new(number, host, Arc::clone(origin)));
         self.numbers.insert(Arc::clone(origin), number);
-        self.waiting.push(Waiting { host, origin: Arc::clone(origin), messages, asking: false, moves });
-        self.shared.queue.open();
+        self.waiting.push(Waiting { queue, messages: VecDeque::new(), asking: false, moves });
         number
     }
 
@@ -272,8 +274,8 @@ impl<'a> Requests<'a> {
             return;
         }
         self.make(number, flight);
-        while !self.waiting[number].asking && self.shared.queue.len(number) > 0 {
-            let host = Arc::clone(&self.waiting[number].host);
+        while !self.waiting[number].asking && !self.waiting[number].queue.ready().is_empty() {
+            let host = Arc::clone(&self.waiting[number].queue.host);
             match host.try_slot() {
                 Some(slot) => self.start(number, slot),
                 None => {
@@ -286,14 +288,15 @@ impl<'a> Requests<'a> {
 
     /// Decides those whose host has failed since the call began.
     fn leave_out(&mut self, number: usize, flight: &mut Flight<'_>) {
-        let host = Arc::clone(&self.waiting[number].host);
-        if host.is_calm() {
+        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        if queue.host.is_calm() {
             return;
         }
-        let failure = |endpoint: &Endpoint| host.failed_since(self.shared.started, &endpoint.destination);
-        let jobs = self.shared.queue.withdraw(number, |job| failure(&job.endpoint).is_some());
+        let failure =
+            |endpoint: &Endpoint| queue.host.failed_since(self.shared.started, &endpoint.destination);
+        let jobs = queue.withdraw(|job| failure(&job.endpoint).is_some());
         let mut gone: Vec<_> = jobs.into_iter().map(|job| (job.index, failure(&job.endpoint))).collect();
-        self.waiting[number].messages.retain(|(index, endpoint)| {
+        messages.retain(|(index, endpoint)| {
             let failed = failure(endpoint);
             let stays = failed.is_none();
             gone.extend((!stays).then_some((*index, failed)));
@@ -305,14 +308,15 @@ impl<'a> Requests<'a> {
     }
 
     fn make(&mut self, number: usize, flight: &mut Flight<'_>) {
-        let mut room = READY_MAX.saturating_sub(self.shared.queue.len(number));
+        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        let mut room = READY_MAX.saturating_sub(queue.ready().len());
         while room > 0
-            && let Some((index, endpoint)) = self.waiting[number].messages.pop_front()
+            && let Some((index, endpoint)) = messages.pop_front()
         {
             match entry::request(&flight.messages()[index], &endpoint, &self.shared.current.keys) {
                 Ok(request) => {
                     flight.sent(index);
-                    self.shared.queue.push(number, Job { index, endpoint, request });
+                    queue.ready().push_back(Job { index, endpoint, request });
                     room -= 1;
                 }
                 Err(verdict) => flight.decide(index, verdict),
@@ -321,9 +325,9 @@ impl<'a> Requests<'a> {
     }
 
     fn start(&mut self, number: usize, slot: Slot) {
-        let Some(job) = self.shared.queue.take(number) else { return };
-        let Waiting { host, origin, .. } = &self.waiting[number];
-        let sender = Sender::new(Arc::clone(&self.shared), number, Arc::clone(host), Arc::clone(origin));
+        let queue = &self.waiting[number].queue;
+        let Some(job) = queue.ready().pop_front() else { return };
+        let sender = Sender::new(Arc::clone(&self.shared), Arc::clone(queue));
         self.senders.push(spawn("http sender", sender.run(job, slot)));
     }
 
@@ -347,11 +351,11 @@ impl<'a> Requests<'a> {
     /// It is too late to begin: what no sender has taken waits for the next call. Says whether there was something.
     fn take_back(&mut self, flight: &mut Flight<'_>) -> bool {
         let mut any = false;
-        for number in 0..self.waiting.len() {
-            for job in self.shared.queue.withdraw(number, |_| true) {
+        for Waiting { queue, messages, .. } in &mut self.waiting {
+            for job in queue.withdraw(|_| true) {
                 any = true;
                 flight.unsent(job.index);
-                self.waiting[number].messages.push_front((job.index, job.endpoint));
+                messages.push_back((job.index, job.endpoint));
             }
         }
         any
