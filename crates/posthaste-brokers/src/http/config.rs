@@ -388,6 +388,9 @@ mod tests {
         let config = HttpConfig {
             secrets: vec![Secret::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")],
             headers: BTreeMap::from([("x-api-key".to_owned(), Secret::new("hunter3"))]),
+            proxy: Some(Urls::new("http://u:hunter5@p")),
+            proxy_user: Some("u".into()),
+            proxy_password: Some(Secret::new("hunter6")),
             ..HttpConfig::new("https://u:hunter4@h.example").with(|options| {
                 options.user = Some("shop".into());
                 options.password = Some(Secret::new("hunter2"));
