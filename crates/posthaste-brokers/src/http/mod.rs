@@ -57,8 +57,8 @@
 //!
 //! | what happened | verdict | scope | code |
 //! |---|---|---|---|
-//! | 2xx, and the whole body was handed to the connection | `Delivered` | | |
-//! | 2xx before the end of the request, whose rest was not taken | `Unknown` | destination | `http.connection_lost` or `http.timeout` |
+//! | 2xx, and the whole request was written | `Delivered` | | |
+//! | 2xx before the end of the request, whose rest cannot be written | `Unknown` | destination | `http.connection_lost` or `http.timeout` |
 //! | 400, 410, 413, 414, 415, 422, 431 | `Rejected` | event | `http.STATUS` |
 //! | 408, 429, 502, 503, 504, 507, 520 to 530 | `Retry` | destination | `http.STATUS` |
 //! | 401, 402, 403, 404, 405, 407, 421, 451: set up wrongly, here or there | `Retry` | destination | `http.STATUS` |

@@ -6,10 +6,10 @@
 //! # A 2xx before the end of the request
 //!
 //! Responses are read while the request is being written. A refusal counts at once. A 2xx is a promise for what is not
-//! there yet: it counts when hyper has handed the whole body on ([`Piece`]), and not at all if the body was given up. What is
-//! then still in a buffer of ours or of the kernel must not be lost with the connection. Closing a socket with something
-//! unread resets it and takes back what has not left; so such a connection goes on in the background for a while and is closed
-//! after that ([`Http1::close`]).
+//! there yet: it counts when hyper has handed the whole body on ([`Piece`]) and TLS keeps nothing back ([`Watched`]), and not
+//! at all if the body was given up. What then lies in the kernel must not be lost with the connection. Closing a socket
+//! with something unread resets it and takes back what has not left; so such a connection goes on in the background for a
+//! while and is closed after that ([`Http1::close`]).
 
 use super::endpoint::Endpoint;
 use super::{BoxError, Request};
@@ -169,6 +169,10 @@ impl Http1 {
         self.connection.take_if(|connection| connection.poll_unpin(context).is_ready());
     }
 
+    fn is_flushed(&self) -> bool {
+        self.is_flushed.load(Ordering::Relaxed)
+    }
+
     async fn is_ready(&mut self) -> bool {
         poll_fn(|context| {
             self.drive(context);
@@ -196,7 +200,8 @@ impl Http1 {
 
     /// Makes a 2xx count: writes the rest of the request, if there is one. The response is read meanwhile and dropped.
     async fn finish(&mut self, answer: &mut Answer, mut taken: Taken) -> Result<(), Lost> {
-        if taken.try_recv().is_ok() {
+        let mut is_taken = taken.try_recv().is_ok();
+        if is_taken && self.is_flushed() {
             return Ok(());
         }
         answer.is_early = true;
@@ -204,8 +209,14 @@ impl Http1 {
         let whole = poll_fn(|context| {
             loop {
                 self.drive(context);
-                if let Poll::Ready(taken) = taken.poll_unpin(context) {
-                    return Poll::Ready(taken.is_ok());
+                if !is_taken && let Poll::Ready(taken) = taken.poll_unpin(context) {
+                    is_taken = taken.is_ok();
+                    if !is_taken {
+                        return Poll::Ready(false);
+                    }
+                }
+                if is_taken && (self.is_flushed() || self.connection.is_none()) {
+                    return Poll::Ready(self.is_flushed());
                 }
                 if is_read {
                     return Poll::Pending;
@@ -233,8 +244,7 @@ impl Http1 {
                 None => break,
             }
         }
-        let is_in_order = !answer.is_early && length <= BODY_BYTES_MAX && self.connection.is_some();
-        is_in_order && self.is_flushed.load(Ordering::Relaxed)
+        !answer.is_early && length <= BODY_BYTES_MAX && self.connection.is_some()
     }
 
     async fn close(self, mut body: Incoming) {
@@ -424,8 +434,8 @@ impl Buf for Piece {
     }
 }
 
-/// A stream that says whether all that was written to it has left: TLS keeps something back, and a connection that waits for
-/// its next request is driven by nobody.
+/// A stream that says whether all that was written to it is with the kernel. TLS keeps back what the kernel does not take, and a
+/// connection that waits for its next request is driven by nobody.
 struct Watched {
     io: TokioIo<Stream>,
     is_flushed: Arc<AtomicBool>,
@@ -471,7 +481,9 @@ impl Write for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
+        ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
+        self.is_flushed.store(true, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
     }
 }
 
