@@ -6,10 +6,12 @@
 //! # A 2xx before the end of the request
 //!
 //! Responses are read while the request is being written. A refusal counts at once. A 2xx is a promise for what is not
-//! there yet: it counts when hyper has handed the whole body on ([`Piece`]) and TLS keeps nothing back ([`Watched`]), and not
-//! at all if the body was given up. What then lies in the kernel must not be lost with the connection. Closing a socket
-//! with something unread resets it and takes back what has not left; so such a connection goes on in the background for a
-//! while and is closed after that ([`Http1::close`]).
+//! there yet: it counts when hyper has handed the whole body on ([`Piece`]), TLS keeps nothing back ([`Watched`]) and the
+//! response has ended, and not at all if one of them does not happen.
+//!
+//! What lies in the kernel must not be lost with the connection. Closing a socket with something unread resets it and takes
+//! back what has not left. So a connection whose 2xx is not read to its end goes on in the background for a while and is
+//! closed after that ([`Http1::close`]).
 
 use super::endpoint::Endpoint;
 use super::{BoxError, Request};
@@ -67,15 +69,13 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<String>,
     body: Incoming,
-    /// It came before the end of the request.
-    is_early: bool,
 }
 
 impl Answer {
-    fn new(response: Response<Incoming>, is_early: bool) -> Self {
+    fn new(response: Response<Incoming>) -> Self {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let (status, retry_after) = (response.status(), retry_after.map(str::to_owned));
-        Self { status, retry_after, body: response.into_body(), is_early }
+        Self { status, retry_after, body: response.into_body() }
     }
 }
 
@@ -191,20 +191,19 @@ impl Http1 {
             sent.as_mut().poll(context)
         })
         .await;
-        let mut answer = Answer::new(response.map_err(Lost::new)?, false);
+        let mut answer = Answer::new(response.map_err(Lost::new)?);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
-            self.finish(&mut answer, taken).await?;
+            self.finish(&mut answer.body, taken).await?;
         }
         Ok(answer)
     }
 
-    /// Makes a 2xx count: writes the rest of the request, if there is one. The response is read meanwhile and dropped.
-    async fn finish(&mut self, answer: &mut Answer, mut taken: Taken) -> Result<(), Lost> {
+    /// Makes a 2xx count. One before the end of the request is read to its own end while the rest is written.
+    async fn finish(&mut self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
         let mut is_taken = taken.try_recv().is_ok();
         if is_taken && self.is_flushed() {
             return Ok(());
         }
-        answer.is_early = true;
         let mut is_read = false;
         let whole = poll_fn(|context| {
             loop {
@@ -215,13 +214,18 @@ impl Http1 {
                         return Poll::Ready(false);
                     }
                 }
-                if is_taken && (self.is_flushed() || self.connection.is_none()) {
-                    return Poll::Ready(self.is_flushed());
+                let is_written = is_taken && self.is_flushed();
+                if is_read && (is_written || self.connection.is_none()) {
+                    return Poll::Ready(is_written);
                 }
                 if is_read {
                     return Poll::Pending;
                 }
-                is_read = !matches!(ready!(Pin::new(&mut answer.body).poll_frame(context)), Some(Ok(_)));
+                match ready!(Pin::new(&mut *body).poll_frame(context)) {
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) => return Poll::Ready(false),
+                    None => is_read = true,
+                }
             }
         });
         if whole.await { Ok(()) } else { Err(Lost::given_up()) }
@@ -229,7 +233,7 @@ impl Http1 {
 
     async fn read(&mut self, answer: &mut Answer, words: &mut Vec<u8>) -> bool {
         let mut length = 0;
-        while !answer.body.is_end_stream() && length <= BODY_BYTES_MAX && !answer.is_early {
+        while !answer.body.is_end_stream() && length <= BODY_BYTES_MAX {
             let next = poll_fn(|context| {
                 self.drive(context);
                 Pin::new(&mut answer.body).poll_frame(context)
@@ -244,7 +248,7 @@ impl Http1 {
                 None => break,
             }
         }
-        !answer.is_early && length <= BODY_BYTES_MAX && self.connection.is_some()
+        length <= BODY_BYTES_MAX && self.connection.is_some()
     }
 
     async fn close(self, mut body: Incoming) {
@@ -311,7 +315,7 @@ impl Http2 {
             let lost = Lost::new(failed);
             Lost { unsent: lost.unsent.or_else(|| is_unseen.then_some(kept)), error: lost.error }
         })?;
-        let mut answer = Answer::new(response, false);
+        let mut answer = Answer::new(response);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
             finish(&mut answer.body, taken).await?;
         }
