@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 pub struct Task<T> {
     name: &'static str,
     handle: JoinHandle<T>,
+    is_detached: bool,
 }
 
 /// Starts a named task.
@@ -21,7 +22,7 @@ where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
-    Task { name, handle: tokio::spawn(work) }
+    Task { name, handle: tokio::spawn(work), is_detached: false }
 }
 
 impl<T> Task<T> {
@@ -31,8 +32,8 @@ impl<T> Task<T> {
     }
 
     /// Lets the task end by itself: only for one that ends with the thing it serves.
-    pub fn detach(self) {
-        std::mem::forget(self);
+    pub fn detach(mut self) {
+        self.is_detached = true;
     }
 
     /// Whether it has ended.
@@ -44,7 +45,9 @@ impl<T> Task<T> {
 
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {
-        self.handle.abort();
+        if !self.is_detached {
+            self.handle.abort();
+        }
     }
 }
 

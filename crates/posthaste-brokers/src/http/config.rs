@@ -1,9 +1,9 @@
 //! The options of an HTTP sink.
 
-use super::address::Addresses;
-use super::guard::Guard;
-use super::headers;
-use super::sign::Signer;
+use super::client::endpoint::Addresses;
+use super::client::guard::Guard;
+use super::client::proxy::Proxies;
+use super::entry::{Keys, Signer, is_ours};
 use super::verdict::{OnStatus, Statuses};
 use crate::options::{HasOptions, Options, between};
 use crate::secret::read_text;
@@ -64,6 +64,24 @@ pub struct HttpConfig {
     /// Networks that may be delivered to though they are not public: `10.1.0.0/16`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_networks: Vec<String>,
+    /// The proxy that connections are made through (`http://proxy:3128`), or `environment` for that of `HTTPS_PROXY`,
+    /// `HTTP_PROXY` and `NO_PROXY`. Behind a proxy it is the proxy that decides which addresses are reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub proxy: Option<Urls>,
+    /// Hosts that are reached without the proxy: names with all names below them, networks, or `*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub no_proxy: Vec<String>,
+    /// User name at the proxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_user: Option<String>,
+    /// Its password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub proxy_password: Option<Secret>,
+    /// A file with this password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_password_file: Option<PathBuf>,
     /// What every broker has: delivery timeout, window, login and TLS.
     #[serde(flatten, skip_deserializing, default = "options")]
     #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
@@ -84,15 +102,6 @@ pub(super) struct Words {
     pub(super) addresses: Addresses,
     pub(super) guard: Guard,
     pub(super) statuses: Statuses,
-}
-
-/// What lies in files.
-pub(super) struct Keys {
-    pub(super) signer: Signer,
-    /// Credentials and fixed headers.
-    pub(super) headers: HeaderMap,
-    /// Texts that must never be shown, though a receiver may echo them.
-    pub(super) hidden: Vec<String>,
 }
 
 impl HasOptions for HttpConfig {
@@ -130,6 +139,11 @@ impl HttpConfig {
             statuses: BTreeMap::new(),
             allow_private: false,
             allow_networks: Vec::new(),
+            proxy: None,
+            no_proxy: Vec::new(),
+            proxy_user: None,
+            proxy_password: None,
+            proxy_password_file: None,
         }
     }
 
@@ -137,6 +151,7 @@ impl HttpConfig {
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         self.check_words()?;
         self.keys()?;
+        self.proxies()?;
         self.options.tls().client_config().map(drop)
     }
 
@@ -152,6 +167,10 @@ impl HttpConfig {
         between("max_in_flight_per_host", per_host, 1, MAX_IN_FLIGHT_LIMIT as u64)?;
         self.check_credentials()?;
         self.fixed_headers()?;
+        self.check_proxy()?;
+        if let Some(token) = &self.token {
+            secret_value("token", token.expose())?;
+        }
         Ok(Words {
             addresses: Addresses::new(self.url.as_ref(), self.wants_tls())?,
             guard: Guard::new(self.allow_private, &self.allow_networks)?,
@@ -178,17 +197,54 @@ impl HttpConfig {
         Ok(())
     }
 
+    fn check_proxy(&self) -> Result<(), BuildError> {
+        let has_password = self.proxy_password.is_some() || self.proxy_password_file.is_some();
+        let lacks = |option, what| Err(BuildError::option(option, format!("needs {what}")));
+        if self.proxy.is_none() && !self.no_proxy.is_empty() {
+            return lacks("no_proxy", "proxy");
+        }
+        match (&self.proxy_user, has_password) {
+            (Some(_), _) if self.proxy.is_none() => return lacks("proxy_user", "proxy"),
+            (Some(_), false) => return lacks("proxy_user", "proxy_password or proxy_password_file"),
+            (None, true) => return lacks("proxy_password", "proxy_user"),
+            _ => {}
+        }
+        self.proxies_with(None).map(drop)
+    }
+
+    /// Who is reached through which proxy. Reads the password.
+    pub(super) fn proxies(&self) -> Result<Proxies, BuildError> {
+        let password = Secret::read(
+            self.proxy_password.as_ref(),
+            self.proxy_password_file.as_ref(),
+            "proxy_password_file",
+        )?;
+        let authorization = match (&self.proxy_user, password) {
+            (Some(user), Some(password)) => Some(secret_value("proxy_user", &basic(user, &password))?),
+            _ => None,
+        };
+        self.proxies_with(authorization)
+    }
+
+    fn proxies_with(&self, authorization: Option<HeaderValue>) -> Result<Proxies, BuildError> {
+        let given: Vec<_> = self.proxy.iter().flat_map(Urls::iter).collect();
+        if given.len() > 1 {
+            return Err(BuildError::option("proxy", "must be one URL"));
+        }
+        Proxies::new(given.first().copied(), &self.no_proxy, authorization)
+    }
+
     fn fixed_headers(&self) -> Result<HeaderMap, BuildError> {
         let bad = |name: &str, why| BuildError::option("headers", format!("{name:?} {why}"));
         let mut fixed = HeaderMap::new();
         for (name, value) in &self.headers {
             let legal =
                 HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(name, "is no header name"))?;
-            if headers::is_ours(legal.as_str()) && legal != AUTHORIZATION {
+            if is_ours(legal.as_str()) && legal != AUTHORIZATION {
                 return Err(bad(name, "is written by Posthaste itself"));
             }
-            let value = secret_value(value.expose()).ok_or_else(|| bad(name, "has an illegal value"))?;
-            fixed.insert(legal, value);
+            let value = secret_value("headers", value.expose());
+            fixed.insert(legal, value.map_err(|_| bad(name, "has a value that is not printable ASCII"))?);
         }
         Ok(fixed)
     }
@@ -203,9 +259,7 @@ impl HttpConfig {
         hidden.extend(bare.map(str::to_owned));
         hidden.extend(self.headers.values().map(|value| value.expose().to_owned()));
         if let Some((option, text, secret)) = self.authorization()? {
-            let value = secret_value(&text)
-                .ok_or_else(|| BuildError::option(option, "holds characters that no header can carry"))?;
-            headers.insert(AUTHORIZATION, value);
+            headers.insert(AUTHORIZATION, secret_value(option, &text)?);
             hidden.extend([text.split_once(' ').map_or(text.clone(), |(_, rest)| rest.to_owned()), secret]);
         }
         hidden.retain(|text| !text.is_empty());
@@ -234,13 +288,12 @@ impl HttpConfig {
     fn authorization(&self) -> Result<Option<(&'static str, String, String)>, BuildError> {
         if let Some(token) = Secret::read(self.token.as_ref(), self.token_file.as_ref(), "token_file")? {
             let token = token.expose();
-            return Ok(Some(("token", format!("Bearer {token}"), token.to_owned())));
+            let option = if self.token.is_some() { "token" } else { "token_file" };
+            return Ok(Some((option, format!("Bearer {token}"), token.to_owned())));
         }
         let password = self.options.read_password()?;
         let (Some(user), Some(password)) = (&self.options.user, password) else { return Ok(None) };
-        let pair = format!("{user}:{}", password.expose());
-        let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
-        Ok(Some(("user", format!("Basic {encoded}"), password.expose().to_owned())))
+        Ok(Some(("user", basic(user, &password), password.expose().to_owned())))
     }
 
     /// The files that hold secrets.
@@ -266,11 +319,21 @@ impl HttpConfig {
     }
 }
 
-/// A header's value that the client does not print.
-fn secret_value(text: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).ok()?;
+/// Both may hold any letters (RFC 7617).
+fn basic(user: &str, password: &Secret) -> String {
+    let pair = format!("{user}:{}", password.expose());
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
+}
+
+/// A header's value that the client does not print. The parser takes bytes beyond ASCII too, and every receiver makes
+/// something else of them.
+fn secret_value(option: &'static str, text: &str) -> Result<HeaderValue, BuildError> {
+    let value = HeaderValue::from_str(text).ok().filter(|value| value.to_str().is_ok());
+    let mut value = value.ok_or_else(|| {
+        BuildError::option(option, "must be printable ASCII: no header carries anything else")
+    })?;
     value.set_sensitive(true);
-    Some(value)
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -285,6 +348,8 @@ mod tests {
     fn what_makes_no_sense_is_named() {
         let good = HttpConfig::new("https://h.example/in");
         assert!(good.check().is_ok() && HttpConfig::for_whole_urls().check().is_ok());
+        let proxied = HttpConfig { proxy: Some(Urls::new("http://p:3128")), ..good.clone() };
+        assert!(proxied.check().is_ok());
         let token = Some(Secret::new("t"));
         let header = |name: &str| BTreeMap::from([(name.to_owned(), Secret::new("v"))]);
         let rows = [
@@ -300,10 +365,16 @@ mod tests {
                 HttpConfig { headers: header("Authorization"), token: token.clone(), ..good.clone() },
                 "headers",
             ),
-            (HttpConfig { token, ..HttpConfig::for_whole_urls() }, "url"),
+            (HttpConfig { token: token.clone(), ..HttpConfig::for_whole_urls() }, "url"),
             (HttpConfig { headers: header("x-key"), ..HttpConfig::for_whole_urls() }, "url"),
             (HttpConfig { secrets: vec![Secret::new("whsec_???")], ..good.clone() }, "secrets"),
             (HttpConfig { allow_networks: vec!["10.0.0.0/33".into()], ..good.clone() }, "allow_networks"),
+            (HttpConfig { proxy: Some(Urls::new("https://p")), ..good.clone() }, "proxy"),
+            (HttpConfig { no_proxy: vec!["h".into()], ..good.clone() }, "no_proxy"),
+            (HttpConfig { proxy_user: Some("u".into()), ..good.clone() }, "proxy_user"),
+            (HttpConfig { proxy_user: Some("u".into()), ..proxied.clone() }, "proxy_user"),
+            (HttpConfig { proxy_password: token.clone(), ..proxied.clone() }, "proxy_password"),
+            (HttpConfig { no_proxy: vec!["a b".into()], ..proxied }, "no_proxy"),
             (good.clone().with(|options| options.key_file = Some("/nonexistent".into())), "cert_file"),
             (HttpConfig { secrets_file: Some("/nonexistent".into()), ..good }, "secrets_file"),
         ];
@@ -317,6 +388,9 @@ mod tests {
         let config = HttpConfig {
             secrets: vec![Secret::new("whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")],
             headers: BTreeMap::from([("x-api-key".to_owned(), Secret::new("hunter3"))]),
+            proxy: Some(Urls::new("http://u:hunter5@p")),
+            proxy_user: Some("u".into()),
+            proxy_password: Some(Secret::new("hunter6")),
             ..HttpConfig::new("https://u:hunter4@h.example").with(|options| {
                 options.user = Some("shop".into());
                 options.password = Some(Secret::new("hunter2"));

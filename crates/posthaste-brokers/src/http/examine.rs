@@ -3,27 +3,24 @@
 //! It connects and says goodbye: name, address, TCP, TLS. No request is made, not even a `HEAD`: nobody
 //! knows what a stranger's handler does with one.
 
-use super::address::origin;
-use super::guard::{Forbidden, literal};
+use super::client::dial::Target;
+use super::client::endpoint::origin;
+use super::client::guard::{Forbidden, Guarded};
 use super::sink::HttpSink;
+use super::verdict::Silence;
 use posthaste::sink::{Finding, Level, shown};
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
 
-/// For the name, for a connection, and for each step of a handshake.
+/// For the resolver. A connection has the dialler's own bound.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// For all addresses of a host together: who asks waits 10 s.
-const VISIT: Duration = Duration::from_secs(6);
 
 /// Names of all checks. Each finding bears one of them.
 pub const CHECKS: &[&str] =
-    &["destination", "reachable", "address", "transport", "signature", "files", "durability"];
+    &["destination", "reachable", "address", "proxy", "transport", "signature", "files", "durability"];
 
 pub(super) async fn examine(sink: &HttpSink, destinations: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -46,7 +43,7 @@ pub(super) async fn examine(sink: &HttpSink, destinations: &[String]) -> Vec<Fin
     let visits = origins.iter().map(|(origin, url)| visit(sink, origin, url));
     findings.extend(futures_util::future::join_all(visits).await.into_iter().flatten());
     findings.push(signature(sink));
-    findings.extend(sink.keeper.trouble().map(|why| {
+    findings.extend(sink.reload.trouble().map(|why| {
         let text = format!("{why}; what was read before is still used");
         finding("files", Level::Fail, text)
     }));
@@ -65,86 +62,65 @@ fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
 
 /// One host: who it is, whether it is there, whether others can listen.
 async fn visit(sink: &HttpSink, origin: &str, url: &Url) -> Vec<Finding> {
-    let addresses = match addresses(sink, url).await {
-        Ok(addresses) => addresses,
-        Err(error) if error.is::<Forbidden>() => {
-            let text = format!("{origin}: {error}; its events wait");
-            return vec![finding("address", Level::Fail, text)];
-        }
-        Err(error) => {
-            let text = format!("{origin}: no address: {error}. Its events wait");
-            return vec![finding("reachable", Level::Fail, text)];
-        }
+    let (target, mut findings) = (Target::new(url), Vec::new());
+    let Some(current) = sink.reload.current() else {
+        return vec![finding("reachable", Level::Fail, format!("{origin}: the sink was closed"))];
     };
-    let loopback = addresses.iter().all(IpAddr::is_loopback);
-    let reached = reach(sink, url, addresses).await;
-    let reached = match reached {
-        Ok(words) => finding("reachable", Level::Ok, format!("{origin}: {words}")),
-        Err(why) => finding("reachable", Level::Fail, format!("{origin}: {why}. Its events wait")),
+    if let Err(forbidden) = sink.guard.check_literal(url) {
+        return vec![finding("address", Level::Fail, format!("{origin}: {forbidden}; its events wait"))];
+    }
+    let proxy = current.client.dialer.proxies.of(&target).map(|proxy| &proxy.address);
+    let is_loopback = match proxy {
+        Some(proxy) => {
+            let text = format!(
+                "{origin}: reached through the proxy {proxy}, which looks up the name: what keeps events from private addresses is the proxy's rules, not allow_networks"
+            );
+            // Where events name the host, strangers choose what the proxy connects to.
+            let level = if sink.config.url.is_some() { Level::Ok } else { Level::Warn };
+            findings.push(finding("proxy", level, text));
+            false
+        }
+        None => match addresses(&current.client.dialer.resolver, &target).await {
+            Ok(addresses) => addresses.iter().all(IpAddr::is_loopback),
+            Err(finding) => return vec![finding(origin)],
+        },
     };
-    vec![reached, transport(sink, origin, url, loopback)]
+    findings.push(match current.client.dialer.dial(&target).await {
+        Ok(_) => {
+            let way = proxy.map(|proxy| format!(" through {proxy}")).unwrap_or_default();
+            let trust = if target.tls { ", and its certificate is good" } else { "" };
+            finding("reachable", Level::Ok, format!("{origin} answers{way}{trust}"))
+        }
+        Err(unreached) => {
+            let why = Silence::unreached(origin, &current.files, &unreached);
+            finding("reachable", Level::Fail, format!("{}. Its events wait", why.failure().message))
+        }
+    });
+    findings.push(transport(sink, origin, &target, is_loopback));
+    findings
 }
 
-async fn addresses(
-    sink: &HttpSink,
-    url: &Url,
-) -> Result<Vec<IpAddr>, Box<dyn std::error::Error + Send + Sync>> {
-    let asked = sink.keeper.resolver.admitted(url.host_str().unwrap_or_default(), literal(url));
-    timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err("the resolver does not answer".into()))
-}
-
-/// Connects to the first address that answers.
-async fn reach(sink: &HttpSink, url: &Url, addresses: Vec<IpAddr>) -> Result<String, String> {
-    let port = url.port_or_known_default().unwrap_or(443);
-    let tls = match url.scheme() {
-        "https" => Some(sink.config.options.tls().client_config().map_err(|error| error.to_string())?),
-        _ => None,
-    };
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let task = tokio::task::spawn_blocking(move || {
-        let mut why = "no address".to_owned();
-        for address in addresses {
-            match connect(SocketAddr::new(address, port), &host, tls.clone()) {
-                Ok(words) => return Ok(words),
-                Err(error) => why = format!("{address}: {error}"),
+/// The addresses of a host, or what is to be said of it.
+async fn addresses(resolver: &Guarded, target: &Target) -> Result<Vec<IpAddr>, impl FnOnce(&str) -> Finding> {
+    let asked = resolver.admitted(&target.host, target.address);
+    let found = timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err("the resolver does not answer".into()));
+    found.map_err(|error| {
+        move |origin: &str| match error.is::<Forbidden>() {
+            true => finding("address", Level::Fail, format!("{origin}: {error}; its events wait")),
+            false => {
+                finding("reachable", Level::Fail, format!("{origin}: no address: {error}. Its events wait"))
             }
         }
-        Err(why)
-    });
-    match timeout(VISIT, task).await {
-        Ok(Ok(reached)) => reached,
-        Ok(Err(_)) => Err("the examination failed".to_owned()),
-        Err(_) => Err("no connection in time".to_owned()),
-    }
+    })
 }
 
-fn connect(address: SocketAddr, host: &str, tls: Option<ClientConfig>) -> Result<String, String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(|error| error.to_string())?;
-    let Some(tls) = tls else { return Ok(format!("{address} answers")) };
-    let patience = Some(PATIENCE);
-    stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience)).map_err(text)?;
-    let name = ServerName::try_from(host.to_owned()).map_err(text)?;
-    let mut connection = ClientConnection::new(Arc::new(tls), name).map_err(text)?;
-    while connection.is_handshaking() {
-        connection.complete_io(&mut stream).map_err(|error| format!("no TLS connection: {error}"))?;
-    }
-    connection.send_close_notify();
-    // A receiver that is gone by now was there.
-    let _ = connection.write_tls(&mut stream);
-    Ok(format!("{address} answers, and its certificate is good"))
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
-fn transport(sink: &HttpSink, origin: &str, url: &Url, loopback: bool) -> Finding {
-    if url.scheme() == "https" {
+fn transport(sink: &HttpSink, origin: &str, target: &Target, is_loopback: bool) -> Finding {
+    if target.tls {
         let text = format!("{origin}: TLS, with the receiver's certificate verified");
         return finding("transport", Level::Ok, text);
     }
     let text = format!("{origin}: not encrypted");
-    match (loopback, sink.config.sends_secret()) {
+    match (is_loopback, sink.config.sends_secret()) {
         (true, _) => finding("transport", Level::Ok, text),
         (false, false) => {
             finding("transport", Level::Warn, format!("{text}: anybody between can read the events"))

@@ -23,7 +23,8 @@
 //! A URL that others choose is a way into our own network (SSRF, F47). So addresses that are not public are
 //! refused unless `allow_private` or `allow_networks` opens them; `guard` looks at the very addresses that
 //! are connected to, so a name that changes its mind between two look-ups gains nothing. Redirects are not
-//! followed. Proxies of the environment are not used: behind a proxy nobody here sees the address.
+//! followed. Behind a proxy nobody here sees the address: with `proxy` it is the proxy that has to be the guard,
+//! and proxies of the environment are used only where the configuration says so.
 //!
 //! # Headers
 //!
@@ -36,16 +37,12 @@
 //!
 //! # How it is built
 //!
-//! `config` has the options; `address` makes URLs of destinations, and `place` what all requests of one have in common;
-//! `guard` looks at addresses; `kit` holds connections and secrets and reads their files again when they change; `letter`
-//! is a request, `headers` and `sign` write it; `hosts` has the slots of each host.
-//!
-//! `flight` is a call, one message in flight for each key. It makes requests and lays them on a `tray`; each `courier`
-//! takes them from there, one after another, with a slot of the host and a connection. `dial` makes connections, `link` is
-//! one of either kind, `wire` one of HTTP/1.1 (ADR 12), `answer` reads what comes over it, `parcel` is a body over HTTP/2, `pool` keeps
-//! those that wait.
-//! `deliver` says what an answer means; `verdict` is the table below in code; `snippet` keeps a receiver's words, without our secrets and the payload; `examine` looks at
-//! receivers for `posthaste doctor`.
+//! `config` has the options. [`client`] knows no events: it makes connections, keeps them, and bounds how many a host gets.
+//! `reload` holds the client and the secrets and reads their files again when they change. `entry` makes a request of a
+//! message. `sink` is a call, one message in flight for each key, by the engine of all brokers (`crate::call`): it makes
+//! requests and puts them into the queue of their host; each `sender` takes them from there, one after another, with a
+//! slot of the host and a connection. `verdict` is the table below in code; `snippet` keeps a receiver's words, without our
+//! secrets; `examine` looks at receivers for `posthaste doctor`.
 //!
 //! # What an answer is worth
 //!
@@ -72,39 +69,28 @@
 //! | no address, connection refused or not made in time | `Retry` | destination | `http.unreachable` |
 //! | TLS refused: authority, name, expiry, client certificate | `Retry` | destination | `http.tls` |
 //! | the address is not public | `Retry` | destination | `http.private_address` |
+//! | the proxy is not reached, or refuses our credentials | `Retry` | sink | `http.proxy` |
+//! | the proxy refuses this host, or does not reach it | `Retry` | destination | `http.unreachable` |
 //! | not tried, the host has just failed for others | `Retry` | destination | as theirs |
 //! | not begun in the first half of the delivery timeout: other messages had all slots | `Held` | | |
 //! | the destination makes no URL, or one without TLS where it is required | `Rejected` | event | `http.bad_url` |
 //! | a header that HTTP cannot carry | `Rejected` | event | `http.bad_header` |
+//! | what the configuration adds to a request cannot travel; refused at the start | `Retry` | sink | `http.config` |
 //! | the sink was closed | `Retry` | sink | `http.closed` |
 //!
 //! Why 500 is the event's and 503 the destination's: a handler that stumbles over one event answers 500 for
 //! ever. As an outage it would close its destination for all others, and no attempt would ever be spent on
 //! finding out. A receiver whose 500 means "down" gets `statuses = { 500 = "wait" }`.
 
-mod address;
-mod answer;
+mod client;
 mod config;
-mod courier;
-mod deliver;
-mod dial;
+mod entry;
 mod examine;
-mod flight;
-mod guard;
-mod headers;
-mod hosts;
-mod kit;
-mod letter;
-mod link;
-mod parcel;
-mod place;
-mod pool;
-mod sign;
+mod reload;
+mod sender;
 mod sink;
 mod snippet;
-mod tray;
 mod verdict;
-mod wire;
 
 pub use config::HttpConfig;
 pub use examine::CHECKS;

@@ -1,27 +1,54 @@
-//! The sink: its parts, and a call.
+//! The sink, and a call: messages become requests and then verdicts.
+//!
+//! A message whose turn has come waits in the queue of its host. From there it becomes a request, and a sender takes it. What
+//! waits is an index: only some requests are made ahead of the senders, and each host asks for one slot at a time. Dropping
+//! the call ends its senders.
 
+use super::client::endpoint::{Addresses, Endpoint};
+use super::client::guard::{Guard, Guarded, Lookup, System};
+use super::client::hosts::{Hosts, Slot};
 use super::config::{HttpConfig, Words};
-use super::flight::Flight;
-use super::guard::{Guard, Lookup, System};
-use super::hosts::Hosts;
-use super::kit::Keeper;
-use super::verdict::Statuses;
-use super::{address, examine};
+use super::reload::Reload;
+use super::sender::{BODY_WAIT, Done, Job, Queue, Sender, Shared};
+use super::verdict::{self, Silence, Statuses};
+use super::{entry, examine};
 use crate::BuildError;
+use crate::call::{Flight, Publisher};
 use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use posthaste::sink::chain::Chain;
 use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
+use posthaste::task::{Task, spawn};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::time::Instant;
+
+/// The last part of the delivery timeout, for reading the body of a response that came late.
+const LAST_PART: Duration = BODY_WAIT.saturating_add(Duration::from_millis(50));
+
+/// How long after the senders' deadline what waits for a host of which nothing was heard is given back: requests whose time
+/// was up then, of other calls too, tell what their host is worth.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// Requests of a host that are made ahead: what its senders send while the relay does something else. Not all of them: a
+/// request is larger than its message, and its timestamp is that of the attempt.
+const READY_MAX: usize = 256;
 
 /// Posts to webhooks.
 #[derive(Debug)]
 pub struct HttpSink {
     pub(super) config: HttpConfig,
-    pub(super) addresses: address::Addresses,
+    pub(super) addresses: Addresses,
     pub(super) guard: Arc<Guard>,
-    pub(super) keeper: Keeper,
-    pub(super) statuses: Arc<Statuses>,
-    pub(super) hosts: Hosts,
+    pub(super) reload: Reload,
+    statuses: Arc<Statuses>,
+    hosts: Hosts,
     chain: Chain,
 }
 
@@ -31,15 +58,12 @@ impl HttpSink {
         Self::with_lookup(config, name, Arc::new(System::default()))
     }
 
-    pub(super) fn with_lookup(
-        config: &HttpConfig,
-        name: &str,
-        lookup: Arc<dyn Lookup>,
-    ) -> Result<Self, BuildError> {
+    fn with_lookup(config: &HttpConfig, name: &str, lookup: Arc<dyn Lookup>) -> Result<Self, BuildError> {
         let Words { addresses, guard, statuses } = config.words()?;
         let guard = Arc::new(guard);
+        let resolver = Guarded { guard: Arc::clone(&guard), lookup };
         Ok(Self {
-            keeper: Keeper::start(config, Arc::clone(&guard), lookup, name)?,
+            reload: Reload::start(config, resolver, name)?,
             addresses,
             guard,
             statuses: Arc::new(statuses),
@@ -58,22 +82,283 @@ impl Sink for HttpSink {
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
         // Before the first wait: calls keep the order in which they were begun.
-        let call = self.chain.enter(messages);
-        let kit = match self.keeper.kit() {
-            Ok(kit) => kit,
-            Err(verdict) => return vec![verdict; messages.len()],
-        };
-        let mut flight = Flight::new(self, messages, call, kit);
-        flight.fly().await;
-        flight.verdicts()
+        let patience = self.config.options.delivery_timeout();
+        let flight = Flight::new(messages, patience).in_turns(self.chain.enter(messages));
+        let Some(current) = self.reload.current() else { return flight.refused(verdict::closed()) };
+        // A message is answered once.
+        let (done, answers) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            done,
+            current,
+            statuses: Arc::clone(&self.statuses),
+            started: flight.started(),
+            send_until: flight.send_until(),
+            deadline: flight.deadline() - last_part(patience),
+        });
+        flight.run(&mut Requests::new(self, shared, answers)).await
     }
 
     async fn close(&self) {
-        self.keeper.close();
+        self.reload.close();
     }
 
     async fn examine(&self, destinations: &[String]) -> Vec<Finding> {
         examine::examine(self, destinations).await
+    }
+}
+
+fn last_part(patience: Duration) -> Duration {
+    LAST_PART.min(patience / 4)
+}
+
+/// The messages of one host that wait to become requests.
+struct Waiting {
+    queue: Arc<Queue>,
+    messages: VecDeque<(usize, Arc<Endpoint>)>,
+    /// Whether a slot is being asked for.
+    asking: bool,
+    /// The host's moves when the call began with it.
+    moves: usize,
+}
+
+/// The publisher: messages go to senders by host, verdicts come back.
+struct Requests<'a> {
+    sink: &'a HttpSink,
+    shared: Arc<Shared>,
+    answers: UnboundedReceiver<Done>,
+    done: Vec<Done>,
+    /// Destinations whose URL was found good, and the numbers of their queues: most messages of a call go to few, and a URL
+    /// is slow to read.
+    endpoints: FxHashMap<String, (Arc<Endpoint>, usize)>,
+    numbers: FxHashMap<Arc<str>, usize>,
+    waiting: Vec<Waiting>,
+    slots: FuturesUnordered<BoxFuture<'static, (usize, Option<Slot>)>>,
+    senders: FuturesUnordered<Task<usize>>,
+}
+
+impl Publisher for Requests<'_> {
+    type Found = ();
+
+    fn poll_answers(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> Poll<()> {
+        let mut has_news = false;
+        loop {
+            let mut is_moving = self.poll_done(context, flight);
+            while let Poll::Ready(Some((number, slot))) = self.slots.poll_next_unpin(context) {
+                self.use_slot(number, slot, flight);
+                is_moving = true;
+            }
+            while let Poll::Ready(Some(ended)) = self.senders.poll_next_unpin(context) {
+                self.relieve(ended.ok(), flight);
+                is_moving = true;
+            }
+            if !flight.may_send() {
+                is_moving |= self.take_back(flight);
+            }
+            has_news |= is_moving;
+            if !is_moving {
+                return if has_news { Poll::Ready(()) } else { Poll::Pending };
+            }
+        }
+    }
+
+    fn send(&mut self, flight: &mut Flight<'_>) {
+        while let Some(index) = flight.next() {
+            self.line_up(index, flight);
+        }
+        (0..self.waiting.len()).for_each(|number| self.advance(number, flight));
+    }
+
+    /// Whether others have all slots of a host and nothing was heard of it since: it may be dead, and who waits behind them
+    /// has to learn of it.
+    fn is_waiting(&self, _: &Flight<'_>) -> bool {
+        let is_silent = |waiting: &Waiting| waiting.asking && waiting.queue.host.moves() == waiting.moves;
+        let is_behind = |waiting: &Waiting| !waiting.messages.is_empty() && is_silent(waiting);
+        Instant::now() < self.shared.deadline + GRACE && self.waiting.iter().any(is_behind)
+    }
+
+    fn question_time(&self, patience: Duration) -> Duration {
+        last_part(patience).saturating_sub(GRACE)
+    }
+
+    /// Each host is another server, and its senders have found out. Timers that fell behind go off together.
+    fn question(&mut self, _: &Flight<'_>, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::task::yield_now())
+    }
+
+    fn withdraw(&mut self) -> Vec<usize> {
+        let jobs = self.waiting.iter().flat_map(|waiting| waiting.queue.withdraw(|_| true));
+        jobs.map(|job| job.index).collect()
+    }
+
+    fn silence(&self, _: usize, message: &Message, is_sent: bool, (): &()) -> Verdict {
+        let destination = message.destination.as_str();
+        let Some((endpoint, number)) = self.endpoints.get(destination) else { return Verdict::Held };
+        // Its sender is too busy with what comes to look at the clock.
+        if is_sent {
+            return Silence::timeout(&endpoint.origin, self.shared.started.elapsed()).verdict();
+        }
+        // Its host's failure is its own; without one, others had the slots, and it is not to blame.
+        let failure = self.waiting[*number].queue.host.failed_since(self.shared.started, destination);
+        failure.map_or(Verdict::Held, |failure| verdict::not_tried(&failure))
+    }
+}
+
+impl<'a> Requests<'a> {
+    fn new(sink: &'a HttpSink, shared: Arc<Shared>, answers: UnboundedReceiver<Done>) -> Self {
+        Self {
+            sink,
+            shared,
+            answers,
+            done: Vec::new(),
+            endpoints: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            waiting: Vec::new(),
+            slots: FuturesUnordered::new(),
+            senders: FuturesUnordered::new(),
+        }
+    }
+
+    fn poll_done(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        let polled = self.answers.poll_recv_many(context, &mut done, usize::MAX);
+        let mut last = None;
+        for Done { index, queue, verdict } in done.drain(..) {
+            flight.decide(index, verdict);
+            if last != Some(queue) {
+                last = Some(queue);
+                self.advance(queue, flight);
+            }
+        }
+        self.done = done;
+        polled.is_ready()
+    }
+
+    /// Puts a message into the queue of its host.
+    fn line_up(&mut self, index: usize, flight: &mut Flight<'_>) {
+        let destination = flight.messages()[index].destination.as_str();
+        if !self.endpoints.contains_key(destination) {
+            match self.find(destination) {
+                Ok(found) => drop(self.endpoints.insert(destination.to_owned(), found)),
+                Err(verdict) => return flight.decide(index, verdict),
+            }
+        }
+        if let Some((endpoint, number)) = self.endpoints.get(destination) {
+            self.waiting[*number].messages.push_back((index, Arc::clone(endpoint)));
+        }
+    }
+
+    fn find(&mut self, destination: &str) -> Result<(Arc<Endpoint>, usize), Verdict> {
+        let url = self.sink.addresses.find(destination).map_err(verdict::bad_url)?;
+        let literal = self.sink.guard.check_literal(&url);
+        literal.map_err(|forbidden| Silence::forbidden(&forbidden).verdict())?;
+        let endpoint = Arc::new(Endpoint::new(destination, &url).map_err(verdict::bad_url)?);
+        let number = self.number(&endpoint.origin);
+        Ok((endpoint, number))
+    }
+
+    fn number(&mut self, origin: &Arc<str>) -> usize {
+        if let Some(number) = self.numbers.get(origin) {
+            return *number;
+        }
+        let (number, host) = (self.waiting.len(), self.sink.hosts.host(origin));
+        let (moves, queue) = (host.moves(), Queue::new(number, host, Arc::clone(origin)));
+        self.numbers.insert(Arc::clone(origin), number);
+        self.waiting.push(Waiting { queue, messages: VecDeque::new(), asking: false, moves });
+        number
+    }
+
+    /// Makes requests and starts senders for them, as many as there are slots.
+    fn advance(&mut self, number: usize, flight: &mut Flight<'_>) {
+        self.leave_out(number, flight);
+        if !flight.may_send() {
+            return;
+        }
+        self.make(number, flight);
+        while !self.waiting[number].asking && !self.waiting[number].queue.ready().is_empty() {
+            let host = Arc::clone(&self.waiting[number].queue.host);
+            match host.try_slot() {
+                Some(slot) => self.start(number, slot),
+                None => {
+                    self.waiting[number].asking = true;
+                    self.slots.push(Box::pin(async move { (number, host.slot().await) }));
+                }
+            }
+        }
+    }
+
+    /// Decides those whose host has failed since the call began.
+    fn leave_out(&mut self, number: usize, flight: &mut Flight<'_>) {
+        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        if queue.host.is_calm() {
+            return;
+        }
+        let failure =
+            |endpoint: &Endpoint| queue.host.failed_since(self.shared.started, &endpoint.destination);
+        let jobs = queue.withdraw(|job| failure(&job.endpoint).is_some());
+        let mut gone: Vec<_> = jobs.into_iter().map(|job| (job.index, failure(&job.endpoint))).collect();
+        messages.retain(|(index, endpoint)| {
+            let failed = failure(endpoint);
+            let stays = failed.is_none();
+            gone.extend((!stays).then_some((*index, failed)));
+            stays
+        });
+        for (index, failure) in gone {
+            flight.decide(index, failure.map_or(Verdict::Held, |failure| verdict::not_tried(&failure)));
+        }
+    }
+
+    fn make(&mut self, number: usize, flight: &mut Flight<'_>) {
+        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        let mut room = READY_MAX.saturating_sub(queue.ready().len());
+        while room > 0
+            && let Some((index, endpoint)) = messages.pop_front()
+        {
+            match entry::request(&flight.messages()[index], &endpoint, &self.shared.current.keys) {
+                Ok(request) => {
+                    flight.sent(index);
+                    queue.ready().push_back(Job { index, endpoint, request });
+                    room -= 1;
+                }
+                Err(verdict) => flight.decide(index, verdict),
+            }
+        }
+    }
+
+    fn start(&mut self, number: usize, slot: Slot) {
+        let queue = &self.waiting[number].queue;
+        let Some(job) = queue.ready().pop_front() else { return };
+        let sender = Sender::new(Arc::clone(&self.shared), Arc::clone(queue));
+        self.senders.push(spawn("http sender", sender.run(job, slot)));
+    }
+
+    fn use_slot(&mut self, number: usize, slot: Option<Slot>, flight: &mut Flight<'_>) {
+        self.waiting[number].asking = false;
+        self.leave_out(number, flight);
+        if let Some(slot) = slot.filter(|_| flight.may_send()) {
+            self.start(number, slot);
+        }
+        self.advance(number, flight);
+    }
+
+    /// A sender has ended, and there may be more for its host. One that died does not say whose it was.
+    fn relieve(&mut self, number: Option<usize>, flight: &mut Flight<'_>) {
+        match number {
+            Some(number) => self.advance(number, flight),
+            None => (0..self.waiting.len()).for_each(|number| self.advance(number, flight)),
+        }
+    }
+
+    /// It is too late to begin: what no sender has taken waits for the next call. Says whether there was something.
+    fn take_back(&mut self, flight: &mut Flight<'_>) -> bool {
+        let mut any = false;
+        for Waiting { queue, messages, .. } in &mut self.waiting {
+            for job in queue.withdraw(|_| true) {
+                any = true;
+                flight.unsent(job.index);
+                messages.push_back((job.index, job.endpoint));
+            }
+        }
+        any
     }
 }
 

@@ -3,10 +3,11 @@
 //! The one rule behind the rows: an event may only be rejected for something that is its own. What an
 //! operator can heal, here or at the receiver, waits.
 
-use super::dial::Unreached;
-use super::guard::Forbidden;
-use super::hosts::Reach;
+use super::client::dial::Unreached;
+use super::client::guard::Forbidden;
+use super::client::hosts::Reach;
 use crate::BuildError;
+use crate::dial::tls_error;
 use hyper::StatusCode;
 use posthaste::sink::{Failure, Verdict};
 use rustls::AlertDescription;
@@ -125,20 +126,19 @@ impl Silence {
             |code: &'static str, why: String| Failure::of_destination(code, format!("{origin}: {why}"));
         let failure = match unreached {
             Unreached::Late => failure("http.unreachable", "no connection in time".to_owned()),
-            Unreached::Failed(error) => {
-                match (find::<Forbidden>(&**error), find::<rustls::Error>(&**error)) {
-                    (Some(forbidden), _) => return Self::forbidden(forbidden),
-                    (None, Some(tls)) => return Self::tls(origin, files, tls),
-                    (None, None) => failure("http.unreachable", innermost(&**error)),
-                }
-            }
+            Unreached::Proxy(why) => Failure::of_sink("http.proxy", format!("the proxy {why}")),
+            Unreached::Failed(error) => match (error.downcast_ref::<Forbidden>(), tls_error(&**error)) {
+                (Some(forbidden), _) => return Self::forbidden(forbidden),
+                (None, Some(tls)) => return Self::tls(origin, files, tls),
+                (None, None) => failure("http.unreachable", innermost(&**error)),
+            },
         };
         Self { failure, sent: false }
     }
 
     /// The connection ended without an answer.
     pub(super) fn lost(origin: &str, files: &str, error: &(dyn Error + 'static)) -> Self {
-        if let Some(tls) = find::<rustls::Error>(error).filter(|tls| is_about_us(tls)) {
+        if let Some(tls) = tls_error(error).filter(|tls| is_about_us(tls)) {
             return Self::tls(origin, files, tls);
         }
         let text = format!("{origin}: {}", innermost(error));
@@ -181,30 +181,16 @@ fn is_about_us(tls: &rustls::Error) -> bool {
     )
 }
 
-/// An error of this kind in the chain, also where an error of I/O hides it.
-fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        next = source(error);
-    }
-    None
-}
-
-fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source())
-}
-
 /// The last error of the chain: it says the most, and none of the URL.
 fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
-    while let Some(next) = source(last) {
-        last = next;
+    loop {
+        let inner = last.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        match inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| last.source()) {
+            Some(next) => last = next,
+            None => return last.to_string(),
+        }
     }
-    last.to_string()
 }
 
 pub(super) fn bad_url(why: &str) -> Verdict {
@@ -214,6 +200,14 @@ pub(super) fn bad_url(why: &str) -> Verdict {
 pub(super) fn bad_header(name: &str) -> Verdict {
     let text = format!("header {name:?} cannot travel with HTTP");
     Verdict::Rejected(Failure::of_event("http.bad_header", text))
+}
+
+/// What the configuration adds to every request cannot travel. The event is not to blame.
+pub(super) fn bad_config(name: &str) -> Verdict {
+    let text = format!(
+        "header {name:?} of the configuration cannot travel with HTTP; events wait until it is mended"
+    );
+    Verdict::Retry(Failure::of_sink("http.config", text))
 }
 
 /// The same failure for one that was not tried because of it.
@@ -227,8 +221,8 @@ pub(super) fn interrupted() -> Verdict {
     Verdict::Unknown(Failure::of_destination(CONNECTION_LOST, "the delivery was interrupted"))
 }
 
-pub(super) fn closed() -> Verdict {
-    Verdict::Retry(Failure::of_sink("http.closed", "the sink was closed"))
+pub(super) fn closed() -> Failure {
+    Failure::of_sink("http.closed", "the sink was closed")
 }
 
 /// What `Retry-After` asks for: seconds, or a date.

@@ -5,6 +5,7 @@
 
 use super::*;
 use bytes::Bytes;
+use futures_util::StreamExt;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use posthaste::task::{Task, spawn};
@@ -110,15 +111,83 @@ async fn g2_a_2xx_for_half_of_a_request_is_no_promise() {
     assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
 }
 
-fn acceptor(server: &Pair) -> TlsAcceptor {
+/// The whole request lies in the kernel when the answer comes, and the answer is longer than anybody reads: hanging up on it would
+/// take back what has not left.
+#[tokio::test]
+async fn g2_what_is_left_of_a_request_is_written_after_a_long_answer() {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(64 << 10).expect("small");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let listener = socket.listen(1).expect("a listener");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let task = spawn("early", async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        // Some of the head; all of it is read later.
+        let got = stream.read(&mut [0; 16]).await.expect("a head");
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LAST}\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await.expect("written");
+        stream.write_all(&vec![b'y'; LAST]).await.expect("somebody reads it");
+        tokio::time::sleep(PAUSE).await; // pace: in which a sender that is wrong would hang up
+        got + rest(&mut stream, usize::MAX).await
+    });
+    let sink = build(HttpConfig { allow_private: true, ..HttpConfig::new(&url) }).await;
+    let event = Event::new("orders.placed", vec![b'x'; LAST / 2]);
+    assert_eq!(publish_one(&sink, message("x", event)).await, Verdict::Delivered);
+    let got = task.await.expect("an end");
+    assert!(got > LAST / 2, "{got} bytes of a request with {} and a head", LAST / 2);
+}
+
+fn acceptor(server: &Pair, protocol: &[u8]) -> TlsAcceptor {
     let chain = CertificateDer::pem_file_iter(&server.certificate).and_then(Iterator::collect);
     let key = PrivateKeyDer::from_pem_file(&server.key).expect("a key");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.expect("versions").with_no_client_auth();
     let mut config = builder.with_single_cert(chain.expect("a chain"), key).expect("a certificate");
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     TlsAcceptor::from(Arc::new(config))
+}
+
+/// TLS keeps back what the kernel does not take. Whatever is where when the answer comes, all of it arrives.
+#[tokio::test]
+async fn g2_what_tls_keeps_back_is_written_after_an_early_answer() {
+    let certs = Certs::make().expect("certificates");
+    let deliver = async |length: usize| {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(16 << 10).expect("small");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        let listener = socket.listen(1).expect("a listener");
+        let url = format!("https://{}", listener.local_addr().expect("bound"));
+        let acceptor = acceptor(certs.server(), b"http/1.1");
+        let task = spawn("early", async move {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let mut stream = acceptor.accept(stream).await.expect("TLS");
+            let mut got = stream.read(&mut [0; 16]).await.expect("a head");
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.expect("written");
+            stream.flush().await.expect("flushed");
+            tokio::time::sleep(PAUSE).await; // pace: in which a sender that is wrong would hang up
+            let mut buffer = vec![0; 1 << 20];
+            while let Ok(bytes @ 1..) = stream.read(&mut buffer).await {
+                got += bytes;
+                if got > length + 4096 {
+                    break;
+                }
+            }
+            got
+        });
+        let ca_file = Some(certs.ca().to_owned());
+        let config = HttpConfig { allow_private: true, ..HttpConfig::new(&url) };
+        let sink =
+            build(config.with(|options| (options.ca_file, options.delivery_timeout_ms) = (ca_file, 60_000)));
+        let event = Event::new("orders.placed", vec![b'x'; length]);
+        assert_eq!(publish_one(&sink.await, message("x", event)).await, Verdict::Delivered);
+        let got = task.await.expect("an end");
+        assert!(got > length, "{got} bytes of a request with {length} and a head");
+    };
+    // From what the kernel takes at once to more than it ever does, in steps below what TLS keeps back.
+    let lengths = (20..=136).map(|n| n * (48 << 10));
+    futures_util::stream::iter(lengths).map(deliver).buffer_unordered(24).collect::<()>().await;
 }
 
 /// What a receiver of HTTP/2 does with each request.
@@ -144,7 +213,7 @@ impl Http2 {
     async fn start(deed: Deed) -> Self {
         let certs = Certs::make().expect("certificates");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let (addr, acceptor) = (listener.local_addr().expect("bound"), acceptor(certs.server()));
+        let (addr, acceptor) = (listener.local_addr().expect("bound"), acceptor(certs.server(), b"h2"));
         let (tell, bodies) = mpsc::unbounded_channel();
         let task = spawn("early http2", async move {
             let mut open = tokio::task::JoinSet::new();

@@ -1,6 +1,7 @@
 //! HTTP: webhooks.
 
 mod calls;
+mod charset;
 mod conformance;
 mod dead_host;
 mod early;
@@ -8,6 +9,7 @@ mod examine;
 mod guard;
 mod hostile;
 mod outage;
+mod proxy;
 mod reuse;
 mod rotation;
 mod signature;

@@ -13,16 +13,16 @@ const FIRST: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const SECOND: &str = "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0";
 
 /// A directory of this test's own.
-struct Dir(PathBuf);
+pub(super) struct Dir(PathBuf);
 
 impl Dir {
-    fn make() -> Self {
+    pub(super) fn make() -> Self {
         let dir = std::env::temp_dir().join(format!("posthaste-http-{}", uuid::Uuid::now_v7()));
         std::fs::create_dir(&dir).expect("a directory");
         Self(dir)
     }
 
-    fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(super) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, text).expect("written");
         path
@@ -50,7 +50,7 @@ fn accepts(secret: &str, request: &Recorded) -> bool {
 }
 
 /// Publishes until a request is seen as wanted. Everything on the way is delivered.
-async fn until(sink: &Arc<dyn Sink>, receiver: &Receiver, wanted: impl Fn(&Recorded) -> bool) {
+pub(super) async fn until(sink: &Arc<dyn Sink>, receiver: &Receiver, wanted: impl Fn(&Recorded) -> bool) {
     let started = Instant::now();
     loop {
         assert_eq!(publish_one(sink, loose("x")).await, Verdict::Delivered);

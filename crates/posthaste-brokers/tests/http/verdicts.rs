@@ -189,31 +189,6 @@ async fn what_the_receiver_says_is_kept_without_our_secrets() {
     assert_eq!(request.header("x-api-key"), Some("hunter3"));
 }
 
-/// Receivers quote what they were sent, in their own way of writing.
-#[tokio::test]
-async fn what_the_receiver_quotes_is_masked_in_every_form() {
-    let receiver = receiver().await;
-    let token = Some(Secret::new("tok/en+1=="));
-    let sink = build(HttpConfig { token, ..near(&receiver) }).await;
-    let payload = r#"{"email":"alice.liddell@example.com","n":1}"#;
-    let send = async |status: u16, body: &str| {
-        receiver.next("/x", [Answer::status(status).body(body.to_owned())]);
-        let verdict = publish_one(&sink, message("x", Event::new("orders.placed", payload))).await;
-        seen(&verdict).3.to_owned()
-    };
-    for (body, expected) in [
-        (r"no Bearer tok\/en+1== here", "no Bearer *** here"),
-        ("no tok%2Fen%2B1%3D%3D here", "no *** here"),
-        ("no tok&#x2F;en+1&#61;&equals; here", "no *** here"),
-        ("alice.liddell@example.com is taken", "*** is taken"),
-        (r#"cannot take {\"email\":\"alice.liddell@example.com\",\"n\":1}"#, "cannot take ***"),
-        ("email is taken", "email is taken"),
-    ] {
-        let words = send(422, body).await;
-        assert!(words.contains(&format!("{expected:?}")), "{words} instead of {expected}");
-    }
-}
-
 #[tokio::test]
 async fn a_closed_sink_says_so() {
     let receiver = receiver().await;

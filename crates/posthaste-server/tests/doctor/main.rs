@@ -14,7 +14,7 @@ mod store;
 use crate::binary::run;
 
 /// Checks of these brokers are broken beside their sinks, against real servers.
-const ELSEWHERE: [(&str, &str); 7] = [
+const ELSEWHERE: [(&str, &str); 8] = [
     ("kafka", include_str!("../../../posthaste-brokers/tests/kafka/examine.rs")),
     ("redis", include_str!("../../../posthaste-brokers/tests/redis/examine.rs")),
     ("rabbitmq", include_str!("../../../posthaste-brokers/tests/rabbitmq/examine.rs")),
@@ -22,6 +22,7 @@ const ELSEWHERE: [(&str, &str); 7] = [
     ("redis", include_str!("../../../posthaste-brokers/tests/redis/cluster.rs")),
     ("rabbitmq", include_str!("../../../posthaste-brokers/tests/rabbitmq/outage.rs")),
     ("http", include_str!("../../../posthaste-brokers/tests/http/rotation.rs")),
+    ("http", include_str!("../../../posthaste-brokers/tests/http/proxy.rs")),
 ];
 
 /// A check without a test that breaks it could be one that never finds anything.

@@ -6,11 +6,11 @@
 //! those for a destination that has just said "not now": a receiver that asks for a minute must not get the
 //! other two thousand events of the call first.
 //!
-//! A courier keeps its slot for several messages, for getting one costs more than carrying one. Where others wait for
-//! room it gives the slot back after a moment ([`SLICE`]), behind them in the queue.
+//! A sender keeps its slot for several requests, for getting one costs more than sending one. Where others wait for a
+//! slot it gives its own back after a moment ([`SLICE`]), behind them in the queue.
 //!
 //! A host that failed is on trial until it answers again: one request at a time. Otherwise a few dead hosts
-//! with many destinations would hold most of the sink's room, one timeout after another.
+//! with many destinations would hold most of the slots, one timeout after another.
 
 use posthaste::sink::Failure;
 use rustc_hash::FxHashMap;
@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Destinations of a host whose trouble is remembered. More of them are asked themselves.
-const PLACES_MAX: usize = 256;
+const DESTINATIONS_MAX: usize = 256;
 
 /// Hosts that nobody delivers to now and that are remembered for their slots alone.
 const IDLE_MAX: usize = 1_024;
@@ -32,23 +32,23 @@ const SLICE: Duration = Duration::from_millis(10);
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     slots: usize,
     window: Arc<Window>,
     table: Mutex<FxHashMap<String, Arc<Host>>>,
 }
 
-/// Room among all requests.
+/// Slots of all hosts together.
 #[derive(Debug)]
 struct Window {
-    room: Arc<Semaphore>,
-    /// Those who wait for room, for whatever host.
+    slots: Arc<Semaphore>,
+    /// Those who wait for a slot of whatever host.
     waiting: AtomicUsize,
 }
 
 /// One of them: scheme, name and port.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(crate) struct Host {
     slots: Arc<Semaphore>,
     /// One permit: who has it may try a host that has failed.
     trial: Arc<Semaphore>,
@@ -60,11 +60,11 @@ pub(super) struct Host {
     moves: AtomicUsize,
 }
 
-/// A slot of a host, and room among all requests. Dropping it gives them back.
-pub(super) struct Room {
+/// The right to have one request on its way to a host. Dropping it gives the slot back.
+pub(crate) struct Slot {
     trial: Option<OwnedSemaphorePermit>,
-    _slot: OwnedSemaphorePermit,
-    _place: OwnedSemaphorePermit,
+    _of_host: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
     since: Instant,
 }
 
@@ -88,25 +88,25 @@ impl Drop for Waiting<'_> {
 #[derive(Debug, Default)]
 struct Trouble {
     everywhere: Option<(Instant, Failure)>,
-    places: FxHashMap<String, (Instant, Failure)>,
+    destinations: FxHashMap<String, (Instant, Failure)>,
 }
 
 /// For whom a host does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// For anybody.
     Everywhere,
     /// For those of one destination.
-    Place,
+    Destination,
 }
 
 impl Hosts {
-    pub(super) fn new(slots: usize, all: usize) -> Self {
-        let window = Window { room: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0) };
+    pub(crate) fn new(slots: usize, all: usize) -> Self {
+        let window = Window { slots: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0) };
         Self { slots, window: Arc::new(window), table: Mutex::default() }
     }
 
-    pub(super) fn host(&self, origin: &str) -> Arc<Host> {
+    pub(crate) fn host(&self, origin: &str) -> Arc<Host> {
         // Nothing under the lock panics half way.
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(host) = table.get(origin) {
@@ -130,32 +130,32 @@ impl Hosts {
 }
 
 impl Host {
-    /// Room for a request, if there is some now.
-    pub(super) fn try_room(&self) -> Option<Room> {
+    /// A slot, if there is one now.
+    pub(crate) fn try_slot(&self) -> Option<Slot> {
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let trial = if self.is_on_trial() { Some(take(&self.trial)?) } else { None };
-        Some(Room {
+        Some(Slot {
             trial,
-            _slot: take(&self.slots)?,
-            _place: take(&self.window.room)?,
+            _of_host: take(&self.slots)?,
+            _of_all: take(&self.window.slots)?,
             since: Instant::now(),
         })
     }
 
-    /// Waits for room. `None` is never seen: nobody closes what it waits for.
-    pub(super) async fn room(&self) -> Option<Room> {
+    /// Waits for a slot. `None` is never seen: nobody closes what it waits for.
+    pub(crate) async fn slot(&self) -> Option<Slot> {
         let _waiting = Waiting::new(&self.window.waiting);
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
         let trial = if self.is_on_trial() { Some(take(&self.trial).await.ok()?) } else { None };
-        let slot = take(&self.slots).await.ok()?;
-        let place = take(&self.window.room).await.ok()?;
-        Some(Room { trial, _slot: slot, _place: place, since: Instant::now() })
+        let of_host = take(&self.slots).await.ok()?;
+        let of_all = take(&self.window.slots).await.ok()?;
+        Some(Slot { trial, _of_host: of_host, _of_all: of_all, since: Instant::now() })
     }
 
-    /// Whether who has this room may use it for one more request.
-    pub(super) fn may_stay(&self, room: &Room, now: Instant) -> bool {
+    /// Whether who has this slot may use it for one more request.
+    pub(crate) fn may_stay(&self, slot: &Slot, now: Instant) -> bool {
         let is_alone = self.window.waiting.load(Ordering::Relaxed) == 0;
-        room.trial.is_none() && (is_alone || now < room.since + SLICE) && !self.is_on_trial()
+        slot.trial.is_none() && (is_alone || now < slot.since + SLICE) && !self.is_on_trial()
     }
 
     fn is_on_trial(&self) -> bool {
@@ -163,62 +163,62 @@ impl Host {
     }
 
     /// Whether nothing is wrong with it.
-    pub(super) fn is_calm(&self) -> bool {
+    pub(crate) fn is_calm(&self) -> bool {
         // Who has just put it right or wrong is known to the others a moment later: so are answers.
         self.is_calm.load(Ordering::Acquire)
     }
 
     fn settle(&self, trouble: &Trouble) {
-        let is_calm = trouble.everywhere.is_none() && trouble.places.is_empty();
+        let is_calm = trouble.everywhere.is_none() && trouble.destinations.is_empty();
         self.is_calm.store(is_calm, Ordering::Release);
     }
 
     /// It does not work, for anybody or for this destination.
-    pub(super) fn failed(&self, reach: Reach, destination: &str, failure: &Failure) {
+    pub(crate) fn failed(&self, reach: Reach, destination: &str, failure: &Failure) {
         let (mut trouble, entry) = (self.trouble(), (Instant::now(), failure.clone()));
         match reach {
             Reach::Everywhere => trouble.everywhere = Some(entry),
-            Reach::Place => {
+            Reach::Destination => {
                 trouble.everywhere = None;
-                if trouble.places.len() >= PLACES_MAX {
-                    trouble.places.clear();
+                if trouble.destinations.len() >= DESTINATIONS_MAX {
+                    trouble.destinations.clear();
                 }
-                trouble.places.insert(destination.to_owned(), entry);
+                trouble.destinations.insert(destination.to_owned(), entry);
             }
         }
         self.settle(&trouble);
     }
 
     /// A request came to an end. What went wrong with it is told before.
-    pub(super) fn moved(&self) {
+    pub(crate) fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
     }
 
     /// How many came to an end. The same number later: whoever has its slots still waits.
-    pub(super) fn moves(&self) -> usize {
+    pub(crate) fn moves(&self) -> usize {
         self.moves.load(Ordering::Acquire)
     }
 
     /// It answered, and this destination works.
-    pub(super) fn answered(&self, destination: &str) {
+    pub(crate) fn answered(&self, destination: &str) {
         if self.is_calm() {
             return;
         }
         let mut trouble = self.trouble();
         trouble.everywhere = None;
-        trouble.places.remove(destination);
+        trouble.destinations.remove(destination);
         self.settle(&trouble);
     }
 
     /// What went wrong since then, if nothing has worked after it.
-    pub(super) fn failed_since(&self, then: Instant, destination: &str) -> Option<Failure> {
+    pub(crate) fn failed_since(&self, then: Instant, destination: &str) -> Option<Failure> {
         if self.is_calm() {
             return None;
         }
         let trouble = self.trouble();
-        let place = trouble.places.get(destination);
+        let one = trouble.destinations.get(destination);
         let known = trouble.everywhere.as_ref().filter(|(at, _)| *at >= then);
-        known.or_else(|| place.filter(|(at, _)| *at >= then)).map(|(_, failure)| failure.clone())
+        known.or_else(|| one.filter(|(at, _)| *at >= then)).map(|(_, failure)| failure.clone())
     }
 
     fn trouble(&self) -> MutexGuard<'_, Trouble> {
@@ -251,45 +251,45 @@ mod tests {
     #[tokio::test]
     async fn a_host_that_failed_is_tried_by_one_at_a_time() {
         let host = Hosts::new(3, 3).host("https://a");
-        let all: Vec<_> = (0..4).map(|_| host.try_room()).collect();
+        let all: Vec<_> = (0..4).map(|_| host.try_slot()).collect();
         assert_eq!(all.iter().flatten().count(), 3);
         drop(all);
         host.failed(Reach::Everywhere, "x", &failure());
-        let (one, two) = (host.try_room(), host.try_room());
+        let (one, two) = (host.try_slot(), host.try_slot());
         assert!(two.is_none());
-        assert!(!host.may_stay(one.as_ref().expect("a room"), Instant::now()), "one request");
+        assert!(!host.may_stay(one.as_ref().expect("a slot"), Instant::now()), "one request");
         host.answered("x");
-        assert!(host.try_room().is_some() && host.room().await.is_some());
+        assert!(host.try_slot().is_some() && host.slot().await.is_some());
         drop(one);
-        assert_eq!((host.window.room.available_permits(), host.slots.available_permits()), (3, 3));
+        assert_eq!((host.window.slots.available_permits(), host.slots.available_permits()), (3, 3));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slot_is_kept_until_somebody_waits_for_it() {
         let host = Hosts::new(1, 1).host("https://a");
-        let room = host.try_room().expect("a room");
+        let slot = host.try_slot().expect("a slot");
         tokio::time::advance(2 * SLICE).await;
-        assert!(host.may_stay(&room, Instant::now()), "nobody waits");
-        let mut other = Box::pin(host.room());
+        assert!(host.may_stay(&slot, Instant::now()), "nobody waits");
+        let mut other = Box::pin(host.slot());
         assert!(futures_util::poll!(&mut other).is_pending());
-        assert!(!host.may_stay(&room, Instant::now()) && host.may_stay(&room, room.since));
-        drop(room);
-        let room = other.await.expect("a room");
-        assert!(host.may_stay(&room, Instant::now() + 2 * SLICE), "nobody waits");
+        assert!(!host.may_stay(&slot, Instant::now()) && host.may_stay(&slot, slot.since));
+        drop(slot);
+        let slot = other.await.expect("a slot");
+        assert!(host.may_stay(&slot, Instant::now() + 2 * SLICE), "nobody waits");
         host.failed(Reach::Everywhere, "x", &failure());
-        assert!(!host.may_stay(&room, Instant::now()), "the host is on trial");
+        assert!(!host.may_stay(&slot, Instant::now()), "the host is on trial");
     }
 
     #[tokio::test]
     async fn one_destination_of_a_host_may_fail_alone() {
         let (host, before) = (Hosts::new(1, 1).host("https://a"), Instant::now());
-        host.failed(Reach::Place, "x", &failure());
+        host.failed(Reach::Destination, "x", &failure());
         host.answered("y");
         assert_eq!((host.failed_since(before, "x"), host.failed_since(before, "y")), (Some(failure()), None));
         host.answered("x");
         assert_eq!(host.failed_since(before, "x"), None);
-        (0..3 * PLACES_MAX).for_each(|n| host.failed(Reach::Place, &n.to_string(), &failure()));
-        assert!(host.trouble().places.len() <= PLACES_MAX);
+        (0..3 * DESTINATIONS_MAX).for_each(|n| host.failed(Reach::Destination, &n.to_string(), &failure()));
+        assert!(host.trouble().destinations.len() <= DESTINATIONS_MAX);
     }
 
     #[tokio::test]

@@ -49,13 +49,13 @@ const PRIVATE_V6: [(Ipv6Addr, u8); 3] = [
 
 /// The rules of one sink.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     allow_private: bool,
     allowed: Vec<Network>,
 }
 
 impl Guard {
-    pub(super) fn new(allow_private: bool, networks: &[String]) -> Result<Self, BuildError> {
+    pub(crate) fn new(allow_private: bool, networks: &[String]) -> Result<Self, BuildError> {
         let parse = |text: &String| {
             let why = || format!("{text:?} is no network: it must look like 10.1.0.0/16");
             Network::parse(text).ok_or_else(|| BuildError::option("allow_networks", why()))
@@ -64,13 +64,13 @@ impl Guard {
     }
 
     /// Whether this address may be connected to.
-    pub(super) fn admits(&self, address: IpAddr) -> bool {
+    pub(crate) fn admits(&self, address: IpAddr) -> bool {
         let address = embedded(address);
         self.allow_private || is_public(address) || self.allowed.iter().any(|net| net.contains(address))
     }
 
     /// Judges an address that a URL names itself.
-    pub(super) fn check_literal(&self, url: &Url) -> Result<(), Forbidden> {
+    pub(crate) fn check_literal(&self, url: &Url) -> Result<(), Forbidden> {
         literal(url).map_or(Ok(()), |address| self.check(address))
     }
 
@@ -80,14 +80,14 @@ impl Guard {
 }
 
 /// The address that a URL names, if it is no name. The URL's parser has made usual numbers of it.
-pub(super) fn literal(url: &Url) -> Option<IpAddr> {
+pub(crate) fn literal(url: &Url) -> Option<IpAddr> {
     let host = url.host_str()?;
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
 /// Nobody at this host may be delivered to.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Forbidden {
+pub(crate) struct Forbidden {
     host: String,
 }
 
@@ -128,14 +128,15 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// Addresses with a common beginning.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Network {
+pub(crate) struct Network {
     base: IpAddr,
     length: u8,
 }
 
 impl Network {
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (base, length) = text.split_once('/').map_or((text, None), |(base, length)| (base, Some(length)));
         let base: IpAddr = base.parse().ok()?;
         let most = if base.is_ipv4() { 32 } else { 128 };
@@ -143,7 +144,7 @@ impl Network {
         (length <= most).then_some(Self { base, length })
     }
 
-    fn contains(self, address: IpAddr) -> bool {
+    pub(crate) fn contains(self, address: IpAddr) -> bool {
         let same = |a: u128, b: u128, bits: u32| {
             let rest = bits - u32::from(self.length);
             rest == 128 || a >> rest == b >> rest
@@ -157,7 +158,7 @@ impl Network {
 }
 
 /// Who knows the addresses of a name.
-pub(super) trait Lookup: Send + Sync + 'static {
+pub(crate) trait Lookup: Send + Sync + 'static {
     fn lookup(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>>;
 }
 
@@ -171,7 +172,7 @@ const BUSY: &str = "the resolver is busy";
 
 /// The system's resolver. A name is asked for once at a time, for all who want it: a slow name has one
 /// thread, and not one for each request. Nothing is remembered.
-pub(super) struct System {
+pub(crate) struct System {
     open: Book,
     room: Arc<Semaphore>,
 }
@@ -253,14 +254,14 @@ async fn unwanted(name: &str, book: &Book, wanted: &watch::Sender<()>) {
 
 /// A resolver that tells addresses that may be connected to, or none.
 #[derive(Clone)]
-pub(super) struct Guarded {
-    pub(super) guard: Arc<Guard>,
-    pub(super) lookup: Arc<dyn Lookup>,
+pub(crate) struct Guarded {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) lookup: Arc<dyn Lookup>,
 }
 
 impl Guarded {
     /// The addresses that may be connected to: that of the URL, or those of the name.
-    pub(super) async fn admitted(
+    pub(crate) async fn admitted(
         &self,
         name: &str,
         literal: Option<IpAddr>,

@@ -1,15 +1,15 @@
 //! Connections that wait for their next request.
 //!
-//! A courier takes one when it sets out and brings it back when it has nothing more to carry, so this is asked once for
+//! A sender takes one when it begins and brings it back when it has nothing more to send, so this is asked once for
 //! many requests. The last one that came back goes first; the others grow old and are closed. There are never more of a
 //! host's than it has slots, and of all hosts together no more than the sink may have requests in flight.
 
-use super::link::{Link, Many};
-use super::wire::Wire;
+use super::connection::{Answer, Connection, Http1, Http2};
 use posthaste::task::{Task, spawn};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 /// Shorter than the 5 s after which some servers (Node's among them) close an idle connection: a request
@@ -18,9 +18,13 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How often the old ones are looked for, while there are any.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Connections that still write what is left. More of them are closed at once.
+const CLOSING_MAX: usize = 64;
+
 /// The idle connections of all hosts.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     idle_max: usize,
+    closing: Arc<Semaphore>,
     state: Mutex<State>,
 }
 
@@ -34,22 +38,21 @@ struct State {
 /// Those of a host.
 #[derive(Default)]
 struct Shelf {
-    ones: Vec<(Instant, Box<Wire>)>,
-    many: Option<(Instant, Many)>,
+    ones: Vec<(Instant, Box<Http1>)>,
+    many: Option<(Instant, Http2)>,
 }
 
 impl Shelf {
     /// Whether there is one more now.
-    fn put(&mut self, link: Link, now: Instant) -> bool {
-        match (link, &mut self.many) {
-            (Link::One(one), _) => self.ones.push((now, one)),
-            (Link::Many(many), Some(place)) => {
+    fn put(&mut self, connection: Connection, now: Instant) -> bool {
+        match (connection, &mut self.many) {
+            (Connection::One(one), _) => self.ones.push((now, one)),
+            (Connection::Many(many), Some(kept)) => {
                 // All requests of a host need one of them.
-                let kept = if place.1.is_closed() { many } else { place.1.clone() };
-                *place = (now, kept);
+                *kept = (now, if kept.1.is_closed() { many } else { kept.1.clone() });
                 return false;
             }
-            (Link::Many(many), place @ None) => *place = Some((now, many)),
+            (Connection::Many(many), kept @ None) => *kept = Some((now, many)),
         }
         true
     }
@@ -60,8 +63,8 @@ impl Shelf {
 }
 
 impl Pool {
-    pub(super) fn new(idle_max: usize) -> Arc<Self> {
-        Arc::new(Self { idle_max, state: Mutex::default() })
+    pub(crate) fn new(idle_max: usize) -> Arc<Self> {
+        Arc::new(Self { idle_max, closing: Arc::new(Semaphore::new(CLOSING_MAX)), state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -70,39 +73,50 @@ impl Pool {
     }
 
     /// A connection to this host. It may have been closed by the other side.
-    pub(super) fn take(&self, origin: &str) -> Option<Link> {
+    pub(crate) fn take(&self, origin: &str) -> Option<Connection> {
         let mut state = self.state();
         let shelf = state.hosts.get_mut(origin)?;
         let now = Instant::now();
         if let Some((used, many)) = shelf.many.as_mut().filter(|(_, many)| !many.is_closed()) {
             *used = now;
-            return Some(Link::Many(many.clone()));
+            return Some(Connection::Many(many.clone()));
         }
         let (used, one) = shelf.ones.pop()?;
         state.idle -= 1;
-        (now < used + IDLE_TIMEOUT).then_some(Link::One(one))
+        (now < used + IDLE_TIMEOUT).then_some(Connection::One(one))
     }
 
     /// Keeps a connection for the next one who needs it.
-    pub(super) fn put(self: &Arc<Self>, origin: &Arc<str>, link: Link) {
+    pub(crate) fn put(self: &Arc<Self>, origin: &Arc<str>, connection: Connection) {
         let (mut state, now) = (self.state(), Instant::now());
         if state.idle >= self.idle_max {
             return;
         }
         let shelf = state.hosts.entry(Arc::clone(origin)).or_default();
-        state.idle += usize::from(shelf.put(link, now));
+        state.idle += usize::from(shelf.put(connection, now));
         if state.sweeper.is_none() {
             state.sweeper = Some(spawn("http idle", sweep(Arc::downgrade(self))));
         }
     }
 
     /// Nobody takes this connection any more: it may have died without a word. Those who have it go on.
-    pub(super) fn forget(&self, origin: &str, gone: &Link) {
-        let Link::Many(gone) = gone else { return };
+    pub(crate) fn forget(&self, origin: &str, gone: &Connection) {
+        let Connection::Many(gone) = gone else { return };
         let mut state = self.state();
         let taken =
             state.hosts.get_mut(origin).and_then(|shelf| shelf.many.take_if(|(_, many)| many.is(gone)));
         state.idle -= usize::from(taken.is_some());
+    }
+
+    /// Closes a connection after a response that counts, though not all of it was read.
+    pub(crate) fn close(&self, connection: Connection, answer: Answer) {
+        let Ok(permit) = Arc::clone(&self.closing).try_acquire_owned() else { return };
+        let task = spawn("http close", async move {
+            connection.close(answer).await;
+            drop(permit);
+        });
+        // Its time is bounded.
+        task.detach();
     }
 
     /// Closes what is too old, and says whether there is something left.

@@ -1,10 +1,15 @@
-//! From a destination to a URL.
+//! From a destination to the URL that its requests go to.
 //!
 //! Destinations may hold what a stranger wrote (`{header:x}` in a template). Below a base URL they are only
 //! ever path segments: each is encoded by the parser that will read it again, and the result is compared
 //! with the base at the end, so that a surprise of that parser is a rejection and not a request elsewhere.
 
+use super::dial::Target;
 use crate::{BuildError, Urls};
+use hyper::Uri;
+use hyper::header::HeaderValue;
+use std::fmt;
+use std::sync::Arc;
 use url::Url;
 
 /// Longer URLs are refused by most servers anyway.
@@ -12,24 +17,24 @@ const URL_BYTES_MAX: usize = 8_192;
 
 /// How destinations become URLs.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     base: Option<Url>,
     wants_tls: bool,
 }
 
 impl Addresses {
-    pub(super) fn new(url: Option<&Urls>, wants_tls: bool) -> Result<Self, BuildError> {
+    pub(crate) fn new(url: Option<&Urls>, wants_tls: bool) -> Result<Self, BuildError> {
         let base = url.map(|url| base(url, wants_tls)).transpose()?;
         Ok(Self { base, wants_tls })
     }
 
     /// What all destinations are below, if there is such a URL.
-    pub(super) fn base(&self) -> Option<&Url> {
+    pub(crate) fn base(&self) -> Option<&Url> {
         self.base.as_ref()
     }
 
     /// The URL of a destination, or why there is none. The words never repeat the destination.
-    pub(super) fn find(&self, destination: &str) -> Result<Url, &'static str> {
+    pub(crate) fn find(&self, destination: &str) -> Result<Url, &'static str> {
         if destination.len() > URL_BYTES_MAX {
             return Err("is longer than 8192 bytes");
         }
@@ -45,7 +50,7 @@ impl Addresses {
 }
 
 /// Scheme, host and port: who answers.
-pub(super) fn origin(url: &Url) -> String {
+pub(crate) fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
@@ -57,6 +62,7 @@ fn base(url: &Urls, wants_tls: bool) -> Result<Url, BuildError> {
     if url.query().is_some() {
         return Err(bad("must not have a query: what is secret in it belongs into headers or token_file"));
     }
+    Endpoint::new("/", &url).map_err(bad)?;
     Ok(url)
 }
 
@@ -105,9 +111,76 @@ fn below(base: &Url, destination: &str) -> Result<Url, &'static str> {
     if kept { Ok(url) } else { Err("leaves the URL of the sink") }
 }
 
+/// A destination, ready to be sent to. Its parts are made once for all requests of a call.
+pub(crate) struct Endpoint {
+    pub(crate) destination: String,
+    /// Scheme, name and port.
+    pub(crate) origin: Arc<str>,
+    pub(crate) target: Target,
+    /// Name and port, as the header `Host` has them.
+    pub(crate) host: HeaderValue,
+    /// What HTTP/1.1 asks for.
+    pub(crate) path: Uri,
+    /// What HTTP/2 asks for: the URL as a whole.
+    pub(crate) whole: Uri,
+}
+
+impl fmt::Debug for Endpoint {
+    /// Without the path, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// The endpoint of a destination with this URL, or why it has none.
+    pub(crate) fn new(destination: &str, url: &Url) -> Result<Self, &'static str> {
+        const ODD: &str = "holds a character that no request can carry";
+        let whole: Uri = url.as_str().parse().map_err(|_| ODD)?;
+        let path = whole.path_and_query().map_or("/", |path| path.as_str());
+        let name = url.host_str().ok_or(ODD)?;
+        // The usual port of a scheme is left out.
+        let host = url.port().map_or(name.to_owned(), |port| format!("{name}:{port}"));
+        // The URL's parser has encoded everything else. A line of a request must never depend on it.
+        let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_plain(path) || !is_plain(&host) {
+            return Err(ODD);
+        }
+        Ok(Self {
+            destination: destination.to_owned(),
+            origin: origin(url).into(),
+            target: Target::new(url),
+            path: path.parse().map_err(|_| ODD)?,
+            host: host.try_into().map_err(|_| ODD)?,
+            whole,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_asked_for_and_whom() {
+        let rows = [
+            ("https://h.example/in/a%20b", "/in/a%20b", "h.example"),
+            ("https://h.example:443", "/", "h.example"),
+            ("http://h.example:8080/?a=%26&b", "/?a=%26&b", "h.example:8080"),
+            ("http://[::1]:80/x", "/x", "[::1]"),
+            ("https://h.example/x?{\"a\":[1|2]}", "/x?{%22a%22:[1|2]}", "h.example"),
+        ];
+        for (text, path, host) in rows {
+            let url = Url::parse(text).expect("a URL");
+            let endpoint = Endpoint::new("d", &url).expect(text);
+            assert_eq!(
+                (endpoint.path.to_string().as_str(), endpoint.host.as_bytes()),
+                (path, host.as_bytes())
+            );
+            assert_eq!(endpoint.whole.to_string(), url.as_str());
+            assert!(!format!("{endpoint:?}").contains("in/a"), "paths may be secret");
+        }
+    }
 
     fn below(base: &str, destination: &str) -> Result<String, &'static str> {
         let addresses = Addresses::new(Some(&Urls::new(base)), false).expect("a base");

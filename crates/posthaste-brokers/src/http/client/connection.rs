@@ -1,0 +1,514 @@
+//! One connection to a host: HTTP/1.1, or HTTP/2 where TLS has agreed on it. hyper speaks both.
+//!
+//! A connection of HTTP/1.1 has no task. Whoever waits for a response drives it, so a response wakes one task and not two, and
+//! dropping the connection ends a request. One of HTTP/2 serves many requests at once and has a task of its own.
+//!
+//! # A 2xx before the end of the request
+//!
+//! Responses are read while the request is being written. A refusal counts at once. A 2xx is a promise for what is not
+//! there yet: it counts when hyper has handed the whole body on ([`Piece`]), TLS keeps nothing back ([`Watched`]) and the
+//! response has ended, and not at all if one of them does not happen.
+//!
+//! What lies in the kernel must not be lost with the connection. Closing a socket with something unread resets it and takes
+//! back what has not left. So a connection whose 2xx is not read to its end goes on in the background for a while and is
+//! closed after that ([`Http1::close`]).
+
+use super::endpoint::Endpoint;
+use super::{BoxError, Request};
+use bytes::{Buf, Bytes};
+use futures_util::FutureExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::header::{HOST, RETRY_AFTER};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::{Method, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use posthaste::task::spawn;
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Of a response's head: four times what usual servers can be made to send. hyper takes 100 headers.
+const HEAD_BYTES_MAX: u16 = u16::MAX;
+/// A body that is longer is not read to its end: a new connection is cheaper.
+const BODY_BYTES_MAX: usize = 16 << 10;
+/// Of a body these are kept.
+const WORDS_BYTES_MAX: usize = 4 << 10;
+/// A connection of HTTP/2 carries all requests of a host. One that has died silently must be noticed before
+/// they all have timed out.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a connection that nobody uses any more may take to write what is left.
+const CLOSE_WAIT: Duration = Duration::from_secs(3);
+/// What is read of a response meanwhile: who cannot get rid of it may not go on reading the request.
+const CLOSE_BYTES_MAX: usize = 4 << 20;
+
+/// TCP, or TLS on top of it.
+pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+pub(crate) type Stream = Box<dyn Transport>;
+
+/// The connection ended before the head of a response was here.
+pub(crate) struct Lost {
+    pub(crate) error: BoxError,
+    /// The request, where it is certain that the receiver has not seen it.
+    pub(crate) unsent: Option<Request>,
+}
+
+/// The head of a response. Its body is read with the connection that it came over.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) retry_after: Option<String>,
+    body: Incoming,
+}
+
+impl Answer {
+    fn new(response: Response<Incoming>) -> Self {
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let (status, retry_after) = (response.status(), retry_after.map(str::to_owned));
+        Self { status, retry_after, body: response.into_body() }
+    }
+}
+
+/// A connection.
+pub(crate) enum Connection {
+    One(Box<Http1>),
+    Many(Http2),
+}
+
+impl Connection {
+    pub(crate) async fn http1(stream: Stream) -> hyper::Result<Self> {
+        Ok(Self::One(Box::new(Http1::open(stream).await?)))
+    }
+
+    pub(crate) async fn http2(stream: Stream) -> hyper::Result<Self> {
+        Http2::open(stream).await.map(Self::Many)
+    }
+
+    /// The connection once more, if several can use it.
+    pub(crate) fn shared(&self) -> Option<Self> {
+        match self {
+            Self::One(_) => None,
+            Self::Many(many) => Some(Self::Many(many.clone())),
+        }
+    }
+
+    /// Whether a request can be sent now: looks whether the other side has closed it.
+    pub(crate) async fn is_ready(&mut self) -> bool {
+        match self {
+            Self::One(one) => one.is_ready().await,
+            Self::Many(many) => !many.is_closed(),
+        }
+    }
+
+    /// Sends a request and waits for the head of its response.
+    pub(crate) async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
+        match self {
+            Self::One(one) => one.send(request, to).await,
+            Self::Many(many) => many.send(request, to).await,
+        }
+    }
+
+    /// The beginning of a response's body, into `words`. Answers whether the connection can be used again.
+    pub(crate) async fn read(&mut self, answer: &mut Answer, words: &mut Vec<u8>) -> bool {
+        match self {
+            Self::One(one) => one.read(answer, words).await,
+            Self::Many(many) => {
+                // The rest is given up with the stream. Other requests of the connection go on.
+                while words.len() < WORDS_BYTES_MAX
+                    && let Some(Ok(part)) = frame(&mut answer.body).await
+                {
+                    words.extend_from_slice(&part.into_data().unwrap_or_default());
+                }
+                !many.is_closed()
+            }
+        }
+    }
+
+    /// Writes what is left and reads the rest, within bounds.
+    pub(crate) async fn close(self, answer: Answer) {
+        // One of HTTP/2 ends by itself when nobody has it.
+        if let Self::One(one) = self {
+            one.close(answer.body).await;
+        }
+    }
+}
+
+async fn frame(body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+    poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
+}
+
+/// HTTP/1.1: one request at a time.
+pub(crate) struct Http1 {
+    sender: http1::SendRequest<Payload>,
+    /// `None`: it has ended.
+    connection: Option<http1::Connection<Watched, Payload>>,
+    is_flushed: Arc<AtomicBool>,
+}
+
+impl Http1 {
+    async fn open(stream: Stream) -> hyper::Result<Self> {
+        let is_flushed = Arc::new(AtomicBool::new(true));
+        let io = Watched { io: TokioIo::new(stream), is_flushed: Arc::clone(&is_flushed) };
+        let mut builder = http1::Builder::new();
+        let (sender, connection) = builder.max_buf_size(HEAD_BYTES_MAX.into()).handshake(io).await?;
+        Ok(Self { sender, connection: Some(connection), is_flushed })
+    }
+
+    /// Lets hyper read and write. How it ended is told to who waits for a response.
+    fn drive(&mut self, context: &mut Context<'_>) {
+        self.connection.take_if(|connection| connection.poll_unpin(context).is_ready());
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.is_flushed.load(Ordering::Relaxed)
+    }
+
+    async fn is_ready(&mut self) -> bool {
+        poll_fn(|context| {
+            self.drive(context);
+            Poll::Ready(self.connection.is_some() && self.sender.is_ready())
+        })
+        .await
+    }
+
+    async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
+        let (mut request, taken) = Payload::carry(request);
+        *request.uri_mut() = to.path.clone();
+        // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again (G2).
+        let mut sent = pin!(self.sender.try_send_request(request));
+        let response = poll_fn(|context| {
+            self.drive(context);
+            sent.as_mut().poll(context)
+        })
+        .await;
+        let mut answer = Answer::new(response.map_err(Lost::new)?);
+        if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
+            self.finish(&mut answer.body, taken).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Makes a 2xx count. One before the end of the request is read to its own end while the rest is written.
+    async fn finish(&mut self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
+        let mut is_taken = taken.try_recv().is_ok();
+        if is_taken && self.is_flushed() {
+            return Ok(());
+        }
+        let mut is_read = false;
+        let whole = poll_fn(|context| {
+            loop {
+                self.drive(context);
+                if !is_taken && let Poll::Ready(taken) = taken.poll_unpin(context) {
+                    is_taken = taken.is_ok();
+                    if !is_taken {
+                        return Poll::Ready(false);
+                    }
+                }
+                let is_written = is_taken && self.is_flushed();
+                if is_read && (is_written || self.connection.is_none()) {
+                    return Poll::Ready(is_written);
+                }
+                if is_read {
+                    return Poll::Pending;
+                }
+                match ready!(Pin::new(&mut *body).poll_frame(context)) {
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) => return Poll::Ready(false),
+                    None => is_read = true,
+                }
+            }
+        });
+        if whole.await { Ok(()) } else { Err(Lost::given_up()) }
+    }
+
+    async fn read(&mut self, answer: &mut Answer, words: &mut Vec<u8>) -> bool {
+        let mut length = 0;
+        while !answer.body.is_end_stream() && length <= BODY_BYTES_MAX {
+            let next = poll_fn(|context| {
+                self.drive(context);
+                Pin::new(&mut answer.body).poll_frame(context)
+            });
+            match next.await {
+                Some(Ok(part)) => {
+                    let part = part.into_data().unwrap_or_default();
+                    length += part.len();
+                    words.extend_from_slice(&part[..part.len().min(WORDS_BYTES_MAX - words.len())]);
+                }
+                Some(Err(_)) => return false,
+                None => break,
+            }
+        }
+        length <= BODY_BYTES_MAX && self.connection.is_some()
+    }
+
+    async fn close(self, mut body: Incoming) {
+        let Self { sender, connection: Some(connection), .. } = self else { return };
+        drop(sender);
+        let drain = async {
+            let mut length = 0;
+            while let Some(Ok(part)) = frame(&mut body).await {
+                length += part.data_ref().map_or(0, Bytes::len);
+                if length > CLOSE_BYTES_MAX {
+                    // Nothing more is read, and it stays open until its time is up.
+                    std::future::pending().await
+                }
+            }
+        };
+        let _ = timeout(CLOSE_WAIT, async { tokio::join!(connection, drain) }).await;
+    }
+}
+
+/// HTTP/2: many requests at once. Clones are the same connection.
+#[derive(Clone)]
+pub(crate) struct Http2 {
+    sender: http2::SendRequest<Payload>,
+    /// Dropped with the last clone.
+    in_use: Arc<oneshot::Sender<Infallible>>,
+}
+
+impl Http2 {
+    async fn open(stream: Stream) -> hyper::Result<Self> {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES_MAX.into());
+        builder.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+        let (in_use, unused) = oneshot::channel();
+        let task = spawn("http2 connection", async move {
+            let mut connection = pin!(connection);
+            // How it ended is told to those who wait for responses.
+            tokio::select! {
+                _ = connection.as_mut() => {}
+                _ = unused => drop(timeout(CLOSE_WAIT, connection).await),
+            }
+        });
+        // It writes what is left, and ends in time.
+        task.detach();
+        Ok(Self { sender, in_use: Arc::new(in_use) })
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Whether both are the same connection.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.in_use, &other.in_use)
+    }
+
+    async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
+        let kept = request.clone();
+        let (mut request, taken) = Payload::carry(request);
+        *request.uri_mut() = to.whole.clone();
+        request.headers_mut().remove(HOST);
+        let response = self.sender.try_send_request(request).await.map_err(|failed| {
+            let is_unseen = is_unseen(failed.error(), kept.payload.is_empty());
+            let lost = Lost::new(failed);
+            Lost { unsent: lost.unsent.or_else(|| is_unseen.then_some(kept)), error: lost.error }
+        })?;
+        let mut answer = Answer::new(response);
+        if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
+            finish(&mut answer.body, taken).await?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Makes a 2xx count. One before the end of the request is read to its own end: dropping a response half way resets the
+/// stream, and a receiver that still reads would lose what it has not read.
+async fn finish(body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
+    if taken.try_recv().is_ok() {
+        return Ok(());
+    }
+    while let Some(part) = frame(body).await {
+        part.map_err(|error| Lost { error: error.into(), unsent: None })?;
+    }
+    taken.await.map_err(|_| Lost::given_up())
+}
+
+/// Whether a server of HTTP/2 says that it has not looked at the request. One that leaves may have taken a request that
+/// is whole with its head.
+fn is_unseen(error: &hyper::Error, is_empty: bool) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    source.is_some_and(|error| {
+        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        let leaving = !is_empty && error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+        error.is_remote() && (refused || leaving)
+    })
+}
+
+impl Lost {
+    fn new(mut failed: TrySendError<hyper::Request<Payload>>) -> Self {
+        let unsent = failed.take_message().map(Payload::unload);
+        Self { unsent, error: failed.into_error().into() }
+    }
+
+    fn given_up() -> Self {
+        Self { error: "the request was given up after its response had begun".into(), unsent: None }
+    }
+}
+
+/// Hears that a body has been handed on as a whole, or that it never will be.
+type Taken = oneshot::Receiver<()>;
+
+/// The body of a request, in one piece.
+pub(crate) struct Payload(Option<Piece>);
+
+/// What is left of it. Whoever writes it moves its beginning; who has moved it to its end has written all of it.
+pub(crate) struct Piece {
+    left: Bytes,
+    taken: Option<oneshot::Sender<()>>,
+}
+
+impl Payload {
+    pub(crate) fn empty() -> Self {
+        Self(None)
+    }
+
+    /// A body that holds nothing goes with the head.
+    fn new(payload: Bytes) -> (Self, Option<Taken>) {
+        if payload.is_empty() {
+            return (Self::empty(), None);
+        }
+        let (tell, taken) = oneshot::channel();
+        (Self(Some(Piece { left: payload, taken: Some(tell) })), Some(taken))
+    }
+
+    fn carry(request: Request) -> (hyper::Request<Self>, Option<Taken>) {
+        let (payload, taken) = Self::new(request.payload);
+        let mut carried = hyper::Request::new(payload);
+        *carried.method_mut() = Method::POST;
+        *carried.headers_mut() = request.headers;
+        (carried, taken)
+    }
+
+    /// A request that was not begun.
+    fn unload(carried: hyper::Request<Self>) -> Request {
+        let (head, body) = carried.into_parts();
+        Request { headers: head.headers, payload: body.0.map(|piece| piece.left).unwrap_or_default() }
+    }
+}
+
+impl Body for Payload {
+    type Data = Piece;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |piece| piece.left.len() as u64))
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.left.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.left
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.left.advance(count);
+        if self.left.is_empty()
+            && let Some(taken) = self.taken.take()
+        {
+            // Nobody listens any more: the call was dropped, or there was no 2xx.
+            let _ = taken.send(());
+        }
+    }
+}
+
+/// A stream that says whether all that was written to it is with the kernel. TLS keeps back what the kernel does not take, and a
+/// connection that waits for its next request is driven by nobody.
+struct Watched {
+    io: TokioIo<Stream>,
+    is_flushed: Arc<AtomicBool>,
+}
+
+impl Read for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl Write for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.is_flushed.store(false, Ordering::Relaxed);
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.is_flushed.store(false, Ordering::Relaxed);
+        Pin::new(&mut self.io).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.io).poll_flush(context))?;
+        self.is_flushed.store(true, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
+        self.is_flushed.store(true, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_is_taken_when_all_of_it_was_written() {
+        let (mut payload, taken) = Payload::new(Bytes::from_static(b"abc"));
+        let mut taken = taken.expect("something to wait for");
+        let frame = poll_fn(|context| Pin::new(&mut payload).poll_frame(context)).await;
+        let mut piece = frame.expect("a piece").expect("whole").into_data().ok().expect("data");
+        assert!(payload.is_end_stream(), "the end is in the same frame");
+        piece.advance(2);
+        assert!(taken.try_recv().is_err());
+        piece.advance(1);
+        assert_eq!(taken.await, Ok(()));
+        let (payload, taken) = Payload::new(Bytes::from_static(b"abc"));
+        drop(payload);
+        assert!(taken.expect("something to wait for").await.is_err(), "it was given up");
+        assert!(Payload::new(Bytes::new()).1.is_none());
+    }
+}

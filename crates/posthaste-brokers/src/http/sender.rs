@@ -1,0 +1,305 @@
+//! Who sends requests: a task with a slot of a host and a connection to it; and the queue between a call and its senders.
+//!
+//! A call starts senders for each of its hosts, as many as there are slots. A sender sends one request after another over its
+//! connection, until there is none ready, somebody else wants the slot, the host fails, or time is up. So a message costs a
+//! turn of a running task: no task, timer, slot or look into the pool of its own. Senders are tasks because writing to a
+//! socket is most of the work, and a call would do it with one thread.
+//!
+//! A request is sent a second time, at once and over a new connection, only where it is certain that nobody has seen it: the
+//! old connection was closed before a byte of it was written, or a server of HTTP/2 says that it has not looked at it.
+//!
+//! One timer serves all requests of a sender: those of a call have the same deadline. So none of them is begun after half of
+//! the time: a timeout is a silence of at least the other half, and never a request that was cut off because others had
+//! the time before it.
+
+use super::client::Request;
+use super::client::connection::{Answer, Connection};
+use super::client::dial::Unreached;
+use super::client::endpoint::Endpoint;
+use super::client::hosts::{Host, Reach, Slot};
+use super::reload::Current;
+use super::snippet;
+use super::verdict::{self, Silence, Statuses};
+use posthaste::sink::{Scope, Verdict};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+/// A body that takes longer than this is not read to its end.
+pub(super) const BODY_WAIT: Duration = Duration::from_millis(250);
+
+/// A request that is ready.
+pub(super) struct Job {
+    /// Which message of the call.
+    pub(super) index: usize,
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) request: Request,
+}
+
+/// What became of a request.
+pub(super) struct Done {
+    pub(super) index: usize,
+    /// The number of its queue.
+    pub(super) queue: usize,
+    pub(super) verdict: Verdict,
+}
+
+/// The requests of a call for one host, made ahead. A sender that has ended one takes the next, so that a busy host never
+/// waits for the call.
+pub(super) struct Queue {
+    pub(super) number: usize,
+    pub(super) host: Arc<Host>,
+    pub(super) origin: Arc<str>,
+    ready: Mutex<VecDeque<Job>>,
+}
+
+impl Queue {
+    pub(super) fn new(number: usize, host: Arc<Host>, origin: Arc<str>) -> Arc<Self> {
+        Arc::new(Self { number, host, origin, ready: Mutex::default() })
+    }
+
+    /// Requests that nobody has taken.
+    pub(super) fn ready(&self) -> MutexGuard<'_, VecDeque<Job>> {
+        // Nothing under the lock panics half way.
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes those back that `which` names.
+    pub(super) fn withdraw(&self, which: impl Fn(&Job) -> bool) -> VecDeque<Job> {
+        let mut ready = self.ready();
+        let (gone, kept) = std::mem::take(&mut *ready).into_iter().partition(which);
+        *ready = kept;
+        gone
+    }
+}
+
+/// What all senders of a call have in common.
+pub(super) struct Shared {
+    pub(super) done: UnboundedSender<Done>,
+    pub(super) current: Arc<Current>,
+    pub(super) statuses: Arc<Statuses>,
+    pub(super) started: Instant,
+    /// When the last request may be begun.
+    pub(super) send_until: Instant,
+    pub(super) deadline: Instant,
+}
+
+pub(super) struct Sender {
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
+    connection: Option<Connection>,
+    /// The message whose request is on its way.
+    in_hand: Option<usize>,
+}
+
+/// What there is instead of a response.
+enum Missing {
+    /// It was too late to begin.
+    Time,
+    Answer(Silence),
+}
+
+impl From<Silence> for Missing {
+    fn from(silence: Silence) -> Self {
+        Self::Answer(silence)
+    }
+}
+
+impl Drop for Sender {
+    /// It panicked, or nobody waits any more. A request that was on its way may have arrived.
+    fn drop(&mut self) {
+        self.end(verdict::interrupted());
+    }
+}
+
+impl Sender {
+    pub(super) fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
+        Self { shared, queue, connection: None, in_hand: None }
+    }
+
+    /// Tells the call what became of the request in hand, if there is one. A call that is gone need not hear it.
+    fn end(&mut self, verdict: Verdict) {
+        if let Some(index) = self.in_hand.take() {
+            let _ = self.shared.done.send(Done { index, queue: self.queue.number, verdict });
+        }
+    }
+
+    /// Sends this request and those that follow it. Answers the number of the queue.
+    pub(super) async fn run(mut self, job: Job, slot: Slot) -> usize {
+        let mut late = pin!(sleep_until(self.shared.deadline));
+        let mut next = Some(job);
+        while let Some(job) = next {
+            self.in_hand = Some(job.index);
+            let verdict = self.deliver(job, late.as_mut()).await;
+            let now = Instant::now();
+            let stay = now < self.shared.send_until && self.queue.host.may_stay(&slot, now);
+            next = if stay { self.queue.ready().pop_front() } else { None };
+            self.end(verdict);
+        }
+        // No wait from here on: the call may be over, and what it has ended would lose the connection.
+        if let Some(connection) = self.connection.take() {
+            self.shared.current.client.pool.put(&self.queue.origin, connection);
+        }
+        // Last: who gets it next finds the connection.
+        drop(slot);
+        self.queue.number
+    }
+
+    async fn deliver(&mut self, job: Job, late: Pin<&mut Sleep>) -> Verdict {
+        let Job { endpoint, request, .. } = job;
+        let destination = &endpoint.destination;
+        if let Some(failure) = self.queue.host.failed_since(self.shared.started, destination) {
+            return verdict::not_tried(&failure);
+        }
+        let (verdict, failed) = match self.exchange(request, &endpoint, late).await {
+            Ok((connection, answer)) => {
+                let verdict = self.judge(connection, answer).await;
+                let failed = match &verdict {
+                    // A response is the destination's own.
+                    Verdict::Retry(failure) if failure.scope == Scope::Destination => {
+                        Some((Reach::Destination, failure.clone()))
+                    }
+                    _ => None,
+                };
+                // Before the slot is free: who gets it next must know.
+                if failed.is_none() {
+                    self.queue.host.answered(destination);
+                }
+                (verdict, failed)
+            }
+            Err(Missing::Time) => return Verdict::Held,
+            // A connection that was lost says nothing, for the host or against it.
+            Err(Missing::Answer(silence)) => {
+                let failed = silence.reach().map(|reach| (reach, silence.failure().clone()));
+                (silence.verdict(), failed)
+            }
+        };
+        if let Some((reach, failure)) = failed {
+            self.queue.host.failed(reach, destination, &failure);
+        }
+        self.queue.host.moved();
+        verdict
+    }
+
+    /// Sends a request and waits for the head of the response.
+    async fn exchange(
+        &mut self,
+        mut request: Request,
+        to: &Endpoint,
+        mut late: Pin<&mut Sleep>,
+    ) -> Result<(Connection, Answer), Missing> {
+        let shared = Arc::clone(&self.shared);
+        let files = &shared.current.files;
+        let mut is_repeated = false;
+        loop {
+            if Instant::now() >= shared.send_until {
+                return Err(Missing::Time);
+            }
+            let mut connection = self.connect(to, is_repeated, late.as_mut()).await?;
+            let began = Instant::now();
+            // Connecting took its time. Nothing was sent, and the connection is there for the next one.
+            if began >= shared.send_until {
+                self.connection = Some(connection);
+                return Err(Missing::Time);
+            }
+            match before(late.as_mut(), connection.send(request, to)).await {
+                Some(Ok(answer)) => return Ok((connection, answer)),
+                Some(Err(lost)) => match lost.unsent {
+                    Some(unsent) if !is_repeated => (is_repeated, request) = (true, unsent),
+                    Some(_) => {
+                        return Err(Silence::unreached(&self.queue.origin, files, &lost.error.into()).into());
+                    }
+                    None => return Err(Silence::lost(&self.queue.origin, files, &*lost.error).into()),
+                },
+                None => {
+                    shared.current.client.pool.forget(&self.queue.origin, &connection);
+                    return Err(Silence::timeout(&self.queue.origin, began.elapsed()).into());
+                }
+            }
+        }
+    }
+
+    /// A connection that can take a request: the last one, one that waits, or a new one.
+    async fn connect(
+        &mut self,
+        to: &Endpoint,
+        fresh: bool,
+        late: Pin<&mut Sleep>,
+    ) -> Result<Connection, Silence> {
+        let client = &self.shared.current.client;
+        let mut next = if fresh {
+            None
+        } else {
+            self.connection.take().or_else(|| client.pool.take(&self.queue.origin))
+        };
+        while let Some(mut connection) = next {
+            if connection.is_ready().await {
+                return Ok(connection);
+            }
+            next = client.pool.take(&self.queue.origin);
+        }
+        let dialled = before(late, client.dialer.dial(&to.target)).await;
+        let connection = dialled.unwrap_or(Err(Unreached::Late)).map_err(|unreached| {
+            Silence::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
+        })?;
+        if let Some(shared) = connection.shared() {
+            client.pool.put(&self.queue.origin, shared);
+        }
+        Ok(connection)
+    }
+
+    /// What a response means. The status is the verdict. The body after it is read only for the words of a failure, and so that
+    /// the connection can be used again; a receiver that promised 200 and then stumbles over its own body has promised all the
+    /// same.
+    async fn judge(&mut self, mut connection: Connection, mut answer: Answer) -> Verdict {
+        let mut words = Vec::new();
+        // Too slow: what has come is enough.
+        let read = timeout(BODY_WAIT, connection.read(&mut answer, &mut words)).await;
+        let (status, retry_after) = (answer.status, answer.retry_after.take());
+        match read {
+            Ok(true) => self.connection = Some(connection),
+            _ if status.is_success() => self.shared.current.client.pool.close(connection, answer),
+            _ => {}
+        }
+        if status.is_success() {
+            return Verdict::Delivered;
+        }
+        let wait = retry_after.and_then(|value| verdict::retry_after(&value, SystemTime::now()));
+        let said = snippet::snippet(&words, &self.shared.current.keys.hidden);
+        self.shared.statuses.verdict(status, verdict::words(&self.queue.origin, status, &said), wait)
+    }
+}
+
+/// What comes of it, if it does before the time is up.
+async fn before<F: Future>(mut late: Pin<&mut Sleep>, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        // A timer says nothing to a task that has done too much at once; the clock does.
+        Poll::Pending if Instant::now() >= late.deadline() => Poll::Ready(None),
+        Poll::Pending => late.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Work that never rests has used up what a task may do at a time, whenever the timer is asked.
+    #[tokio::test]
+    async fn g7_the_deadline_holds_for_work_that_never_rests() {
+        let restless = poll_fn(|context| {
+            while pin!(tokio::task::consume_budget()).poll(context).is_ready() {}
+            Poll::<()>::Pending
+        });
+        let late = pin!(sleep_until(Instant::now() + Duration::from_millis(50)));
+        let ended = tokio::time::timeout(Duration::from_secs(30), before(late, restless)).await;
+        assert_eq!(ended, Ok(None));
+    }
+}
