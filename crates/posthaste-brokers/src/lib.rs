@@ -28,6 +28,7 @@ mod address;
 mod call;
 #[cfg(feature = "tls")]
 mod dial;
+mod findings;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]
@@ -45,6 +46,8 @@ pub mod rabbitmq;
 pub mod redis;
 mod secret;
 mod table;
+#[cfg(test)]
+mod testing;
 #[cfg(feature = "tls")]
 mod tls;
 

@@ -76,6 +76,27 @@ pub(crate) trait HasOptions: DeserializeOwned {
     }
 }
 
+/// For a broker's configuration with a field `options`.
+macro_rules! has_options {
+    ($config:ident) => {
+        impl $crate::options::HasOptions for $config {
+            fn options_mut(&mut self) -> &mut Options {
+                &mut self.options
+            }
+        }
+
+        impl $config {
+            /// The same with other options.
+            #[must_use]
+            pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+                change(&mut self.options);
+                self
+            }
+        }
+    };
+}
+pub(crate) use has_options;
+
 /// serde lists the broker's own keys only.
 fn name_all_keys(error: serde_json::Error) -> serde_json::Error {
     let message = error.to_string();

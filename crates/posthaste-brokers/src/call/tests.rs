@@ -1,5 +1,5 @@
 use super::*;
-use posthaste::event::{Event, StoredEvent, Timestamp};
+use posthaste::event::Event;
 use posthaste::sink::chain::Chain;
 
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -7,17 +7,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 fn message(seq: i64, key: Option<&str>) -> Message {
     let event = Event::new("orders.placed", seq.to_string());
     let event = if let Some(key) = key { event.with_key(key) } else { event };
-    let payload = event.payload.clone();
-    let stored = StoredEvent { seq, slot: 0, appended_at: Timestamp(0), event, defect: None };
-    Message {
-        stored,
-        destination: "d".to_owned(),
-        payload,
-        ordered: true,
-        source: "shop".into(),
-        envelope: Default::default(),
-        partition_key: None,
-    }
+    crate::testing::message("d", event)
 }
 
 fn of_key(count: i64, key: &str) -> Vec<Message> {

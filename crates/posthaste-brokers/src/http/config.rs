@@ -5,7 +5,7 @@ use super::client::guard::Guard;
 use super::client::proxy::Proxies;
 use super::entry::{Keys, Signer, is_ours};
 use super::verdict::{OnStatus, Statuses};
-use crate::options::{HasOptions, Options, between};
+use crate::options::{Options, between, has_options};
 use crate::secret::read_text;
 use crate::{BuildError, Secret, Urls};
 use base64::Engine;
@@ -104,20 +104,9 @@ pub(super) struct Words {
     pub(super) statuses: Statuses,
 }
 
-impl HasOptions for HttpConfig {
-    fn options_mut(&mut self) -> &mut Options {
-        &mut self.options
-    }
-}
+has_options!(HttpConfig);
 
 impl HttpConfig {
-    /// The same with other options.
-    #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut self.options);
-        self
-    }
-
     /// A sink for paths below this URL, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {

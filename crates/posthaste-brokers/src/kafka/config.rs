@@ -4,7 +4,7 @@
 //! gaps that are fatal, no timeout of the client's own), a dozen more decide about order or memory, and an option
 //! that breaks a promise without a word is worse than one that is missing.
 
-use crate::options::{HasOptions, Options, between};
+use crate::options::{Options, between, has_options};
 use crate::{BuildError, Urls};
 use rdkafka::config::ClientConfig;
 use serde::{Deserialize, Serialize};
@@ -106,20 +106,9 @@ fn message_bytes_max() -> usize {
     MESSAGE_BYTES_MAX
 }
 
-impl HasOptions for KafkaConfig {
-    fn options_mut(&mut self) -> &mut Options {
-        &mut self.options
-    }
-}
+has_options!(KafkaConfig);
 
 impl KafkaConfig {
-    /// The same with other options.
-    #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut self.options);
-        self
-    }
-
     /// A sink for this broker, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {

@@ -11,6 +11,7 @@ use super::client::admin::{self, Found, Partitions, Settings};
 use super::client::version::{self, Answer};
 use super::producers::Fleet;
 use super::verdict::{check_topic, too_old};
+use crate::findings::no_session;
 use posthaste::sink::{Finding, Level, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
@@ -91,12 +92,7 @@ async fn brokers(fleet: &Fleet) -> Option<Brokers> {
 fn nobody(config: &KafkaConfig, causes: &Causes) -> Vec<Finding> {
     let silent = || cause::unreachable(config, "no broker answers");
     let failure = causes.current(config).unwrap_or_else(silent);
-    let text = format!("{}. Events for this sink wait in the log", failure.message);
-    if failure.code == "kafka.auth" {
-        let answers = finding("reachable", Level::Ok, "the brokers answer");
-        return vec![answers, finding("authenticated", Level::Fail, text)];
-    }
-    vec![finding("reachable", Level::Fail, text)]
+    no_session(&failure, &["kafka.auth"])
 }
 
 fn transport(config: &KafkaConfig, brokers: &Brokers) -> Finding {

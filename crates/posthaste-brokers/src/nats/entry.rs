@@ -119,20 +119,10 @@ fn size(headers: &HeaderMap) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posthaste::event::{Event, StoredEvent, Timestamp};
+    use posthaste::event::Event;
 
     fn message(event: Event) -> Message {
-        let payload = event.payload.clone();
-        let appended_at = Timestamp(1_700_000_000_000_000);
-        Message {
-            stored: StoredEvent { seq: 1, slot: 0, appended_at, event, defect: None },
-            destination: "s.x".to_owned(),
-            payload,
-            ordered: true,
-            source: "shop".into(),
-            envelope: Default::default(),
-            partition_key: None,
-        }
+        crate::testing::message("s.x", event)
     }
 
     /// The headers and the payload.

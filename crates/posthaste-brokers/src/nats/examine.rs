@@ -9,8 +9,9 @@ use super::client::link::Link;
 use super::client::session::Session;
 use super::client::streams::{Config, Unseen, stream_by_subject};
 use super::verdict::check_subject;
+use crate::findings::no_session;
 use async_nats::ServerInfo;
-use posthaste::sink::{Failure, Finding, Level};
+use posthaste::sink::{Finding, Level};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub const CHECKS: &[&str] = &[
 pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
     let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
-        Err(failure) => return no_session(&failure),
+        Err(failure) => return no_session(&failure, &["nats.auth", "nats.denied"]),
     };
     let info = &session.info;
     let mut findings = vec![
@@ -53,15 +54,6 @@ pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[St
 fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     debug_assert!(CHECKS.contains(&check), "{check} is not listed");
     Finding { check: check.to_owned(), level, text: text.into() }
-}
-
-fn no_session(failure: &Failure) -> Vec<Finding> {
-    let text = format!("{}. Events for this sink wait in the log", failure.message);
-    if failure.code == "nats.auth" || failure.code == "nats.denied" {
-        let answers = finding("reachable", Level::Ok, "the server answers");
-        return vec![answers, finding("authenticated", Level::Fail, text)];
-    }
-    vec![finding("reachable", Level::Fail, text)]
 }
 
 fn reachable(info: &ServerInfo) -> Finding {

@@ -68,7 +68,7 @@ pub use examine::CHECKS;
 pub use sink::NatsSink;
 
 use crate::address::{Address, Scheme, Shape};
-use crate::options::{HasOptions, Options};
+use crate::options::{Options, has_options};
 use crate::{BuildError, Secret, Urls};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -142,20 +142,9 @@ fn inbox_prefix() -> String {
     "_INBOX".to_owned()
 }
 
-impl HasOptions for NatsConfig {
-    fn options_mut(&mut self) -> &mut Options {
-        &mut self.options
-    }
-}
+has_options!(NatsConfig);
 
 impl NatsConfig {
-    /// The same with other options.
-    #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut self.options);
-        self
-    }
-
     /// A sink for this server, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {

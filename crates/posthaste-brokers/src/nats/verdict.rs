@@ -136,17 +136,8 @@ pub(super) fn check_subject(subject: &str) -> Result<(), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seen;
     use posthaste::sink::Scope;
-
-    fn seen(verdict: &Verdict) -> (&'static str, String, Scope) {
-        let (name, failure) = match verdict {
-            Verdict::Retry(failure) => ("retry", failure),
-            Verdict::Rejected(failure) => ("rejected", failure),
-            Verdict::Unknown(failure) => ("unknown", failure),
-            other => panic!("{other:?} has no failure"),
-        };
-        (name, failure.code.to_string(), failure.scope)
-    }
 
     #[test]
     fn every_row_of_jetstreams_errors() {

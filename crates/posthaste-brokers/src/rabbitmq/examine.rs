@@ -3,7 +3,8 @@
 use super::client::{Close, Question, Session};
 use super::sink::Link;
 use super::{RabbitmqConfig, verdict};
-use posthaste::sink::{Failure, Finding, Level};
+use crate::findings::no_session;
+use posthaste::sink::{Finding, Level};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub const CHECKS: &[&str] =
 pub(super) async fn examine(config: &RabbitmqConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
     let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
-        Err(failure) => return no_session(&failure),
+        Err(failure) => return no_session(&failure, &["rabbitmq.auth", "rabbitmq.vhost"]),
     };
     let product = &session.terms().product;
     let reachable = format!("{} {}, cluster {:?}", product.name, product.version, product.cluster);
@@ -36,15 +37,6 @@ pub(super) async fn examine(config: &RabbitmqConfig, link: &Link, destinations: 
 fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     debug_assert!(CHECKS.contains(&check), "{check} is not listed");
     Finding { check: check.to_owned(), level, text: text.into() }
-}
-
-fn no_session(failure: &Failure) -> Vec<Finding> {
-    let text = format!("{}. Events for this sink wait in the log", failure.message);
-    if failure.code == "rabbitmq.auth" || failure.code == "rabbitmq.vhost" {
-        let answers = finding("reachable", Level::Ok, "the server answers");
-        return vec![answers, finding("authenticated", Level::Fail, text)];
-    }
-    vec![finding("reachable", Level::Fail, text)]
 }
 
 fn transport(config: &RabbitmqConfig, session: &Session) -> Finding {

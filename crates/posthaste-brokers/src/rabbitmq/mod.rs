@@ -71,7 +71,7 @@ mod verdict;
 pub use examine::CHECKS;
 pub use sink::RabbitmqSink;
 
-use crate::options::{HasOptions, Options, between};
+use crate::options::{Options, between, has_options};
 use crate::{BuildError, Urls};
 use client::{SHORT_MAX, Server};
 use serde::{Deserialize, Serialize};
@@ -120,20 +120,9 @@ fn options() -> Options {
     Options::new(MAX_IN_FLIGHT)
 }
 
-impl HasOptions for RabbitmqConfig {
-    fn options_mut(&mut self) -> &mut Options {
-        &mut self.options
-    }
-}
+has_options!(RabbitmqConfig);
 
 impl RabbitmqConfig {
-    /// The same with other options.
-    #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut self.options);
-        self
-    }
-
     /// A sink for this server, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {

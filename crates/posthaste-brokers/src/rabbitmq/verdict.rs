@@ -121,17 +121,8 @@ pub(super) fn bad_destination(destination: &str, why: &str) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seen;
     use posthaste::sink::Scope;
-
-    fn seen(verdict: &Verdict) -> (&'static str, String, Scope) {
-        let (name, failure) = match verdict {
-            Verdict::Retry(failure) => ("retry", failure),
-            Verdict::Rejected(failure) => ("rejected", failure),
-            Verdict::Unknown(failure) => ("unknown", failure),
-            other => panic!("{other:?} has no failure"),
-        };
-        (name, failure.code.to_string(), failure.scope)
-    }
 
     fn close(code: u16, text: &str) -> Close {
         Close { code, text: text.to_owned() }

@@ -89,20 +89,10 @@ fn headers(message: &Message, mut field: impl FnMut(&str, &str)) {
 mod tests {
     use super::*;
     use ::redis::Arg;
-    use posthaste::event::{Event, StoredEvent, Timestamp};
+    use posthaste::event::Event;
 
     fn message(event: Event) -> Message {
-        let payload = event.payload.clone();
-        let appended_at = Timestamp(1_700_000_000_000_000);
-        Message {
-            stored: StoredEvent { seq: 1, slot: 0, appended_at, event, defect: None },
-            destination: "s".to_owned(),
-            payload,
-            ordered: true,
-            source: "shop".into(),
-            envelope: Default::default(),
-            partition_key: None,
-        }
+        crate::testing::message("s", event)
     }
 
     fn words(message: &Message, trim: Option<Trim>) -> Vec<String> {

@@ -14,8 +14,9 @@
 use super::RedisConfig;
 use super::client::{Refusal, Servers, Session};
 use super::verdict::Meeting;
+use crate::findings::no_session;
 use ::redis::{Pipeline, Value};
-use posthaste::sink::{Failure, Finding, Level, Verdict};
+use posthaste::sink::{Finding, Level, Verdict};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,15 +72,6 @@ pub(super) async fn examine(
 fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     debug_assert!(CHECKS.contains(&check), "{check} is not listed");
     Finding { check: check.to_owned(), level, text: text.into() }
-}
-
-fn no_session(failure: &Failure) -> Vec<Finding> {
-    let text = format!("{}. Events for this sink wait in the log", failure.message);
-    if failure.code == "redis.auth" || failure.code == "redis.denied" {
-        let answers = finding("reachable", Level::Ok, "the server answers");
-        return vec![answers, finding("authenticated", Level::Fail, text)];
-    }
-    vec![finding("reachable", Level::Fail, text)]
 }
 
 async fn server(config: &RedisConfig, session: &Session) -> Vec<Finding> {

@@ -94,7 +94,7 @@ mod verdict;
 pub use examine::CHECKS;
 pub use sink::RedisSink;
 
-use crate::options::{HasOptions, Options};
+use crate::options::{Options, has_options};
 use crate::{BuildError, Secret, Urls};
 use client::Plan;
 use serde::{Deserialize, Serialize};
@@ -152,20 +152,9 @@ struct Trim {
     exact: bool,
 }
 
-impl HasOptions for RedisConfig {
-    fn options_mut(&mut self) -> &mut Options {
-        &mut self.options
-    }
-}
+has_options!(RedisConfig);
 
 impl RedisConfig {
-    /// The same with other options.
-    #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut self.options);
-        self
-    }
-
     /// A sink for this server, or these, separated by commas, with every default.
     #[must_use]
     pub fn new(url: &str) -> Self {

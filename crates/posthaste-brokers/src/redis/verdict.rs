@@ -130,19 +130,10 @@ pub(super) fn too_large(bytes: usize, most: usize) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seen;
 
     const AT: Meeting<'_> =
         Meeting { stream: "orders", server: "redis://h:1", identity: "user \"shop\"", reach: Scope::Sink };
-
-    fn seen(verdict: &Verdict) -> (&'static str, String, Scope) {
-        let (name, failure) = match verdict {
-            Verdict::Retry(failure) => ("retry", failure),
-            Verdict::Rejected(failure) => ("rejected", failure),
-            Verdict::Unknown(failure) => ("unknown", failure),
-            other => panic!("{other:?} has no failure"),
-        };
-        (name, failure.code.to_string(), failure.scope)
-    }
 
     #[test]
     fn every_row_of_the_servers_errors() {

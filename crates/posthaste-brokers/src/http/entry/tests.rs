@@ -1,18 +1,8 @@
 use super::*;
-use posthaste::event::{Event, StoredEvent, Timestamp};
+use posthaste::event::Event;
 
 fn made(event: Event) -> HeaderMap {
-    let payload = event.payload.clone();
-    let stored = StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(0), event, defect: None };
-    let message = Message {
-        stored,
-        destination: "d".to_owned(),
-        payload,
-        ordered: true,
-        source: "shop".into(),
-        envelope: Default::default(),
-        partition_key: None,
-    };
+    let message = crate::testing::message("d", event);
     let fixed =
         HeaderMap::from_iter([(HeaderName::from_static("x-api-key"), HeaderValue::from_static("ours"))]);
     let keys = Keys { signer: Signer::new(&[]).expect("no secrets"), headers: fixed, hidden: Vec::new() };
