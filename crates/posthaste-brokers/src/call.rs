@@ -69,6 +69,10 @@ pub(crate) trait Publisher: Send {
     /// [`Flight::decide`] of each.
     fn send(&mut self, flight: &mut Flight<'_>);
 
+    /// The time for sending is over. A client with a queue of its own gives back what has not left it
+    /// ([`Flight::unsent`]): it would leave in the second half.
+    fn stop(&mut self, _flight: &mut Flight<'_>) {}
+
     /// Whether something is worth waiting for although nothing of this call is with the broker.
     fn is_waiting(&self, _flight: &Flight<'_>) -> bool {
         false
@@ -193,10 +197,10 @@ impl<'a> Flight<'a> {
     pub(crate) async fn run<P: Publisher>(mut self, publisher: &mut P) -> Vec<Verdict> {
         self.client_releases = P::CLIENT_RELEASES;
         let question = publisher.question_time(self.patience);
-        for until in [self.send_until, self.deadline() - question] {
-            // In time or not: what is left says.
-            let _ = timeout_at(until, self.fly(publisher)).await;
-        }
+        // In time or not: what is left says.
+        let _ = timeout_at(self.send_until, self.fly(publisher)).await;
+        publisher.stop(&mut self);
+        let _ = timeout_at(self.deadline() - question, self.fly(publisher)).await;
         if self.is_open() {
             self.find_out(publisher, question).await;
         }
@@ -370,16 +374,20 @@ impl<'a> Flight<'a> {
         self.spare -= usize::from(self.window.is_some());
     }
 
-    /// The message has not left, although it was handed over.
+    /// The message has not left, although it was handed over. One that has its verdict keeps it.
     pub(crate) fn unsent(&mut self, index: usize) {
-        self.land(index);
-        self.fates[index] = Fate::Waiting;
+        if self.is_sent(index) {
+            self.land(index);
+            self.fates[index] = Fate::Waiting;
+        }
     }
 
     /// The client has given the message up without an answer.
     pub(crate) fn silent(&mut self, index: usize) {
-        self.land(index);
-        self.fates[index] = Fate::Silent;
+        if self.is_sent(index) {
+            self.land(index);
+            self.fates[index] = Fate::Silent;
+        }
     }
 
     /// A message that is not with the broker any more leaves room for another one.
@@ -454,6 +462,7 @@ impl<'a> Flight<'a> {
     }
 
     fn verdicts(mut self) -> Vec<Verdict> {
+        debug_assert!(!self.is_open(), "a message without a verdict");
         let verdict = |fate| match fate {
             Fate::Delivered => Verdict::Delivered,
             Fate::Failed(verdict) => *verdict,

@@ -5,13 +5,23 @@
 //! value anyway, and a process that can be read has lost more than this.
 
 use crate::BuildError;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
 /// A text that shows as `***` wherever it is printed or serialized.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
+
+/// Words about a wrong type quote the value, and that may be a password without quotes.
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer) {
+            Ok(serde_json::Value::String(text)) => Ok(Self(text)),
+            _ => Err(D::Error::custom("must be a text")),
+        }
+    }
+}
 
 impl Secret {
     /// A secret with this text.
@@ -138,6 +148,14 @@ mod tests {
         assert_eq!(urls.to_string(), shown);
         assert_eq!(format!("{urls:?}").replace('"', ""), format!("[{shown}]"));
         assert_eq!(serde_json::to_string(&Urls::new("nats://u@h")).expect("serializes"), "\"nats://***@h\"");
+    }
+
+    #[test]
+    fn a_secret_that_is_no_text_is_not_quoted() {
+        for wrong in ["12345", "[12345]", "true"] {
+            let error = serde_json::from_str::<Secret>(wrong).expect_err("no text").to_string();
+            assert!(error.contains("must be a text") && !error.contains("12345"), "{error}");
+        }
     }
 
     #[test]

@@ -118,6 +118,52 @@ async fn what_is_withdrawn_was_never_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn g7_what_a_client_keeps_in_a_queue_does_not_leave_in_the_second_half() {
+    /// Takes everything and writes nothing.
+    struct Blocked(Slow);
+    impl Publisher for Blocked {
+        type Found = bool;
+        fn poll_answers(&mut self, _: &mut Context<'_>, _: &mut Flight<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+        fn send(&mut self, flight: &mut Flight<'_>) {
+            self.0.send(flight);
+        }
+        fn stop(&mut self, flight: &mut Flight<'_>) {
+            assert!(!flight.may_send());
+            for (index, _) in std::mem::take(&mut self.0.sent) {
+                flight.unsent(index);
+            }
+        }
+        fn question(&mut self, flight: &Flight<'_>, within: Duration) -> BoxFuture<'static, bool> {
+            self.0.question(flight, within)
+        }
+        fn silence(&self, index: usize, message: &Message, is_sent: bool, is_there: &bool) -> Verdict {
+            self.0.silence(index, message, is_sent, is_there)
+        }
+    }
+    let (messages, chain, window) = (of_no_key(3), Chain::default(), Semaphore::new(2));
+    let flight = Flight::new(&messages, PATIENCE).in_turns(chain.enter(&messages)).in_window(&window);
+    let started = Instant::now();
+    let verdicts = flight.run(&mut Blocked(Slow::new(None, true))).await;
+    assert_eq!(verdicts, vec![Verdict::Held; 3], "nothing has left, and the server is there");
+    assert!(started.elapsed() < PATIENCE, "there is nothing to wait for");
+    assert_eq!(window.available_permits(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_stays() {
+    let messages = of_no_key(1);
+    let mut flight = Flight::new(&messages, PATIENCE);
+    flight.sent(0);
+    flight.decide(0, Verdict::Delivered);
+    flight.unsent(0);
+    flight.silent(0);
+    flight.decide(0, Verdict::Held);
+    assert_eq!(flight.verdicts(), [Verdict::Delivered]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_call_gives_its_room_and_its_keys_back() {
     let (messages, chain, window) = (of_key(5, "k"), Chain::default(), Semaphore::new(4));
     let mut mute = Slow::new(None, true);

@@ -11,6 +11,7 @@ use crate::BuildError;
 use crate::call::{Flight, Publisher, Silence};
 use async_nats::Client;
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::Sink as _;
 use futures_util::future::BoxFuture;
 use posthaste::sink::chain::Chain;
@@ -82,6 +83,8 @@ struct Acks {
     answers: Registration,
     writer: Writer,
     notes: Vec<Note>,
+    /// The server is about to stop.
+    is_leaving: bool,
 }
 
 impl Publisher for Acks {
@@ -99,11 +102,11 @@ impl Publisher for Acks {
                     }
                 }
                 Note::Denied(subject) => self.deny(&subject, flight),
-                Note::Leaving => flight.stop_sending(),
-                Note::Ended(why) => {
-                    let lost = verdict::connection_lost(&why);
-                    flight.decide_rest(|_, is_sent| lost.verdict(is_sent));
+                Note::Leaving => {
+                    self.is_leaving = true;
+                    flight.stop_sending();
                 }
+                Note::Ended(why) => self.end(&why, flight),
             }
         }
         self.notes = notes;
@@ -142,7 +145,8 @@ impl Publisher for Acks {
     }
 
     fn silence(&self, _: usize, _: &Message, is_sent: bool, found: &Silence) -> Verdict {
-        found.verdict(is_sent)
+        // What a server that is about to stop was not sent says nothing about it.
+        if self.is_leaving && !is_sent { Verdict::Held } else { found.verdict(is_sent) }
     }
 }
 
@@ -150,7 +154,7 @@ impl Acks {
     fn new(answers: Registration) -> Self {
         let client = answers.session().client.clone();
         let writer = Writer::new(answers.reply());
-        Self { client, answers, writer, notes: Vec::new() }
+        Self { client, answers, writer, notes: Vec::new(), is_leaving: false }
     }
 
     /// Whether the client has a place for one more message, without waiting for it.
@@ -166,8 +170,7 @@ impl Acks {
         let (message, bytes) = match written {
             Ok(written) => written,
             Err(verdict) => {
-                let verdict = if session.is_hearsay { verdict::doubted(verdict) } else { verdict };
-                flight.decide(index, verdict);
+                flight.decide(index, self.doubt(verdict));
                 return 0;
             }
         };
@@ -179,6 +182,32 @@ impl Acks {
             flight.decide(index, verdict::connection_lost("the connection was lost").verdict(false));
         }
         bytes
+    }
+
+    /// A limit that was said before TLS, or long ago, is no reason for giving an event up. The client does not hear of a new
+    /// one, so a new session asks for it.
+    fn doubt(&self, verdict: Verdict) -> Verdict {
+        let session = self.answers.session();
+        if !verdict::is_too_large(&verdict) || (!session.is_hearsay && session.is_fresh()) {
+            return verdict;
+        }
+        if !session.is_fresh() {
+            session.renew();
+        }
+        verdict::doubted(verdict)
+    }
+
+    /// The connection is gone. A server ends it over a message that is larger than it takes: then it is that message's fault,
+    /// for it would end the next one too.
+    fn end(&self, why: &str, flight: &mut Flight<'_>) {
+        let lost = verdict::connection_lost(why);
+        if verdict::is_payload_violation(why) {
+            let bytes = |index: &usize| flight.messages()[*index].payload.as_ref().map_or(0, Bytes::len);
+            if let Some(largest) = flight.unanswered().max_by_key(bytes) {
+                flight.decide(largest, verdict::broke_the_connection(why));
+            }
+        }
+        flight.decide_rest(|_, is_sent| lost.verdict(is_sent));
     }
 
     /// The server names the subject and not the message.

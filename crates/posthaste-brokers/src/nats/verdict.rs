@@ -90,12 +90,26 @@ pub(super) fn too_large(bytes: usize, most: usize) -> Verdict {
     Verdict::Rejected(Failure::of_event("nats.too_large", text))
 }
 
-/// Too large by a word that came before TLS: no reason for giving the event up, unless it stays so.
+pub(super) fn is_too_large(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Rejected(failure) if failure.code == "nats.too_large")
+}
+
+/// Not given up, unless it stays so.
 pub(super) fn doubted(verdict: Verdict) -> Verdict {
     match verdict {
-        Verdict::Rejected(failure) if failure.code == "nats.too_large" => Verdict::Retry(failure),
+        Verdict::Rejected(failure) => Verdict::Retry(failure),
         other => other,
     }
+}
+
+/// Whether the server's last words say that a message was larger than it takes.
+pub(super) fn is_payload_violation(words: &str) -> bool {
+    words.to_ascii_lowercase().contains("maximum payload violation")
+}
+
+/// The message over which the server ended the connection.
+pub(super) fn broke_the_connection(why: &str) -> Verdict {
+    Verdict::Unknown(Failure::of_event("nats.connection_lost", why))
 }
 
 pub(super) fn bad_header(name: &str) -> Verdict {

@@ -162,6 +162,12 @@ impl Publisher for Confirms<'_> {
         }
     }
 
+    fn stop(&mut self, flight: &mut Flight<'_>) {
+        for index in self.withdraw() {
+            flight.unsent(index);
+        }
+    }
+
     fn question(&mut self, flight: &Flight<'_>, within: Duration) -> BoxFuture<'static, Silence> {
         let (session, started) = (Arc::clone(self.answers.session()), flight.started());
         Box::pin(async move {

@@ -9,9 +9,6 @@ use crate::{BuildError, Secret};
 use async_nats::ConnectOptions;
 use std::time::Duration;
 
-/// For TCP, TLS and login together, for each address of a name. With the longest pause between two tries this leaves
-/// 5 s for being back after an outage.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a silent server is asked for a sign of life. The client gives a connection up at the third time without one:
 /// a silent one lasts 4 to 6 s, less than the delivery timeout.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
@@ -26,7 +23,6 @@ pub(super) fn options(config: &NatsConfig, name: &str) -> Result<ConnectOptions,
     let window = config.options.max_in_flight;
     let options = ConnectOptions::new()
         .name(format!("posthaste {name}"))
-        .connection_timeout(CONNECT_TIMEOUT)
         .ping_interval(PING_INTERVAL)
         .custom_inbox_prefix(&config.inbox_prefix)
         .client_capacity(window + SPARE_COMMANDS)

@@ -31,11 +31,15 @@ use std::error::Error;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::net::lookup_host;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// For the name and all of its addresses, which are tried one after the other.
+/// For the name and all of its addresses, which the client tries one after the other.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// For TCP, TLS and login together, for each address of a name. With the longest pause between two tries this leaves
+/// 5 s for being back after an outage.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 /// What the server says beside the messages and nobody has read yet. Then the client waits, and drops more of it.
 const EVENTS_MAX: usize = 128;
 
@@ -59,6 +63,7 @@ pub(super) async fn connect(
     let failed = |why: &str| Failure::of_sink("nats.unreachable", format!("{server}: {why}"));
     let address = address(server).map_err(|error| failed(&error.to_string()))?;
     let (tell, events) = mpsc::channel(EVENTS_MAX);
+    let options = options.connection_timeout(address_timeout(server).await);
     let options = hear(single_use(options, &address), tell);
     // The client's future is large.
     let connecting = Box::pin(options.connect(vec![address, nowhere()]));
@@ -71,6 +76,9 @@ pub(super) async fn connect(
         Err(_) => return Err(failed("no connection in time")),
     };
     let info = client.server_info();
+    if info.max_payload == 0 {
+        return Err(failed("it says that it takes no payload (max_payload)"));
+    }
     if !info.headers {
         return Err(failed("messages have no headers there; NATS 2.2 is the oldest that knows them"));
     }
@@ -80,6 +88,14 @@ pub(super) async fn connect(
     let has_tls = config.wants_tls() || server.tls || info.tls_required;
     let is_hearsay = has_tls && !config.tls_first && !is_websocket(server);
     Ok(Connection { client, events, is_hearsay })
+}
+
+/// How long one address of a name may take, so that the last one has its turn.
+async fn address_timeout(server: &Address) -> Duration {
+    // A name that cannot be found is the client's to tell.
+    let found = timeout(DIAL_TIMEOUT / 2, lookup_host((server.host.as_str(), server.port))).await;
+    let addresses = found.map_or(1, |found| found.map_or(1, Iterator::count)).max(1);
+    ADDRESS_TIMEOUT.min(DIAL_TIMEOUT / 2 / u32::try_from(addresses).unwrap_or(u32::MAX))
 }
 
 /// Reads the files of the configuration, and forgets them.

@@ -22,10 +22,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// The last part of the subject that we send pings to.
 const PING: &str = "ping";
+/// How long a server's limits are believed. An operator may change them, and the client does not hear of it. Once in this
+/// time a message that is too large costs a new session.
+const FRESH: Duration = Duration::from_secs(30);
 /// For what a call did not ask for: refusals of others' subjects, answers that come twice. More are dropped.
 const SPARE_NOTES: usize = 128;
 
@@ -60,6 +63,9 @@ pub(in crate::nats) struct Session {
     pub(in crate::nats) info: ServerInfo,
     /// Whether that may be somebody else's word.
     pub(in crate::nats) is_hearsay: bool,
+    opened_at: Instant,
+    /// Somebody wants to know what the server says now.
+    stale: Notify,
     /// As whom we are connected, in words.
     pub(in crate::nats) identity: String,
     server: Address,
@@ -119,6 +125,8 @@ impl Session {
             client,
             backlog: Backlog::default(),
             is_hearsay,
+            opened_at: Instant::now(),
+            stale: Notify::new(),
             identity,
             server: server.clone(),
             inbox,
@@ -127,6 +135,16 @@ impl Session {
             pongs: watch::Sender::new(0),
         });
         Some((session, Inbox { answers, events, rung: Vec::new(), is_leaving: false, last_words: None }))
+    }
+
+    /// Whether what the server said of itself is recent.
+    pub(in crate::nats) fn is_fresh(&self) -> bool {
+        self.opened_at.elapsed() < FRESH
+    }
+
+    /// Makes way for another session, which hears what the server says now.
+    pub(in crate::nats) fn renew(&self) {
+        self.stale.notify_one();
     }
 
     /// Opens a mailbox for a call with so many messages. It closes when the handle is dropped.
@@ -292,6 +310,11 @@ impl Inbox {
                     Some(Some(end)) => return end,
                     None => return self.lost(session).await,
                 },
+                () = session.stale.notified(), if !self.is_leaving => {
+                    self.is_leaving = true;
+                    let text = format!("{}: a new connection asks what the server takes now", session.server);
+                    return End::Leaving(Failure::of_sink("nats.unreachable", text));
+                }
                 () = &mut backlog => {}
             }
         }
