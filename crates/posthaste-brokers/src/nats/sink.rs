@@ -220,3 +220,46 @@ impl Acks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nats::client::session::tests::session;
+    use crate::testing::{message, seen};
+    use posthaste::event::Event;
+    use posthaste::sink::Scope;
+
+    #[tokio::test]
+    async fn a_limit_that_was_said_long_ago_rejects_nothing() {
+        let session = session().await;
+        let acks = Acks::new(session.register(1));
+        let rejected = verdict::too_large(2, 1);
+        assert_eq!(acks.doubt(rejected.clone()), rejected, "the server has just said so");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(seen(&acks.doubt(rejected)).0, "retry");
+        let other = verdict::bad_subject("", "is empty");
+        assert_eq!(acks.doubt(other.clone()), other);
+    }
+
+    #[tokio::test]
+    async fn the_message_over_which_the_server_hangs_up_is_to_blame() {
+        let acks = Acks::new(session().await.register(2));
+        let messages = ["small", "much larger"].map(|text| message("s", Event::new("t", text)));
+        let mut flight = Flight::new(&messages, Duration::from_secs(8));
+        (0..2).for_each(|index| flight.sent(index));
+        acks.end("the connection was lost; its last words: Maximum Payload Violation", &mut flight);
+        let verdicts = flight.run(&mut Acks::new(acks.answers.session().register(0))).await;
+        let scopes: Vec<_> = verdicts.iter().map(|verdict| seen(verdict).2).collect();
+        assert_eq!(scopes, [Scope::Sink, Scope::Event]);
+    }
+
+    #[tokio::test]
+    async fn what_a_leaving_server_was_not_sent_is_held() {
+        let mut acks = Acks::new(session().await.register(1));
+        acks.is_leaving = true;
+        let (message, silent) = (message("s", Event::new("t", "")), verdict::timeout(Duration::ZERO, false));
+        assert_eq!(acks.silence(0, &message, false, &silent), Verdict::Held);
+        assert_eq!(seen(&acks.silence(0, &message, true, &silent)).0, "unknown");
+    }
+}

@@ -429,4 +429,4 @@ impl Drop for Registration {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::nats) mod tests;

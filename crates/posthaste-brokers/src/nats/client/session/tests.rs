@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 /// A session with a server that greets and says nothing more. Its inbox is `I.x.` for the tests.
-async fn session() -> Arc<Session> {
+pub(in crate::nats) async fn session() -> Arc<Session> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("nats://{}", listener.local_addr().expect("an address"));
     tokio::spawn(async move {
@@ -24,6 +24,8 @@ async fn session() -> Arc<Session> {
         client,
         backlog: Backlog::default(),
         is_hearsay: false,
+        opened_at: Instant::now(),
+        stale: Notify::new(),
         identity: "a user".to_owned(),
         server,
         inbox: "I.x.".to_owned(),
