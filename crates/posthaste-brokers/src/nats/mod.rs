@@ -32,7 +32,7 @@
 //! | acknowledged, also as a duplicate | `Delivered` | | |
 //! | nobody listens on the subject, stream not found | `Retry` | destination | `nats.no_stream` |
 //! | larger than the server or the stream takes | `Rejected` | event | `nats.too_large` |
-//! | larger than the server takes by its word before TLS | `Retry` | event | `nats.too_large` |
+//! | larger than the server takes by its word before TLS, or of more than 30 s ago: asked again | `Retry` | event | `nats.too_large` |
 //! | the stream is full and discards new messages | `Retry` | destination | `nats.stream_full` |
 //! | memory, storage or account limits; too many requests | `Retry` | destination | `nats.resources` |
 //! | the stream could not write | `Retry` | destination | `nats.store_failed` |
@@ -47,6 +47,7 @@
 //! | not allowed to hear the answers, or to ask for them there | `Retry` | sink | `nats.denied` |
 //! | empty, with spaces, wildcards or empty parts; `$JS.`, `$SYS.` | `Rejected` | event | `nats.bad_subject` |
 //! | connection lost after sending / before | `Unknown` / `Retry` | sink | `nats.connection_lost` |
+//! | the same, over the largest message that was sent (`Maximum Payload Violation`) | `Unknown` | event | `nats.connection_lost` |
 //! | no answer in time, the server answers otherwise | `Unknown` | destination | `nats.ack_timeout` |
 //! | no answer in time, the server is silent | `Unknown` | sink | `nats.ack_timeout` |
 //! | not sent in the first half of the time, the server answers: the window was full, or its key had many | `Held` | | |
