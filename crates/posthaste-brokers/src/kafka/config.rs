@@ -262,6 +262,7 @@ impl Compression {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::HasOptions;
 
     #[test]
     fn brokers() {
