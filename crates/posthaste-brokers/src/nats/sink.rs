@@ -49,7 +49,7 @@ impl Sink for NatsSink {
     fn capabilities(&self) -> Capabilities {
         // The server counts headers too: what is larger than this is refused for certain.
         let session = self.link.current().filter(|session| !session.is_hearsay);
-        let payload_bytes_max = session.map(|session| session.info.max_payload);
+        let payload_bytes_max = session.and_then(|session| session.bytes_max());
         Capabilities { ordering: Ordering::Overlap, dedupes: true, payload_bytes_max }
     }
 
@@ -166,7 +166,8 @@ impl Acks {
     /// Gives a message to the client, which has a place for it. The answer is how many bytes it has.
     fn hand_over(&mut self, index: usize, flight: &mut Flight<'_>) -> usize {
         let session = self.answers.session();
-        let written = self.writer.write(&flight.messages()[index], index, session.info.max_payload);
+        let bytes_max = session.bytes_max().unwrap_or(usize::MAX);
+        let written = self.writer.write(&flight.messages()[index], index, bytes_max);
         let (message, bytes) = match written {
             Ok(written) => written,
             Err(verdict) => {
@@ -177,9 +178,8 @@ impl Acks {
         // CRASH: from here on it may have left, also when this call is dropped. A death before the answer leaves a
         // message that the stream may hold: the relay sends it again, under the same id (G2).
         flight.sent(index);
-        if Pin::new(&mut self.client).start_send(message).is_err() {
-            // The client did not take it.
-            flight.decide(index, verdict::connection_lost("the connection was lost").verdict(false));
+        if let Err(error) = Pin::new(&mut self.client).start_send(message) {
+            flight.decide(index, verdict::not_taken(&error));
         }
         bytes
     }

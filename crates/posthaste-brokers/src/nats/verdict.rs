@@ -6,6 +6,7 @@
 
 use super::client::{Answer, ApiError};
 use crate::call::Silence;
+use async_nats::{PublishError, PublishErrorKind};
 use posthaste::sink::{Failure, Verdict};
 use std::time::Duration;
 
@@ -88,6 +89,17 @@ pub(super) fn denied(subject: &str, identity: &str) -> Verdict {
 pub(super) fn too_large(bytes: usize, most: usize) -> Verdict {
     let text = format!("{bytes} bytes with their headers; the server takes {most} (max_payload)");
     Verdict::Rejected(Failure::of_event("nats.too_large", text))
+}
+
+/// The client did not take the message.
+pub(super) fn not_taken(error: &PublishError) -> Verdict {
+    match error.kind() {
+        // A server that names no limit has none for the client.
+        PublishErrorKind::MaxPayloadExceeded => {
+            Verdict::Retry(Failure::of_event("nats.too_large", error.to_string()))
+        }
+        _ => connection_lost("the connection was lost").verdict(false),
+    }
 }
 
 pub(super) fn is_too_large(verdict: &Verdict) -> bool {

@@ -76,9 +76,6 @@ pub(super) async fn connect(
         Err(_) => return Err(failed("no connection in time")),
     };
     let info = client.server_info();
-    if info.max_payload == 0 {
-        return Err(failed("it says that it takes no payload (max_payload)"));
-    }
     if !info.headers {
         return Err(failed("messages have no headers there; NATS 2.2 is the oldest that knows them"));
     }

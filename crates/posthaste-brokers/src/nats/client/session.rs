@@ -137,6 +137,11 @@ impl Session {
         Some((session, Inbox { answers, events, rung: Vec::new(), is_leaving: false, last_words: None }))
     }
 
+    /// Headers and payload of a message together, if the server has named a limit.
+    pub(in crate::nats) fn bytes_max(&self) -> Option<usize> {
+        Some(self.info.max_payload).filter(|bytes| *bytes > 0)
+    }
+
     /// Whether what the server said of itself is recent.
     pub(in crate::nats) fn is_fresh(&self) -> bool {
         self.opened_at.elapsed() < FRESH
