@@ -52,7 +52,7 @@ pub(super) async fn examine(
     for session in &sessions {
         match session {
             Ok(session) => findings.extend(server(config, session).await),
-            Err(failure) => findings.extend(no_session(failure)),
+            Err(failure) => findings.extend(no_session(failure, &["redis.auth", "redis.denied"])),
         }
     }
     if sessions.iter().all(Result::is_err) {
