@@ -205,7 +205,7 @@ impl Inside {
         let answer = timeout(ANSWER_TIMEOUT, connection.ask_one(&question)).await;
         let answer = answer.map_err(|_| connection::unreachable(node, "no answer in time"))?;
         match answer.map_err(|error| connection::lost(node, &error))? {
-            Value::Array(ranges) => Ok(Map::read(&ranges, node)),
+            Value::Array(ranges) => Map::read(&ranges, node).in_use(node),
             Value::ServerError(error) => {
                 let words = error.details().unwrap_or_default();
                 let code = if error.code() == "NOPERM" { "redis.denied" } else { "redis.unsupported" };
@@ -240,6 +240,16 @@ impl Map {
             }
         }
         map
+    }
+
+    /// A node that was taken out of its cluster, or has not joined one yet, serves nothing and knows nobody who does.
+    /// The others know better.
+    fn in_use(self, asked: &Address) -> Result<Self, Failure> {
+        if self.nodes.is_empty() {
+            let text = format!("{asked} is in no cluster: as far as it knows, nobody serves any slot");
+            return Err(Failure::of_sink("redis.cluster_down", text));
+        }
+        Ok(self)
     }
 
     fn assign(&mut self, slot: u16, address: Address) {
@@ -316,13 +326,21 @@ mod tests {
             Value::Nil,
         ];
         let asked = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
-        let mut map = Map::read(&ranges, &asked);
+        let mut map = Map::read(&ranges, &asked).in_use(&asked).expect("two nodes serve");
         let owner = |map: &Map, slot| map.owner(slot).map(ToString::to_string);
         assert_eq!(owner(&map, 9), Some("redis://10.0.0.1:7".into()));
         assert_eq!(owner(&map, 10), Some("redis://seed:8".into()));
         assert_eq!((owner(&map, 20), owner(&map, u16::MAX)), (None, None));
         map.assign(9, asked.sibling("seed", 8));
         assert_eq!((owner(&map, 9), map.nodes.len()), (Some("redis://seed:8".into()), 2));
+    }
+
+    #[test]
+    fn a_map_without_slots_is_none() {
+        let asked = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
+        let failure = Map::read(&[], &asked).in_use(&asked).expect_err("nobody serves anything");
+        assert_eq!(failure.code, "redis.cluster_down");
+        assert!(failure.message.contains("redis://seed:1"), "{failure:?}");
     }
 
     #[test]
