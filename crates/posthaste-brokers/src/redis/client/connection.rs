@@ -4,6 +4,7 @@
 //! rotated certificate or password is used at the next connection), the certificate, the password, a server that is
 //! still loading, a replica where a master is wanted.
 
+use super::life::{Life, Watched};
 use super::plan::Login;
 use super::{Refusal, config_failure};
 use crate::address::Address;
@@ -32,7 +33,10 @@ const WRITE_BYTES: usize = 64 << 10;
 
 /// The sending end of a connection. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Connection(MultiplexedConnection);
+pub(super) struct Connection {
+    client: MultiplexedConnection,
+    pub(super) life: Arc<Life>,
+}
 
 /// The task that carries a connection. When it ends, or is dropped, the connection is over.
 pub(super) type Driver = Task<()>;
@@ -42,12 +46,12 @@ impl Connection {
     /// request that has left are read and thrown away.
     pub(super) async fn ask(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         // Not `query_async`: there one error of the server would hide the other replies.
-        self.0.clone().send_packed_commands(commands, 0, commands.len()).await
+        self.client.clone().send_packed_commands(commands, 0, commands.len()).await
     }
 
     /// The same for one command.
     pub(super) async fn ask_one(&self, command: &Cmd) -> Result<Value, RedisError> {
-        self.0.clone().send_packed_command(command).await
+        self.client.clone().send_packed_command(command).await
     }
 }
 
@@ -125,9 +129,11 @@ where
         // call believes. The client's own limit would count the same once more.
         .set_pipeline_buffer_size(config.options.max_in_flight + OTHER_REQUESTS)
         .set_write_backpressure_boundary(WRITE_BYTES);
+    let life = Life::new();
+    let stream = Watched { stream, life: Arc::clone(&life) };
     let made = MultiplexedConnection::new_with_config(&info, stream, options).await;
     let (client, driver) = made.map_err(|error| unreachable(address, error))?;
-    Ok((Connection(client), spawn("redis.connection", driver)))
+    Ok((Connection { client, life }, spawn("redis.connection", driver)))
 }
 
 async fn log_in(
@@ -204,7 +210,7 @@ pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::plan;
     use super::*;
     use ::redis::cmd;
@@ -213,7 +219,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, DuplexStream};
 
     /// A connection, and the server's end of it.
-    async fn connected() -> (Connection, Driver, DuplexStream) {
+    pub(in super::super) async fn connected() -> (Connection, Driver, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
         let made = over(ours, &RedisConfig::new("redis://h:1"), &address).await;
@@ -221,7 +227,7 @@ mod tests {
         (connection, driver, theirs)
     }
 
-    fn commands(count: usize) -> Pipeline {
+    pub(in super::super) fn commands(count: usize) -> Pipeline {
         let mut commands = Pipeline::new();
         for number in 0..count {
             commands.cmd("ECHO").arg(number);

@@ -9,12 +9,15 @@
 //! after messages that came later, and a key's order would be lost with it. Its `ConnectionManager` reconnects by
 //! itself, and its own TLS takes the crypto provider from the process.
 
+mod backlog;
 mod cluster;
 mod connection;
+mod life;
 mod plan;
 mod sentinel;
 mod session;
 
+pub(super) use backlog::{BYTES_MIN, Lane};
 pub(super) use plan::Plan;
 pub(super) use session::{Broken, Session};
 
