@@ -183,6 +183,7 @@ impl Step {
         }
         let Value::ServerError(error) = reply else { return Ok(()) };
         let Refusal { code, words } = Refusal::of(error);
+        let words = login.without_secrets(words);
         let fail = |name, text| Err(Failure::of_sink(name, format!("{address} {text}: {code} {words}")));
         match (self, code) {
             (Self::Auth, _) | (_, "NOAUTH") => fail("redis.auth", format!("refuses {}", login.identity)),
@@ -239,6 +240,23 @@ pub(super) mod tests {
         let mut taken = vec![0; commands.get_packed_pipeline().len()];
         server.read_exact(&mut taken).await.expect("it is sent");
         assert_eq!(taken, commands.get_packed_pipeline());
+    }
+
+    /// A proxy that does not know the command repeats what it was given.
+    #[test]
+    fn a_password_that_the_server_repeats_is_not_shown() {
+        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let login = Login {
+            user: Some("shop".to_owned()),
+            password: Some(crate::Secret::new("hunter2")),
+            database: 0,
+            identity: "user \"shop\"".to_owned(),
+        };
+        let words = "-ERR unknown command 'AUTH', with args beginning with: 'shop' 'hunter2'\r\n";
+        let reply = ::redis::parse_redis_value(words.as_bytes()).expect("a reply");
+        let failure = Step::Auth.check(&reply, &address, &login, Wanted::Master).expect_err("refused");
+        assert!(failure.message.contains("unknown command"), "{failure:?}");
+        assert!(!failure.message.contains("hunter2"), "{failure:?}");
     }
 
     #[tokio::test]

@@ -42,6 +42,15 @@ pub(crate) struct Login {
     pub(super) identity: String,
 }
 
+impl Login {
+    /// A server that does not know a command repeats its arguments, long ones in part.
+    pub(super) fn without_secrets(&self, words: &str) -> String {
+        let words = words.split(", with args beginning").next().unwrap_or_default();
+        let password = self.password.as_ref().map(Secret::expose).filter(|password| !password.is_empty());
+        password.map_or_else(|| words.to_owned(), |password| words.replace(password, "***"))
+    }
+}
+
 impl RedisConfig {
     pub(crate) fn check_logins(&self) -> Result<(), BuildError> {
         let (user, password, file) =
