@@ -41,7 +41,7 @@ pub(super) enum Servers {
 pub(super) fn connect(config: &Arc<RedisConfig>, plan: Plan, name: &str) -> Servers {
     let (config, name) = (Arc::clone(config), Arc::from(name));
     match plan {
-        Plan::One(target) => Servers::One(session::start(config, target, Scope::Sink, name)),
+        Plan::One(targets) => Servers::One(session::start(config, targets, Scope::Sink, name)),
         Plan::Cluster(seeds) => Servers::Many(Cluster::start(config, seeds, name)),
     }
 }

@@ -28,7 +28,8 @@ const SENTINELS: Shape = Shape {
 /// Where the configuration says that the servers are.
 #[derive(Debug, Clone)]
 pub(crate) enum Plan {
-    One(Target),
+    /// One server, or the sentinels that know it.
+    One(Vec<Target>),
     /// Some nodes; they know the others.
     Cluster(Vec<Address>),
 }
@@ -88,12 +89,12 @@ impl RedisConfig {
                 Err(BuildError::option("sentinel_master", "must not be empty"))
             }
             (Some(name), _) => {
-                let (sentinels, master) = (addresses, name.clone());
-                Ok(Plan::One(Target::Sentinels { sentinels, master, database }))
+                let target = |sentinel| Target::Sentinel { sentinel, master: name.clone(), database };
+                Ok(Plan::One(addresses.into_iter().map(target).collect()))
             }
             (None, true) if database != 0 => Err(bad("must name no database: a cluster has only 0")),
             (None, true) => Ok(Plan::Cluster(addresses)),
-            (None, false) => Ok(Plan::One(Target::Server { address: first, database })),
+            (None, false) => Ok(Plan::One(vec![Target::Server { address: first, database }])),
         }
     }
 

@@ -30,15 +30,16 @@ const GRACE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Server { address: Address, database: u32 },
-    Sentinels { sentinels: Vec<Address>, master: String, database: u32 },
+    Sentinel { sentinel: Address, master: String, database: u32 },
 }
 
 /// The way to one server.
 pub(crate) type Link = crate::link::Link<Session>;
 
-/// Begins to dial. `reach` is the scope of this server's failures.
-pub(crate) fn start(config: Arc<RedisConfig>, target: Target, reach: Scope, name: Arc<str>) -> Link {
-    Link::start("redis", reach, name, Dialler { config, target, reach })
+/// Begins to dial: the first target that leads to a server is used. `reach` is the scope of this server's
+/// failures.
+pub(crate) fn start(config: Arc<RedisConfig>, targets: Vec<Target>, reach: Scope, name: Arc<str>) -> Link {
+    Link::start("redis", reach, name, Dialler { config, targets, reach })
 }
 
 pub(crate) fn closed() -> Failure {
@@ -49,8 +50,8 @@ impl Target {
     async fn find(&self, config: &RedisConfig, name: &str) -> Result<(Address, u32), Failure> {
         match self {
             Self::Server { address, database } => Ok((address.clone(), *database)),
-            Self::Sentinels { sentinels, master, database } => {
-                Ok((sentinel::master(config, sentinels, master, name).await?, *database))
+            Self::Sentinel { sentinel, master, database } => {
+                Ok((sentinel::master(config, sentinel, master, name).await?, *database))
             }
         }
     }
@@ -58,7 +59,7 @@ impl Target {
 
 struct Dialler {
     config: Arc<RedisConfig>,
-    target: Target,
+    targets: Vec<Target>,
     reach: Scope,
 }
 
@@ -68,7 +69,7 @@ impl Dial for Dialler {
     type Session = Session;
 
     fn servers(&self) -> &[Target] {
-        std::slice::from_ref(&self.target)
+        &self.targets
     }
 
     async fn live_through(&self, target: &Target, port: &Port<Session>) -> Ended {
@@ -118,6 +119,7 @@ pub(crate) struct Session {
     fence: Mutex<Fence>,
     fence_life: Arc<Life>,
     pub(crate) backlog: Backlog,
+    pub(super) address: Address,
     pub(crate) server: String,
     pub(crate) loopback: bool,
     /// As whom we are connected, in words.
@@ -152,6 +154,7 @@ impl Session {
             fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: false }),
             backlog: Backlog::default(),
+            address: address.clone(),
             server: address.to_string(),
             loopback: address.is_loopback(),
             identity: config.identity(),
@@ -356,7 +359,8 @@ mod tests {
             fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: true }),
             backlog: Backlog::default(),
-            server: plan::server(plan::SHAPE, "redis://h:1").expect("an address").0.to_string(),
+            server: "redis://h:1".to_owned(),
+            address: plan::server(plan::SHAPE, "redis://h:1").expect("an address").0,
             loopback: false,
             identity: "a user".to_owned(),
             reach: Scope::Sink,
