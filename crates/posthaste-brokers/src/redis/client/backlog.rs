@@ -10,14 +10,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// For a server that has answered nothing lately: 50 kB/s carry it within half of the default delivery timeout.
 pub(in crate::redis) const BYTES_MIN: u64 = 128 << 10;
 /// Several milliseconds of a server's work. More would only wait there instead of in the calls.
 const BYTES_MAX: u64 = 1 << 20;
-const SECOND: Duration = Duration::from_secs(1);
+const SECOND_MS: u64 = 1_000;
 
 /// The connections of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +36,7 @@ struct Inside {
     /// Bytes since the beginning, of each lane.
     handed: [u64; 2],
     answered: [u64; 2],
-    /// Bytes that were answered since then, and in the second before.
+    /// Bytes that were answered since then, and in a second before.
     since: Instant,
     recent: u64,
     before: u64,
@@ -90,12 +89,13 @@ impl Backlog {
         let mut inside = self.inside();
         let bytes = end.saturating_sub(inside.answered[lane as usize]);
         inside.answered[lane as usize] += bytes;
-        let elapsed = inside.since.elapsed();
-        if elapsed >= SECOND {
-            inside.before = if elapsed < 2 * SECOND { inside.recent } else { 0 };
+        inside.recent += bytes;
+        // An answer may be for seconds of a narrow line's work, so it does not count as one moment's.
+        let elapsed = u64::try_from(inside.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if elapsed >= SECOND_MS {
+            inside.before = inside.recent.saturating_mul(SECOND_MS) / elapsed;
             (inside.recent, inside.since) = (0, Instant::now());
         }
-        inside.recent += bytes;
         inside.wake();
     }
 
@@ -132,6 +132,7 @@ impl Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
     async fn g7_a_narrow_line_gets_little_and_a_wide_one_more() {
@@ -142,18 +143,24 @@ mod tests {
         let second = backlog.add(Lane::Fence, 5);
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (0, Poll::Pending));
         // 50 kB/s.
-        tokio::time::advance(Duration::from_millis(2_600)).await;
+        tokio::time::advance(Duration::from_millis(2_622)).await;
         backlog.answered(Lane::Plain, first);
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MIN - 5, Poll::Ready(())));
         assert!(backlog.inside().waiting.is_empty());
         backlog.answered(Lane::Fence, second);
+        for _ in 0..100 {
+            let end = backlog.add(Lane::Plain, backlog.room() + 1_000);
+            tokio::time::advance(Duration::from_millis(2_642)).await;
+            backlog.answered(Lane::Plain, end);
+            assert_eq!(backlog.room(), BYTES_MIN, "it does not creep");
+        }
         // The same in a moment, again and again: twice as much each time.
         for _ in 0..20 {
             let end = backlog.add(Lane::Plain, backlog.room());
             backlog.answered(Lane::Plain, end);
         }
         assert_eq!(backlog.room(), BYTES_MAX);
-        tokio::time::advance(3 * SECOND).await;
+        tokio::time::advance(Duration::from_secs(600)).await;
         backlog.answered(Lane::Plain, backlog.end(Lane::Plain));
         assert_eq!(backlog.room(), BYTES_MIN, "what was long ago says nothing");
     }
