@@ -125,8 +125,8 @@ where
     let info = RedisConnectionInfo::default().set_skip_set_lib_name();
     let options = AsyncConnectionConfig::new()
         .set_response_timeout(None)
-        // The window bounds what is unanswered, so handing a request over never waits, and none leaves later than its
-        // call believes. The client's own limit would count the same once more.
+        // The window and the backlog bound what is unanswered, so handing a request over never waits, and none leaves
+        // much later than its call believes. The client's own limit would count the same once more.
         .set_pipeline_buffer_size(config.options.max_in_flight + OTHER_REQUESTS)
         .set_write_backpressure_boundary(WRITE_BYTES);
     let life = Life::new();
