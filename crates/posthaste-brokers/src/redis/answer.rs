@@ -114,7 +114,7 @@ impl Requests<'_> {
                     return false;
                 }
                 stream.redirects += 1;
-                cluster.moved(slot, to);
+                cluster.moved(slot, to, &answer.session);
             }
             // It answers late what others have followed already.
             Some(_) => {}

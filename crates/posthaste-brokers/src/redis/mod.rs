@@ -64,6 +64,7 @@
 //! | the slot is on another server (`MOVED`): followed, up to three times in a call | `Retry` | destination | `redis.moved` |
 //! | the slot is being moved (`ASK`, `TRYAGAIN`) | `Retry` | destination | `redis.migrating` |
 //! | the cluster does not serve the slot (`CLUSTERDOWN`) | `Retry` | destination | `redis.cluster_down` |
+//! | no node of the configuration is in a cluster | `Retry` | sink | `redis.cluster_down` |
 //! | not allowed to write to this key (`NOPERM`) | `Retry` | destination | `redis.denied` |
 //! | not allowed to use the command (`NOPERM`) | `Retry` | server | `redis.denied` |
 //! | the stream has no ids left | `Retry` | destination | `redis.stream_full` |

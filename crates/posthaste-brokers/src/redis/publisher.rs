@@ -10,7 +10,7 @@
 //! A stream's server is sought when the call begins, and again when a server says that the slot has moved. What is
 //! for that stream is parked meanwhile; the other streams go on.
 
-use super::client::{Broken, Session};
+use super::client::{BYTES_MIN, Broken, Lane, Session};
 use super::sink::RedisSink;
 use super::{entry, verdict};
 use crate::call::{Flight, Publisher, Silence};
@@ -26,8 +26,8 @@ use tokio::time::Instant;
 
 /// One request. A server does nothing else while it works through a transaction: 256 entries take it about 1 ms.
 const REQUEST_MESSAGES: usize = 256;
-/// What is larger goes alone, so that a refusal of its size is its own.
-const REQUEST_BYTES: usize = 256 << 10;
+/// What is larger goes alone, so that a refusal of its size is its own. No more than fits into an empty backlog.
+const REQUEST_BYTES: usize = BYTES_MIN as usize;
 /// Fewer messages than these wait until the answers to the stream's earlier requests are there. The turns of a call
 /// come one by one, as other calls' messages are answered, and a request for each would cost more than its messages.
 const SMALL_REQUEST: usize = 64;
@@ -42,7 +42,7 @@ pub(super) struct Stream<'a> {
     pub(super) name: &'a str,
     /// How its server is reached, or why it is not. `None` while it is sought.
     pub(super) session: Option<Found>,
-    /// What may go when its server is found.
+    /// What may go when its server is found, or has room.
     pub(super) parked: Vec<usize>,
     /// Requests without an answer.
     pub(super) under_way: usize,
@@ -56,6 +56,8 @@ struct Request {
     messages: Vec<usize>,
     commands: Pipeline,
     bytes: usize,
+    /// Where it ends in the session's backlog.
+    end: u64,
 }
 
 /// A request that has come back.
@@ -95,7 +97,7 @@ impl Publisher for Requests<'_> {
             self.found(stream, session, flight);
             polled = Poll::Ready(());
         }
-        polled
+        if self.unpark(context, flight) { Poll::Ready(()) } else { polled }
     }
 
     fn wants_to_send(&self, flight: &Flight<'_>) -> bool {
@@ -108,7 +110,12 @@ impl Publisher for Requests<'_> {
         let trim = self.sink.config.trim();
         while let Some(index) = flight.next() {
             let stream = self.of[index];
-            if self.streams[stream].session.is_none() {
+            let room = match &self.streams[stream].session {
+                None => 0,
+                Some(Ok(session)) => session.backlog.room(),
+                Some(Err(_)) => u64::MAX,
+            };
+            if room == 0 {
                 self.streams[stream].parked.push(index);
                 continue;
             }
@@ -116,7 +123,8 @@ impl Publisher for Requests<'_> {
                 flight.decide(index, verdict);
                 continue;
             }
-            let (run, bytes) = self.run(index, flight);
+            let room = usize::try_from(room).unwrap_or(usize::MAX).min(REQUEST_BYTES);
+            let (run, bytes) = self.run(index, room, flight);
             let place = (stream, run.len() > 1);
             if open.get(&place).is_some_and(|request| !request.fits(run.len(), bytes))
                 && let Some(full) = open.remove(&place)
@@ -125,6 +133,9 @@ impl Publisher for Requests<'_> {
             }
             let request = open.entry(place).or_default();
             request.bytes += bytes;
+            if let Some(Ok(session)) = &self.streams[stream].session {
+                request.end = session.backlog.add(place_lane(place.1), bytes as u64);
+            }
             for index in run {
                 request.commands.add_command(entry::command(&flight.messages()[index], trim));
                 request.messages.push(index);
@@ -218,6 +229,24 @@ impl<'a> Requests<'a> {
         self.streams[stream].session = Some(session);
     }
 
+    /// Lets those go that waited for room, where there is some.
+    fn unpark(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> bool {
+        let mut any = false;
+        for stream in self.streams.iter_mut().filter(|stream| !stream.parked.is_empty()) {
+            let may_go = match &stream.session {
+                // `found` lets them go.
+                None => false,
+                Some(Ok(session)) => session.backlog.poll_room(context).is_ready(),
+                Some(Err(_)) => true,
+            };
+            if may_go {
+                stream.parked.drain(..).for_each(|index| flight.go(index));
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Whether a message can be sent at all.
     fn check(&self, message: &Message, stream: usize) -> Result<(), Verdict> {
         let Stream { name, session, .. } = &self.streams[stream];
@@ -233,12 +262,12 @@ impl<'a> Requests<'a> {
 
     /// A message that may go and those of its key that may go with it, as far as there is room, and their size. From
     /// here on they may have left, also when the call is dropped.
-    fn run(&self, first: usize, flight: &mut Flight<'_>) -> (Vec<usize>, usize) {
+    fn run(&self, first: usize, room: usize, flight: &mut Flight<'_>) -> (Vec<usize>, usize) {
         let (mut run, mut total, mut next) = (Vec::with_capacity(1), 0, Some(first));
         while let Some(index) = next {
             let message = &flight.messages()[index];
             let bytes = total + entry::size(message);
-            let fits = run.is_empty() || (run.len() < REQUEST_MESSAGES && bytes <= REQUEST_BYTES);
+            let fits = run.is_empty() || (run.len() < REQUEST_MESSAGES && bytes <= room);
             let may_go = fits && flight.is_unsent(index) && self.check(message, self.of[index]).is_ok();
             if !may_go || !flight.has_room() {
                 break;
@@ -253,17 +282,21 @@ impl<'a> Requests<'a> {
     fn submit(&mut self, (stream, together): (usize, bool), request: Request, until: Instant) {
         // Checked for each of its messages.
         let Some(Ok(session)) = self.streams[stream].session.clone() else { return };
-        let Request { messages, commands, .. } = request;
+        let Request { messages, commands, end, .. } = request;
         self.streams[stream].under_way += 1;
         self.requests.push(Box::pin(async move {
             let replies = if together {
-                session.send_together(commands, until).await
+                session.send_together(commands, end, until).await
             } else {
-                session.send_each(&commands).await
+                session.send_each(&commands, end).await
             };
             Answered { session, stream, messages, together, replies }
         }));
     }
+}
+
+fn place_lane(together: bool) -> Lane {
+    if together { Lane::Fence } else { Lane::Plain }
 }
 
 impl Request {

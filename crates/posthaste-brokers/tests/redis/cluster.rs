@@ -89,6 +89,20 @@ async fn f41_a_moved_slot_is_followed_by_all_that_was_under_way() {
     }
 }
 
+/// A node that was taken out of the cluster answers, and knows of no slots. The other nodes of the list are asked.
+#[tokio::test]
+async fn a_node_that_has_left_the_cluster_does_not_hide_the_others() {
+    let cluster = require_service!(start().await);
+    let left = require_service!(RedisCluster::lone(&RedisOptions::default()).await);
+    let sink = build(RedisConfig::new(&format!("{},{}", left.url(), cluster.nodes[0].url()))).await;
+    until_delivered(&sink, FOO.0, DEADLINE).await;
+    // Alone, it is named.
+    let sink = build(RedisConfig { cluster: true, ..RedisConfig::new(&left.url()) }).await;
+    let verdict = publish_one(&sink, loose(FOO.0)).await;
+    assert_seen(&verdict, "retry", "redis.cluster_down", Scope::Sink);
+    assert!(seen(&verdict).3.contains(&left.url()), "{verdict:?}");
+}
+
 /// Who does not know that it is a cluster is told.
 #[tokio::test]
 async fn f41_a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {

@@ -4,6 +4,8 @@ use super::*;
 use crate::ground::outage::{self, Behind, outage_suite};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::Proxy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// A load, a server that goes and comes meanwhile, and what is in the stream afterwards.
 async fn under_load(hurt: impl AsyncFnOnce(&mut Redis)) -> Result<(), ServiceError> {
@@ -64,6 +66,57 @@ async fn behind() -> Result<Behind<Bed>, ServiceError> {
     let sink = build(RedisConfig::new(&url)).await;
     until_delivered(&sink, &destination, DEADLINE).await;
     Ok(Behind { server: bed, proxy, sink, destination, tasks })
+}
+
+/// Carries 50 kB a second to the server, over all connections together. Replies pass.
+async fn narrow(server: std::net::SocketAddr) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("an address"));
+    let line = Arc::new(tokio::sync::Mutex::new(()));
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(server).await.expect("the server is there");
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = server.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+            let line = Arc::clone(&line);
+            tokio::spawn(async move {
+                let mut bytes = [0; 1_000];
+                while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
+                    let turn = line.lock().await;
+                    tokio::time::sleep(Duration::from_micros(read as u64 * 20)).await; // pace
+                    drop(turn);
+                    if to_server.write_all(&bytes[..read]).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+/// More than the line carries in a call's time: it is delivered at the line's speed, and once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_narrow_line_delivers_everything_once() {
+    let bed = require_service!(Bed::open().await);
+    let sink = build(RedisConfig::new(&narrow(bed.server.addr()).await)).await;
+    until_delivered(&sink, "warm", DEADLINE).await;
+    let message = |n: usize| {
+        let event = Event::new("orders.placed", vec![b'x'; 1_000]);
+        message("s", if n.is_multiple_of(2) { event } else { event.with_key(format!("k{}", n % 7)) })
+    };
+    let mut left: Vec<Message> = (0..500).map(message).collect();
+    let started = std::time::Instant::now();
+    while !left.is_empty() {
+        assert!(started.elapsed() < DEADLINE, "{} are left", left.len());
+        let verdicts = sink.publish(&left).await;
+        let strange = |verdict: &&Verdict| !matches!(verdict, Verdict::Delivered | Verdict::Held);
+        assert_eq!(verdicts.iter().find(strange), None);
+        let mut verdicts = verdicts.into_iter();
+        left.retain(|_| verdicts.next() != Some(Verdict::Delivered));
+    }
+    assert_eq!(bed.length("s").await, 500);
 }
 
 outage_suite!(behind, "redis.unreachable");

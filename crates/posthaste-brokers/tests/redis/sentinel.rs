@@ -56,6 +56,19 @@ async fn who_is_no_sentinel_or_does_not_know_the_master_is_named() {
     until_delivered(&sink, "s", DEADLINE).await;
 }
 
+/// A sentinel that is cut off from the others names a master that is dead, or one that has become a replica.
+#[tokio::test]
+async fn a_sentinel_that_names_a_useless_server_does_not_hide_the_others() {
+    let bed = require_service!(Bed::open().await);
+    let mut dead = Redis::start(&RedisOptions::default()).await.expect("a server");
+    let dead_master = RedisSentinel::start("main", dead.addr()).await.expect("a sentinel");
+    dead.stop().await.expect("stopped");
+    let right = RedisSentinel::start("main", bed.server.addr()).await.expect("a sentinel");
+    let urls = format!("{}, {}", dead_master.url(), right.url());
+    let sink = build(RedisConfig { url: posthaste_brokers::Urls::new(&urls), ..config(&right) }).await;
+    until_delivered(&sink, "s", DEADLINE).await;
+}
+
 /// Sentinels have users and passwords of their own.
 #[tokio::test]
 async fn a_sentinel_may_ask_who_we_are() {

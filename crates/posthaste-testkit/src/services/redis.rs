@@ -246,6 +246,15 @@ impl RedisCluster {
         Ok(cluster)
     }
 
+    /// A server that could be of a cluster and is of none, as one that was taken out of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redis::start`].
+    pub async fn lone(options: &RedisOptions) -> Result<Redis, ServiceError> {
+        Redis::start(&RedisOptions { cluster: true, ..options.clone() }).await
+    }
+
     async fn join(&self) -> Result<(), ServiceError> {
         let first = &self.nodes[0];
         let share = 16_384_usize.div_ceil(self.nodes.len());

@@ -79,7 +79,7 @@ impl Cluster {
             return Err(Failure::of_destination("redis.cluster_down", text));
         };
         let left = until.saturating_duration_since(Instant::now());
-        let found = self.inside.link(address).session(left).await;
+        let found = self.inside.link(address)?.session(left).await;
         if found.is_err() {
             // Perhaps a replica has taken over.
             self.inside.doubt.notify_one();
@@ -93,7 +93,8 @@ impl Cluster {
         wait: Duration,
     ) -> Result<Vec<Result<Arc<Session>, Failure>>, Failure> {
         let map = self.inside.map(wait, |state| !matches!(state, State::New)).await?;
-        let links: Vec<_> = map.nodes.iter().map(|address| self.inside.link(address)).collect();
+        let links: Result<Vec<_>, _> = map.nodes.iter().map(|address| self.inside.link(address)).collect();
+        let links = links?;
         Ok(futures_util::future::join_all(links.iter().map(|link| link.session_if_any(wait))).await)
     }
 
@@ -106,21 +107,13 @@ impl Cluster {
     }
 
     /// A server says that a slot is elsewhere, and knows better than the map.
-    pub(crate) fn moved(&self, slot: u16, to: &str) {
-        let Some(seed) = self.inside.seeds.first() else { return };
-        let Some(address) = named(to, seed) else { return };
-        self.inside.state.send_modify(|state| {
-            if let State::Up(map) = state {
-                Arc::make_mut(map).assign(slot, address);
-            }
-        });
-        self.inside.doubt.notify_one();
+    pub(crate) fn moved(&self, slot: u16, to: &str, says: &Session) {
+        self.inside.moved(slot, to, &says.address);
     }
 
     pub(crate) async fn close(&self) {
         self.task.abort();
-        self.inside.state.send_replace(State::Closed);
-        let links = std::mem::take(&mut *self.inside.links());
+        let links = self.inside.close();
         futures_util::future::join_all(links.values().map(|link| link.close())).await;
     }
 }
@@ -145,13 +138,47 @@ impl Inside {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(&self, address: &Address) -> Arc<Link> {
+    /// The link to a server. After the end none is begun: nobody would close it.
+    fn link(&self, address: &Address) -> Result<Arc<Link>, Failure> {
         let start = || {
             let target = Target::Server { address: address.clone(), database: 0 };
             let (config, name) = (Arc::clone(&self.config), Arc::clone(&self.name));
-            Arc::new(session::start(config, target, Scope::Destination, name))
+            Arc::new(session::start(config, vec![target], Scope::Destination, name))
         };
-        Arc::clone(self.links().entry(address.clone()).or_insert_with(start))
+        let mut links = self.links();
+        if matches!(&*self.state.borrow(), State::Closed) {
+            return Err(closed());
+        }
+        Ok(Arc::clone(links.entry(address.clone()).or_insert_with(start)))
+    }
+
+    /// There are no links from now on; those that were are given back.
+    fn close(&self) -> HashMap<Address, Arc<Link>> {
+        // Under the lock, so that nobody begins one in between.
+        let mut links = self.links();
+        self.state.send_replace(State::Closed);
+        std::mem::take(&mut *links)
+    }
+
+    fn moved(&self, slot: u16, to: &str, says: &Address) {
+        let Some(address) = named(to, says) else { return };
+        self.state.send_modify(|state| {
+            if let State::Up(map) = state {
+                Arc::make_mut(map).assign(slot, address);
+            }
+        });
+        self.doubt.notify_one();
+    }
+
+    /// This is the map, unless it is too late for one.
+    fn believe(&self, map: Map) {
+        self.state.send_if_modified(|state| {
+            let is_open = !matches!(state, State::Closed);
+            if is_open {
+                *state = State::Up(Arc::new(map));
+            }
+            is_open
+        });
     }
 
     async fn keep_map(self: Arc<Self>) {
@@ -160,7 +187,7 @@ impl Inside {
                 Ok(map) => {
                     // What is under way to a server without slots becomes `Unknown`; that is rare enough.
                     self.links().retain(|address, _| map.nodes.contains(address));
-                    self.state.send_replace(State::Up(Arc::new(map)));
+                    self.believe(map);
                 }
                 Err(failure) => {
                     self.state.send_if_modified(|state| {
@@ -205,7 +232,7 @@ impl Inside {
         let answer = timeout(ANSWER_TIMEOUT, connection.ask_one(&question)).await;
         let answer = answer.map_err(|_| connection::unreachable(node, "no answer in time"))?;
         match answer.map_err(|error| connection::lost(node, &error))? {
-            Value::Array(ranges) => Ok(Map::read(&ranges, node)),
+            Value::Array(ranges) => Map::read(&ranges, node).in_use(node),
             Value::ServerError(error) => {
                 let words = error.details().unwrap_or_default();
                 let code = if error.code() == "NOPERM" { "redis.denied" } else { "redis.unsupported" };
@@ -240,6 +267,16 @@ impl Map {
             }
         }
         map
+    }
+
+    /// A node that was taken out of its cluster, or has not joined one yet, serves nothing and knows nobody who does.
+    /// The others know better.
+    fn in_use(self, asked: &Address) -> Result<Self, Failure> {
+        if self.nodes.is_empty() {
+            let text = format!("{asked} is in no cluster: as far as it knows, nobody serves any slot");
+            return Err(Failure::of_sink("redis.cluster_down", text));
+        }
+        Ok(self)
     }
 
     fn assign(&mut self, slot: u16, address: Address) {
@@ -316,13 +353,62 @@ mod tests {
             Value::Nil,
         ];
         let asked = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
-        let mut map = Map::read(&ranges, &asked);
+        let mut map = Map::read(&ranges, &asked).in_use(&asked).expect("two nodes serve");
         let owner = |map: &Map, slot| map.owner(slot).map(ToString::to_string);
         assert_eq!(owner(&map, 9), Some("redis://10.0.0.1:7".into()));
         assert_eq!(owner(&map, 10), Some("redis://seed:8".into()));
         assert_eq!((owner(&map, 20), owner(&map, u16::MAX)), (None, None));
         map.assign(9, asked.sibling("seed", 8));
         assert_eq!((owner(&map, 9), map.nodes.len()), (Some("redis://seed:8".into()), 2));
+    }
+
+    fn inside() -> (Inside, Address) {
+        let seed = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
+        let inside = Inside {
+            config: Arc::new(RedisConfig::new("redis://seed:1")),
+            name: "test".into(),
+            seeds: vec![seed.clone()],
+            state: watch::Sender::new(State::New),
+            links: Mutex::default(),
+            doubt: Notify::new(),
+        };
+        (inside, seed)
+    }
+
+    fn map(owner: Address) -> Map {
+        let mut map = Map { slots: vec![None; SLOTS], nodes: Vec::new() };
+        map.assign(7, owner);
+        map
+    }
+
+    #[tokio::test]
+    async fn g8_after_the_end_there_is_no_map_and_no_link() {
+        let (inside, seed) = inside();
+        inside.believe(map(seed.clone()));
+        inside.link(&seed).expect("begun");
+        assert_eq!(inside.close().len(), 1);
+        inside.believe(map(seed.clone()));
+        assert_eq!(inside.map(Duration::ZERO, |_| true).await.expect_err("closed").code, "redis.closed");
+        assert_eq!(inside.link(&seed).expect_err("closed").code, "redis.closed");
+        assert!(inside.links().is_empty());
+    }
+
+    /// A server that does not know its name says only a port.
+    #[tokio::test]
+    async fn a_slot_that_has_moved_to_a_port_is_where_that_was_said() {
+        let (inside, seed) = inside();
+        inside.believe(map(seed.clone()));
+        inside.moved(7, ":6381", &seed.sibling("other", 6380));
+        let map = inside.map(Duration::ZERO, |_| true).await.expect("known");
+        assert_eq!(map.owner(7).map(ToString::to_string), Some("redis://other:6381".to_owned()));
+    }
+
+    #[test]
+    fn a_map_without_slots_is_none() {
+        let asked = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
+        let failure = Map::read(&[], &asked).in_use(&asked).expect_err("nobody serves anything");
+        assert_eq!(failure.code, "redis.cluster_down");
+        assert!(failure.message.contains("redis://seed:1"), "{failure:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! rotated certificate or password is used at the next connection), the certificate, the password, a server that is
 //! still loading, a replica where a master is wanted.
 
+use super::life::{Life, Watched};
 use super::plan::Login;
 use super::{Refusal, config_failure};
 use crate::address::Address;
@@ -32,7 +33,10 @@ const WRITE_BYTES: usize = 64 << 10;
 
 /// The sending end of a connection. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Connection(MultiplexedConnection);
+pub(super) struct Connection {
+    client: MultiplexedConnection,
+    pub(super) life: Arc<Life>,
+}
 
 /// The task that carries a connection. When it ends, or is dropped, the connection is over.
 pub(super) type Driver = Task<()>;
@@ -42,12 +46,12 @@ impl Connection {
     /// request that has left are read and thrown away.
     pub(super) async fn ask(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         // Not `query_async`: there one error of the server would hide the other replies.
-        self.0.clone().send_packed_commands(commands, 0, commands.len()).await
+        self.client.clone().send_packed_commands(commands, 0, commands.len()).await
     }
 
     /// The same for one command.
     pub(super) async fn ask_one(&self, command: &Cmd) -> Result<Value, RedisError> {
-        self.0.clone().send_packed_command(command).await
+        self.client.clone().send_packed_command(command).await
     }
 }
 
@@ -121,13 +125,15 @@ where
     let info = RedisConnectionInfo::default().set_skip_set_lib_name();
     let options = AsyncConnectionConfig::new()
         .set_response_timeout(None)
-        // The window bounds what is unanswered, so handing a request over never waits, and none leaves later than its
-        // call believes. The client's own limit would count the same once more.
+        // The window and the backlog bound what is unanswered, so handing a request over never waits, and none leaves
+        // much later than its call believes. The client's own limit would count the same once more.
         .set_pipeline_buffer_size(config.options.max_in_flight + OTHER_REQUESTS)
         .set_write_backpressure_boundary(WRITE_BYTES);
+    let life = Life::new();
+    let stream = Watched { stream, life: Arc::clone(&life) };
     let made = MultiplexedConnection::new_with_config(&info, stream, options).await;
     let (client, driver) = made.map_err(|error| unreachable(address, error))?;
-    Ok((Connection(client), spawn("redis.connection", driver)))
+    Ok((Connection { client, life }, spawn("redis.connection", driver)))
 }
 
 async fn log_in(
@@ -177,6 +183,7 @@ impl Step {
         }
         let Value::ServerError(error) = reply else { return Ok(()) };
         let Refusal { code, words } = Refusal::of(error);
+        let words = login.without_secrets(words);
         let fail = |name, text| Err(Failure::of_sink(name, format!("{address} {text}: {code} {words}")));
         match (self, code) {
             (Self::Auth, _) | (_, "NOAUTH") => fail("redis.auth", format!("refuses {}", login.identity)),
@@ -204,7 +211,7 @@ pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::plan;
     use super::*;
     use ::redis::cmd;
@@ -213,7 +220,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, DuplexStream};
 
     /// A connection, and the server's end of it.
-    async fn connected() -> (Connection, Driver, DuplexStream) {
+    pub(in super::super) async fn connected() -> (Connection, Driver, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
         let made = over(ours, &RedisConfig::new("redis://h:1"), &address).await;
@@ -221,7 +228,7 @@ mod tests {
         (connection, driver, theirs)
     }
 
-    fn commands(count: usize) -> Pipeline {
+    pub(in super::super) fn commands(count: usize) -> Pipeline {
         let mut commands = Pipeline::new();
         for number in 0..count {
             commands.cmd("ECHO").arg(number);
@@ -233,6 +240,23 @@ mod tests {
         let mut taken = vec![0; commands.get_packed_pipeline().len()];
         server.read_exact(&mut taken).await.expect("it is sent");
         assert_eq!(taken, commands.get_packed_pipeline());
+    }
+
+    /// A proxy that does not know the command repeats what it was given.
+    #[test]
+    fn a_password_that_the_server_repeats_is_not_shown() {
+        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let login = Login {
+            user: Some("shop".to_owned()),
+            password: Some(crate::Secret::new("hunter2")),
+            database: 0,
+            identity: "user \"shop\"".to_owned(),
+        };
+        let words = "-ERR unknown command 'AUTH', with args beginning with: 'shop' 'hunter2'\r\n";
+        let reply = ::redis::parse_redis_value(words.as_bytes()).expect("a reply");
+        let failure = Step::Auth.check(&reply, &address, &login, Wanted::Master).expect_err("refused");
+        assert!(failure.message.contains("unknown command"), "{failure:?}");
+        assert!(!failure.message.contains("hunter2"), "{failure:?}");
     }
 
     #[tokio::test]

@@ -9,12 +9,15 @@
 //! after messages that came later, and a key's order would be lost with it. Its `ConnectionManager` reconnects by
 //! itself, and its own TLS takes the crypto provider from the process.
 
+mod backlog;
 mod cluster;
 mod connection;
+mod life;
 mod plan;
 mod sentinel;
 mod session;
 
+pub(super) use backlog::{BYTES_MIN, Lane};
 pub(super) use plan::Plan;
 pub(super) use session::{Broken, Session};
 
@@ -38,7 +41,7 @@ pub(super) enum Servers {
 pub(super) fn connect(config: &Arc<RedisConfig>, plan: Plan, name: &str) -> Servers {
     let (config, name) = (Arc::clone(config), Arc::from(name));
     match plan {
-        Plan::One(target) => Servers::One(session::start(config, target, Scope::Sink, name)),
+        Plan::One(targets) => Servers::One(session::start(config, targets, Scope::Sink, name)),
         Plan::Cluster(seeds) => Servers::Many(Cluster::start(config, seeds, name)),
     }
 }

@@ -28,7 +28,8 @@ const SENTINELS: Shape = Shape {
 /// Where the configuration says that the servers are.
 #[derive(Debug, Clone)]
 pub(crate) enum Plan {
-    One(Target),
+    /// One server, or the sentinels that know it.
+    One(Vec<Target>),
     /// Some nodes; they know the others.
     Cluster(Vec<Address>),
 }
@@ -40,6 +41,15 @@ pub(crate) struct Login {
     pub(super) database: u32,
     /// In words that hold no secret.
     pub(super) identity: String,
+}
+
+impl Login {
+    /// A server that does not know a command repeats its arguments, long ones in part.
+    pub(super) fn without_secrets(&self, words: &str) -> String {
+        let words = words.split(", with args beginning").next().unwrap_or_default();
+        let password = self.password.as_ref().map(Secret::expose).filter(|password| !password.is_empty());
+        password.map_or_else(|| words.to_owned(), |password| words.replace(password, "***"))
+    }
 }
 
 impl RedisConfig {
@@ -79,12 +89,12 @@ impl RedisConfig {
                 Err(BuildError::option("sentinel_master", "must not be empty"))
             }
             (Some(name), _) => {
-                let (sentinels, master) = (addresses, name.clone());
-                Ok(Plan::One(Target::Sentinels { sentinels, master, database }))
+                let target = |sentinel| Target::Sentinel { sentinel, master: name.clone(), database };
+                Ok(Plan::One(addresses.into_iter().map(target).collect()))
             }
             (None, true) if database != 0 => Err(bad("must name no database: a cluster has only 0")),
             (None, true) => Ok(Plan::Cluster(addresses)),
-            (None, false) => Ok(Plan::One(Target::Server { address: first, database })),
+            (None, false) => Ok(Plan::One(vec![Target::Server { address: first, database }])),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Asking sentinels who the master is.
 //!
-//! The first sentinel that knows the name is believed, and the server that it names is asked for its role before
-//! anything is sent to it: for a moment after a failover a sentinel may still name the old master.
+//! The server that a sentinel names is asked for its role before anything is sent to it: for a moment after a failover,
+//! or for as long as it is cut off from the others, a sentinel names the old master. Then the next one is asked.
 
 use super::connection::{self, Wanted};
 use super::{cluster, config_failure};
@@ -14,24 +14,13 @@ use tokio::time::timeout;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The master of this name, or why nobody knows it.
+/// The master of this name, or why this sentinel does not know it.
 pub(super) async fn master(
     config: &RedisConfig,
-    sentinels: &[Address],
+    sentinel: &Address,
     master: &str,
     name: &str,
 ) -> Result<Address, Failure> {
-    let mut failure = None;
-    for sentinel in sentinels {
-        match ask(config, sentinel, master, name).await {
-            Ok(address) => return Ok(address),
-            Err(why) => failure = Some(why),
-        }
-    }
-    Err(failure.unwrap_or_else(|| Failure::of_sink("redis.sentinel", "there is no sentinel to ask")))
-}
-
-async fn ask(config: &RedisConfig, sentinel: &Address, master: &str, name: &str) -> Result<Address, Failure> {
     let login = config.sentinel_login().map_err(|error| config_failure(&error))?;
     let (connection, _driver) = connection::open(config, sentinel, login, name, Wanted::Anybody).await?;
     let mut question = cmd("SENTINEL");

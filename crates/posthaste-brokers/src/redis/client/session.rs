@@ -5,7 +5,9 @@
 //! ([`crate::redis`] says why). It lives as long as both do: when it ends, everything that waits on it is told so at
 //! once, and nothing of it is ever sent later.
 
+use super::backlog::{Backlog, Lane};
 use super::connection::{self, Connection, Driver, Wanted};
+use super::life::Life;
 use super::{Refusal, config_failure, sentinel};
 use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
@@ -28,15 +30,16 @@ const GRACE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Server { address: Address, database: u32 },
-    Sentinels { sentinels: Vec<Address>, master: String, database: u32 },
+    Sentinel { sentinel: Address, master: String, database: u32 },
 }
 
 /// The way to one server.
 pub(crate) type Link = crate::link::Link<Session>;
 
-/// Begins to dial. `reach` is the scope of this server's failures.
-pub(crate) fn start(config: Arc<RedisConfig>, target: Target, reach: Scope, name: Arc<str>) -> Link {
-    Link::start("redis", reach, name, Dialler { config, target, reach })
+/// Begins to dial: the first target that leads to a server is used. `reach` is the scope of this server's
+/// failures.
+pub(crate) fn start(config: Arc<RedisConfig>, targets: Vec<Target>, reach: Scope, name: Arc<str>) -> Link {
+    Link::start("redis", reach, name, Dialler { config, targets, reach })
 }
 
 pub(crate) fn closed() -> Failure {
@@ -47,8 +50,8 @@ impl Target {
     async fn find(&self, config: &RedisConfig, name: &str) -> Result<(Address, u32), Failure> {
         match self {
             Self::Server { address, database } => Ok((address.clone(), *database)),
-            Self::Sentinels { sentinels, master, database } => {
-                Ok((sentinel::master(config, sentinels, master, name).await?, *database))
+            Self::Sentinel { sentinel, master, database } => {
+                Ok((sentinel::master(config, sentinel, master, name).await?, *database))
             }
         }
     }
@@ -56,7 +59,7 @@ impl Target {
 
 struct Dialler {
     config: Arc<RedisConfig>,
-    target: Target,
+    targets: Vec<Target>,
     reach: Scope,
 }
 
@@ -66,7 +69,7 @@ impl Dial for Dialler {
     type Session = Session;
 
     fn servers(&self) -> &[Target] {
-        std::slice::from_ref(&self.target)
+        &self.targets
     }
 
     async fn live_through(&self, target: &Target, port: &Port<Session>) -> Ended {
@@ -84,6 +87,7 @@ impl Dial for Dialler {
         let served = port.unless_closed(session.serve(&mut drivers)).await;
         let failure = served.unwrap_or_else(|| port.closed());
         port.down(&failure);
+        session.backlog.close();
         if session.unfit.borrow().is_some() {
             sleep(GRACE).await;
         }
@@ -113,6 +117,9 @@ pub(crate) enum Broken {
 pub(crate) struct Session {
     plain: Connection,
     fence: Mutex<Fence>,
+    fence_life: Arc<Life>,
+    pub(crate) backlog: Backlog,
+    pub(super) address: Address,
     pub(crate) server: String,
     pub(crate) loopback: bool,
     /// As whom we are connected, in words.
@@ -144,7 +151,10 @@ impl Session {
         let bulk_bytes_max = bulk_bytes_max(&plain).await;
         let session = Self {
             plain,
+            fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: false }),
+            backlog: Backlog::default(),
+            address: address.clone(),
             server: address.to_string(),
             loopback: address.is_loopback(),
             identity: config.identity(),
@@ -157,9 +167,11 @@ impl Session {
         Ok((Arc::new(session), Drivers { plain: plain_driver, fence: fence_driver }))
     }
 
-    /// Commands that have nothing to do with each other; one reply for each.
-    pub(crate) async fn send_each(&self, commands: &Pipeline) -> Result<Vec<Value>, Broken> {
-        self.plain.ask(commands).await.map_err(Broken::Lost)
+    /// Commands that have nothing to do with each other; one reply for each. `end` is their end in the backlog.
+    pub(crate) async fn send_each(&self, commands: &Pipeline, end: u64) -> Result<Vec<Value>, Broken> {
+        let replies = self.plain.ask(commands).await.map_err(Broken::Lost)?;
+        self.backlog.answered(Lane::Plain, end);
+        Ok(replies)
     }
 
     /// Commands that are all done or none of them, but for those whose reply in the last list is an error. The
@@ -167,6 +179,7 @@ impl Session {
     pub(crate) async fn send_together(
         &self,
         mut commands: Pipeline,
+        end: u64,
         until: Instant,
     ) -> Result<Vec<Value>, Broken> {
         commands.cmd("EXEC").cmd("MULTI");
@@ -182,6 +195,7 @@ impl Session {
         fence.open = false;
         let mut replies = fence.connection.ask(&commands).await.map_err(Broken::Lost)?;
         fence.open = replies.pop() == Some(Value::Okay);
+        self.backlog.answered(Lane::Fence, end);
         Ok(replies)
     }
 
@@ -190,9 +204,13 @@ impl Session {
         self.plain.ask(questions).await
     }
 
-    /// Whether the server answers anything at all.
+    /// Whether the server answers anything at all: this question, or what stands before it.
     pub(crate) async fn is_there(&self, within: Duration) -> bool {
-        timeout(within, self.plain.ask_one(&cmd("PING"))).await.is_ok_and(|answer| answer.is_ok())
+        let asked = Instant::now();
+        match timeout(within, self.plain.ask_one(&cmd("PING"))).await {
+            Ok(answer) => answer.is_ok(),
+            Err(_) => self.plain.life.heard() > asked,
+        }
     }
 
     /// Gives the session up: another one may be better.
@@ -213,6 +231,7 @@ impl Session {
             _ = &mut drivers.plain => lost(),
             _ = &mut drivers.fence => lost(),
             failure = self.keep_alive() => failure,
+            failure = self.keep_fence() => failure,
             found = unfit.wait_for(Option::is_some) => {
                 found.ok().and_then(|unfit| unfit.clone()).unwrap_or_else(lost)
             }
@@ -222,18 +241,43 @@ impl Session {
     async fn keep_alive(&self) -> Failure {
         loop {
             sleep(PING_INTERVAL).await;
-            match timeout(PING_WAIT, self.ping()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(failure)) => return failure,
-                Err(_) => {
-                    let seconds = PING_WAIT.as_secs();
-                    return self.unreachable(&format!("the server has not answered for {seconds} s"));
-                }
+            if let Some(failure) = self.unless_silent(self.ping(), &self.plain.life).await {
+                return failure;
+            }
+        }
+    }
+
+    /// The fence can be gone alone: a gateway may have forgotten one of two connections. Whoever has it waits for it, so
+    /// this waits behind the runs.
+    async fn keep_fence(&self) -> Failure {
+        loop {
+            sleep(PING_INTERVAL).await;
+            let end = self.backlog.end(Lane::Fence);
+            let opened = async { self.fence.lock().await.open(self).await };
+            if let Some(failure) = self.unless_silent(opened, &self.fence_life).await {
+                return failure;
+            }
+            self.backlog.answered(Lane::Fence, end);
+        }
+    }
+
+    /// Why the session is over, if it is. A narrow line is not silent: what it carries is answered bit by bit.
+    async fn unless_silent(
+        &self,
+        question: impl Future<Output = Result<(), Failure>>,
+        life: &Life,
+    ) -> Option<Failure> {
+        tokio::select! {
+            answer = question => answer.err(),
+            () = life.silence(PING_WAIT) => {
+                let seconds = PING_WAIT.as_secs();
+                Some(self.unreachable(&format!("the server has not answered for {seconds} s")))
             }
         }
     }
 
     async fn ping(&self) -> Result<(), Failure> {
+        let end = self.backlog.end(Lane::Plain);
         let answer = self.plain.ask_one(&cmd("PING")).await;
         if let Value::ServerError(error) = answer.map_err(|error| self.unreachable(&error.to_string()))?
             && Refusal::of(&error).ends_session()
@@ -241,10 +285,7 @@ impl Session {
             let text = format!("{} refuses {}: {error}", self.server, self.identity);
             return Err(Failure::of_sink("redis.auth", text));
         }
-        // A run that is on its way has its own time limit.
-        if let Ok(mut fence) = self.fence.try_lock() {
-            fence.open(self).await?;
-        }
+        self.backlog.answered(Lane::Plain, end);
         Ok(())
     }
 
@@ -295,4 +336,110 @@ async fn bulk_bytes_max(connection: &Connection) -> Option<usize> {
     let Ok(Ok(Value::Array(pair))) = answer else { return None };
     let Some(Value::BulkString(number)) = pair.get(1) else { return None };
     std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connection::tests::{commands, connected};
+    use super::super::plan;
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    struct Ends {
+        plain: DuplexStream,
+        fence: DuplexStream,
+    }
+
+    /// A session, and the server's ends of its connections.
+    async fn session() -> (Arc<Session>, Drivers, Ends) {
+        let (plain, plain_driver, plain_end) = connected().await;
+        let (fence, fence_driver, fence_end) = connected().await;
+        let session = Session {
+            plain,
+            fence_life: Arc::clone(&fence.life),
+            fence: Mutex::new(Fence { connection: fence, open: true }),
+            backlog: Backlog::default(),
+            server: "redis://h:1".to_owned(),
+            address: plan::server(plan::SHAPE, "redis://h:1").expect("an address").0,
+            loopback: false,
+            identity: "a user".to_owned(),
+            reach: Scope::Sink,
+            bulk_bytes_max: None,
+            unfit: watch::Sender::new(None),
+        };
+        let drivers = Drivers { plain: plain_driver, fence: fence_driver };
+        (Arc::new(session), drivers, Ends { plain: plain_end, fence: fence_end })
+    }
+
+    /// Answers each line that looks like a command with the same words.
+    async fn answer_all(mut end: DuplexStream) {
+        let mut taken = [0; 4096];
+        while let Ok(bytes @ 1..) = end.read(&mut taken).await {
+            for _ in taken[..bytes].iter().filter(|byte| **byte == b'*') {
+                end.write_all(b"+OK\r\n").await.expect("somebody reads");
+            }
+        }
+    }
+
+    /// Replies come one by one, and the answer to a ping comes behind them all.
+    #[tokio::test(start_paused = true)]
+    async fn a_narrow_line_is_not_silent() {
+        let (session, mut drivers, Ends { plain: mut end, fence }) = session().await;
+        tokio::spawn(answer_all(fence));
+        let (request, asked) = (commands(30), Instant::now());
+        let slowly = async {
+            for _ in 0..30 {
+                sleep(Duration::from_secs(1)).await;
+                end.write_all(b"+OK\r\n").await.expect("somebody reads");
+            }
+            end
+        };
+        let replies = async {
+            let bytes = session.backlog.add(Lane::Plain, 100_000);
+            session.send_each(&request, bytes).await
+        };
+        let answered = async { tokio::join!(replies, slowly) };
+        tokio::select! {
+            failure = session.serve(&mut drivers) => panic!("{failure:?} after {:?}", asked.elapsed()),
+            (replies, end) = answered => {
+                assert_eq!(replies.expect("all replies").len(), 30);
+                drop(end);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_from_which_nothing_comes_is_silent_within_6_s() {
+        let (session, mut drivers, ends) = session().await;
+        let asked = Instant::now();
+        let failure = session.serve(&mut drivers).await;
+        assert!(failure.message.contains("not answered"), "{failure:?}");
+        assert!(asked.elapsed() <= PING_INTERVAL + PING_WAIT + Duration::from_millis(10));
+        drop(ends);
+    }
+
+    /// One of the two connections is gone, and the other one answers.
+    #[tokio::test(start_paused = true)]
+    async fn a_fence_that_does_not_answer_ends_the_session() {
+        for is_used in [false, true] {
+            let (session, mut drivers, Ends { plain, fence }) = session().await;
+            tokio::spawn(answer_all(plain));
+            let run = async {
+                if is_used {
+                    let until = Instant::now() + Duration::from_secs(600);
+                    let _ = session.send_together(commands(2), 0, until).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            let asked = Instant::now();
+            let failure = tokio::select! {
+                failure = session.serve(&mut drivers) => failure,
+                () = run => unreachable!("it does not end"),
+                () = sleep(Duration::from_secs(60)) => panic!("the session goes on ({is_used})"),
+            };
+            assert!(failure.message.contains("not answered"), "{failure:?}");
+            assert!(asked.elapsed() <= PING_INTERVAL + PING_WAIT + Duration::from_millis(10));
+            drop(fence);
+        }
+    }
 }

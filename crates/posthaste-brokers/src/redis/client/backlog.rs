@@ -1,0 +1,181 @@
+//! How many bytes a session has been handed and has not answered.
+//!
+//! The window counts messages, and those may be large or the line narrow. What is handed over to a narrow line and not
+//! answered in its call's time is `Unknown` and is sent again, in front of which it then stands itself. So no more is
+//! handed over than the server has lately answered within a second; the rest stays with its calls, and counts as not
+//! sent.
+//!
+//! Replies come in the order of the requests. So an answer settles all that was handed over before, also requests whose
+//! calls are gone.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::time::Instant;
+
+/// For a server that has answered nothing lately: 50 kB/s carry it within half of the default delivery timeout.
+pub(in crate::redis) const BYTES_MIN: u64 = 128 << 10;
+/// Several milliseconds of a server's work. More would only wait there instead of in the calls.
+const BYTES_MAX: u64 = 1 << 20;
+const SECOND_MS: u64 = 1_000;
+
+/// The connections of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::redis) enum Lane {
+    Plain,
+    Fence,
+}
+
+/// What one session has to answer.
+#[derive(Debug)]
+pub(in crate::redis) struct Backlog {
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    /// Bytes since the beginning, of each lane.
+    handed: [u64; 2],
+    answered: [u64; 2],
+    /// Bytes that were answered since then, and in a second before.
+    since: Instant,
+    recent: u64,
+    before: u64,
+    is_over: bool,
+    /// Who waits for room.
+    waiting: Vec<Waker>,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        let since = Instant::now();
+        let (handed, answered, waiting) = ([0; 2], [0; 2], Vec::new());
+        let inside = Inside { handed, answered, since, recent: 0, before: 0, is_over: false, waiting };
+        Self { inside: Mutex::new(inside) }
+    }
+}
+
+impl Backlog {
+    /// How many bytes may be handed over before the next look. A single message may have more.
+    pub(in crate::redis) fn room(&self) -> u64 {
+        self.inside().room()
+    }
+
+    /// Whether there is room; if not, the waker is kept.
+    pub(in crate::redis) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut inside = self.inside();
+        if inside.room() > 0 {
+            return Poll::Ready(());
+        }
+        if !inside.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            inside.waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// These were handed over. Says where they end.
+    pub(in crate::redis) fn add(&self, lane: Lane, bytes: u64) -> u64 {
+        let mut inside = self.inside();
+        inside.handed[lane as usize] += bytes;
+        inside.handed[lane as usize]
+    }
+
+    /// Where that ends which was handed over last.
+    pub(super) fn end(&self, lane: Lane) -> u64 {
+        self.inside().handed[lane as usize]
+    }
+
+    /// Everything up to there is answered.
+    pub(super) fn answered(&self, lane: Lane, end: u64) {
+        let mut inside = self.inside();
+        let bytes = end.saturating_sub(inside.answered[lane as usize]);
+        inside.answered[lane as usize] += bytes;
+        inside.recent += bytes;
+        // An answer may be for seconds of a narrow line's work, so it does not count as one moment's.
+        let elapsed = u64::try_from(inside.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if elapsed >= SECOND_MS {
+            inside.before = inside.recent.saturating_mul(SECOND_MS) / elapsed;
+            (inside.recent, inside.since) = (0, Instant::now());
+        }
+        inside.wake();
+    }
+
+    /// The session is over: nobody needs to wait for it.
+    pub(super) fn close(&self) {
+        let mut inside = self.inside();
+        inside.is_over = true;
+        inside.wake();
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        // Nothing under the lock panics half way.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inside {
+    fn room(&self) -> u64 {
+        if self.is_over {
+            return u64::MAX;
+        }
+        let unanswered: u64 =
+            self.handed.iter().zip(&self.answered).map(|(handed, answered)| handed - answered).sum();
+        self.recent.max(self.before).clamp(BYTES_MIN, BYTES_MAX).saturating_sub(unanswered)
+    }
+
+    fn wake(&mut self) {
+        if self.room() > 0 {
+            self.waiting.drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn g7_a_narrow_line_gets_little_and_a_wide_one_more() {
+        let backlog = Backlog::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(backlog.room(), BYTES_MIN);
+        let first = backlog.add(Lane::Plain, BYTES_MIN);
+        let second = backlog.add(Lane::Fence, 5);
+        assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (0, Poll::Pending));
+        // 50 kB/s.
+        tokio::time::advance(Duration::from_millis(2_622)).await;
+        backlog.answered(Lane::Plain, first);
+        assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MIN - 5, Poll::Ready(())));
+        assert!(backlog.inside().waiting.is_empty());
+        backlog.answered(Lane::Fence, second);
+        for _ in 0..100 {
+            let end = backlog.add(Lane::Plain, backlog.room() + 1_000);
+            tokio::time::advance(Duration::from_millis(2_642)).await;
+            backlog.answered(Lane::Plain, end);
+            assert_eq!(backlog.room(), BYTES_MIN, "it does not creep");
+        }
+        // The same in a moment, again and again: twice as much each time.
+        for _ in 0..20 {
+            let end = backlog.add(Lane::Plain, backlog.room());
+            backlog.answered(Lane::Plain, end);
+        }
+        assert_eq!(backlog.room(), BYTES_MAX);
+        tokio::time::advance(Duration::from_secs(600)).await;
+        backlog.answered(Lane::Plain, backlog.end(Lane::Plain));
+        assert_eq!(backlog.room(), BYTES_MIN, "what was long ago says nothing");
+    }
+
+    #[tokio::test]
+    async fn an_answer_settles_what_was_before_and_an_end_everything() {
+        let backlog = Backlog::default();
+        let mut context = Context::from_waker(Waker::noop());
+        backlog.add(Lane::Plain, BYTES_MIN);
+        let last = backlog.add(Lane::Plain, 7);
+        backlog.answered(Lane::Plain, last);
+        assert_eq!(backlog.room(), BYTES_MIN + 7, "so much was answered within a second");
+        backlog.add(Lane::Plain, BYTES_MAX);
+        assert!(backlog.poll_room(&mut context).is_pending());
+        backlog.close();
+        assert!(backlog.poll_room(&mut context).is_ready());
+    }
+}
