@@ -19,7 +19,7 @@ use super::client::endpoint::Endpoint;
 use super::client::hosts::{Host, Reach, Slot};
 use super::reload::Current;
 use super::snippet;
-use super::verdict::{self, Silence, Statuses};
+use super::verdict::{self, NoResponse, Statuses};
 use posthaste::sink::{Scope, Verdict};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -101,12 +101,12 @@ pub(super) struct Sender {
 enum Missing {
     /// It was too late to begin.
     Time,
-    Answer(Silence),
+    Answer(NoResponse),
 }
 
-impl From<Silence> for Missing {
-    fn from(silence: Silence) -> Self {
-        Self::Answer(silence)
+impl From<NoResponse> for Missing {
+    fn from(missing: NoResponse) -> Self {
+        Self::Answer(missing)
     }
 }
 
@@ -174,9 +174,9 @@ impl Sender {
             }
             Err(Missing::Time) => return Verdict::Held,
             // A connection that was lost says nothing, for the host or against it.
-            Err(Missing::Answer(silence)) => {
-                let failed = silence.reach().map(|reach| (reach, silence.failure().clone()));
-                (silence.verdict(), failed)
+            Err(Missing::Answer(missing)) => {
+                let failed = missing.reach().map(|reach| (reach, missing.failure().clone()));
+                (missing.verdict(), failed)
             }
         };
         if let Some((reach, failure)) = failed {
@@ -212,13 +212,15 @@ impl Sender {
                 Some(Err(lost)) => match lost.unsent {
                     Some(unsent) if !is_repeated => (is_repeated, request) = (true, unsent),
                     Some(_) => {
-                        return Err(Silence::unreached(&self.queue.origin, files, &lost.error.into()).into());
+                        return Err(
+                            NoResponse::unreached(&self.queue.origin, files, &lost.error.into()).into()
+                        );
                     }
-                    None => return Err(Silence::lost(&self.queue.origin, files, &*lost.error).into()),
+                    None => return Err(NoResponse::lost(&self.queue.origin, files, &*lost.error).into()),
                 },
                 None => {
                     shared.current.client.pool.forget(&self.queue.origin, &connection);
-                    return Err(Silence::timeout(&self.queue.origin, began.elapsed()).into());
+                    return Err(NoResponse::timeout(&self.queue.origin, began.elapsed()).into());
                 }
             }
         }
@@ -230,7 +232,7 @@ impl Sender {
         to: &Endpoint,
         fresh: bool,
         late: Pin<&mut Sleep>,
-    ) -> Result<Connection, Silence> {
+    ) -> Result<Connection, NoResponse> {
         let client = &self.shared.current.client;
         let mut next = if fresh {
             None
@@ -245,7 +247,7 @@ impl Sender {
         }
         let dialled = before(late, client.dialer.dial(&to.target)).await;
         let connection = dialled.unwrap_or(Err(Unreached::Late)).map_err(|unreached| {
-            Silence::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
+            NoResponse::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
         })?;
         if let Some(shared) = connection.shared() {
             client.pool.put(&self.queue.origin, shared);

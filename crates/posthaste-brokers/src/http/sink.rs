@@ -10,7 +10,7 @@ use super::client::hosts::{Hosts, Slot};
 use super::config::{HttpConfig, Words};
 use super::reload::Reload;
 use super::sender::{BODY_WAIT, Done, Job, Queue, Sender, Shared};
-use super::verdict::{self, Silence, Statuses};
+use super::verdict::{self, NoResponse, Statuses};
 use super::{entry, examine};
 use crate::BuildError;
 use crate::call::{Flight, Publisher};
@@ -195,7 +195,7 @@ impl Publisher for Requests<'_> {
         let Some((endpoint, number)) = self.endpoints.get(destination) else { return Verdict::Held };
         // Its sender is too busy with what comes to look at the clock.
         if is_sent {
-            return Silence::timeout(&endpoint.origin, self.shared.started.elapsed()).verdict();
+            return NoResponse::timeout(&endpoint.origin, self.shared.started.elapsed()).verdict();
         }
         // Its host's failure is its own; without one, others had the slots, and it is not to blame.
         let failure = self.waiting[*number].queue.host.failed_since(self.shared.started, destination);
@@ -250,7 +250,7 @@ impl<'a> Requests<'a> {
     fn find(&mut self, destination: &str) -> Result<(Arc<Endpoint>, usize), Verdict> {
         let url = self.sink.addresses.find(destination).map_err(verdict::bad_url)?;
         let literal = self.sink.guard.check_literal(&url);
-        literal.map_err(|forbidden| Silence::forbidden(&forbidden).verdict())?;
+        literal.map_err(|forbidden| NoResponse::forbidden(&forbidden).verdict())?;
         let endpoint = Arc::new(Endpoint::new(destination, &url).map_err(verdict::bad_url)?);
         let number = self.number(&endpoint.origin);
         Ok((endpoint, number))
