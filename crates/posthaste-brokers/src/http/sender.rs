@@ -24,7 +24,7 @@ use posthaste::sink::{Scope, Verdict};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc::UnboundedSender;
@@ -87,6 +87,31 @@ pub(super) struct Shared {
     /// When the last request may be begun.
     pub(super) send_until: Instant,
     pub(super) deadline: Instant,
+    /// Nothing of the call is begun any more.
+    pub(super) is_over: RwLock<bool>,
+}
+
+impl Shared {
+    /// Begins a request, which is its first poll, unless the call is over. An aborted task runs on until it waits, so a
+    /// sender may come here when its call was dropped.
+    fn begin<T>(&self, request: impl FnOnce() -> T) -> Option<T> {
+        let is_over = self.is_over.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_over { None } else { Some(request()) }
+    }
+
+    fn is_over(&self) -> bool {
+        *self.is_over.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a call when it is dropped: no request is begun after that.
+pub(super) struct CallEnd(pub(super) Arc<Shared>);
+
+impl Drop for CallEnd {
+    fn drop(&mut self) {
+        // Waits for senders that begin a request at this moment.
+        *self.0.is_over.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
 }
 
 pub(super) struct Sender {
@@ -99,7 +124,7 @@ pub(super) struct Sender {
 
 /// What there is instead of a response.
 enum Missing {
-    /// It was too late to begin.
+    /// It was too late to begin, or the call is over.
     Time,
     Answer(NoResponse),
 }
@@ -137,7 +162,9 @@ impl Sender {
             self.in_hand = Some(job.index);
             let verdict = self.deliver(job, late.as_mut()).await;
             let now = Instant::now();
-            let stay = now < self.shared.send_until && self.queue.host.may_stay(&slot, now);
+            let stay = now < self.shared.send_until
+                && !self.shared.is_over()
+                && self.queue.host.may_stay(&slot, now);
             next = if stay { self.queue.ready().pop_front() } else { None };
             self.end(verdict);
         }
@@ -207,9 +234,24 @@ impl Sender {
                 self.connection = Some(connection);
                 return Err(Missing::Time);
             }
-            match before(late.as_mut(), connection.send(request, to)).await {
-                Some(Ok(answer)) => return Ok((connection, answer)),
-                Some(Err(lost)) => match lost.unsent {
+            let sent = {
+                let mut sending = pin!(connection.send(request, to));
+                let mut is_begun = false;
+                let sent = poll_fn(|context| {
+                    if std::mem::replace(&mut is_begun, true) {
+                        return sending.as_mut().poll(context).map(Some);
+                    }
+                    match shared.begin(|| sending.as_mut().poll(context)) {
+                        Some(polled) => polled.map(Some),
+                        None => Poll::Ready(None),
+                    }
+                });
+                before(late.as_mut(), sent).await
+            };
+            match sent {
+                Some(None) => return Err(Missing::Time),
+                Some(Some(Ok(answer))) => return Ok((connection, answer)),
+                Some(Some(Err(lost))) => match lost.unsent {
                     Some(unsent) if !is_repeated => (is_repeated, request) = (true, unsent),
                     Some(_) => {
                         return Err(

@@ -9,7 +9,7 @@ use super::client::guard::{Guard, Guarded, Lookup, System};
 use super::client::hosts::{Hosts, Slot};
 use super::config::{HttpConfig, Words};
 use super::reload::Reload;
-use super::sender::{BODY_WAIT, Done, Job, Queue, Sender, Shared};
+use super::sender::{BODY_WAIT, CallEnd, Done, Job, Queue, Sender, Shared};
 use super::verdict::{self, NoResponse, Statuses};
 use super::{entry, examine};
 use crate::BuildError;
@@ -23,7 +23,8 @@ use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
 use posthaste::task::{Task, spawn};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -94,8 +95,13 @@ impl Sink for HttpSink {
             started: flight.started(),
             send_until: flight.send_until(),
             deadline: flight.deadline() - last_part(patience),
+            is_over: RwLock::new(false),
         });
-        flight.run(&mut Requests::new(self, shared, answers)).await
+        let mut requests = Requests::new(self, Arc::clone(&shared), answers);
+        let flying = pin!(flight.run(&mut requests));
+        // Dropped before the flight: from then on other calls have the turns of its keys.
+        let _end = CallEnd(shared);
+        flying.await
     }
 
     async fn close(&self) {
