@@ -10,7 +10,7 @@
 //!
 //! One timer serves all requests of a sender: those of a call have the same deadline. So none of them is begun after half of
 //! the time: a timeout is a silence of at least the other half, and never a request that was cut off because others had
-//! the time before it.
+//! the time before it. A request of HTTP/2 is begun when its server has a stream free.
 
 use super::client::Request;
 use super::client::connection::{Answer, Connection};
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 
 /// A body that takes longer than this is not read to its end.
 pub(super) const BODY_WAIT: Duration = Duration::from_millis(250);
@@ -228,14 +228,16 @@ impl Sender {
                 return Err(Missing::Time);
             }
             let mut connection = self.connect(to, is_repeated, late.as_mut()).await?;
+            let stream = timeout_at(shared.send_until, connection.stream()).await;
             let began = Instant::now();
-            // Connecting took its time. Nothing was sent, and the connection is there for the next one.
-            if began >= shared.send_until {
+            // Connecting, or waiting for a stream, took its time. Nothing was sent, and the connection is there for the
+            // next one.
+            let Some(stream) = stream.ok().filter(|_| began < shared.send_until) else {
                 self.connection = Some(connection);
                 return Err(Missing::Time);
-            }
+            };
             let sent = {
-                let mut sending = pin!(connection.send(request, to));
+                let mut sending = pin!(connection.send(request, to, stream));
                 let mut is_begun = false;
                 let sent = poll_fn(|context| {
                     if std::mem::replace(&mut is_begun, true) {
