@@ -7,7 +7,7 @@ use super::client::dial::Target;
 use super::client::endpoint::origin;
 use super::client::guard::{Forbidden, Guarded};
 use super::sink::HttpSink;
-use super::verdict::Silence;
+use super::verdict::NoResponse;
 use posthaste::sink::{Finding, Level, shown};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -92,7 +92,7 @@ async fn visit(sink: &HttpSink, origin: &str, url: &Url) -> Vec<Finding> {
             finding("reachable", Level::Ok, format!("{origin} answers{way}{trust}"))
         }
         Err(unreached) => {
-            let why = Silence::unreached(origin, &current.files, &unreached);
+            let why = NoResponse::unreached(origin, &current.files, &unreached);
             finding("reachable", Level::Fail, format!("{}. Its events wait", why.failure().message))
         }
     });

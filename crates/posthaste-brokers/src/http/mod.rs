@@ -70,7 +70,7 @@
 //! | TLS refused: authority, name, expiry, client certificate | `Retry` | destination | `http.tls` |
 //! | the address is not public | `Retry` | destination | `http.private_address` |
 //! | the proxy is not reached, or refuses our credentials | `Retry` | sink | `http.proxy` |
-//! | the proxy refuses this host, or does not reach it | `Retry` | destination | `http.unreachable` |
+//! | the proxy refuses this host, does not reach it, or makes no tunnel | `Retry` | destination | `http.unreachable` |
 //! | not tried, the host has just failed for others | `Retry` | destination | as theirs |
 //! | not begun in the first half of the delivery timeout: other messages had all slots | `Held` | | |
 //! | the destination makes no URL, or one without TLS where it is required | `Rejected` | event | `http.bad_url` |

@@ -10,7 +10,7 @@
 //!
 //! One timer serves all requests of a sender: those of a call have the same deadline. So none of them is begun after half of
 //! the time: a timeout is a silence of at least the other half, and never a request that was cut off because others had
-//! the time before it.
+//! the time before it. A request of HTTP/2 is begun when its server has a stream free.
 
 use super::client::Request;
 use super::client::connection::{Answer, Connection};
@@ -19,16 +19,16 @@ use super::client::endpoint::Endpoint;
 use super::client::hosts::{Host, Reach, Slot};
 use super::reload::Current;
 use super::snippet;
-use super::verdict::{self, Silence, Statuses};
+use super::verdict::{self, NoResponse, Statuses};
 use posthaste::sink::{Scope, Verdict};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 
 /// A body that takes longer than this is not read to its end.
 pub(super) const BODY_WAIT: Duration = Duration::from_millis(250);
@@ -87,6 +87,31 @@ pub(super) struct Shared {
     /// When the last request may be begun.
     pub(super) send_until: Instant,
     pub(super) deadline: Instant,
+    /// Nothing of the call is begun any more.
+    pub(super) is_over: RwLock<bool>,
+}
+
+impl Shared {
+    /// Begins a request, which is its first poll, unless the call is over. An aborted task runs on until it waits, so a
+    /// sender may come here when its call was dropped.
+    fn begin<T>(&self, request: impl FnOnce() -> T) -> Option<T> {
+        let is_over = self.is_over.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_over { None } else { Some(request()) }
+    }
+
+    fn is_over(&self) -> bool {
+        *self.is_over.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a call when it is dropped: no request is begun after that.
+pub(super) struct CallEnd(pub(super) Arc<Shared>);
+
+impl Drop for CallEnd {
+    fn drop(&mut self) {
+        // Waits for senders that begin a request at this moment.
+        *self.0.is_over.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
 }
 
 pub(super) struct Sender {
@@ -99,14 +124,14 @@ pub(super) struct Sender {
 
 /// What there is instead of a response.
 enum Missing {
-    /// It was too late to begin.
+    /// It was too late to begin, or the call is over.
     Time,
-    Answer(Silence),
+    Answer(NoResponse),
 }
 
-impl From<Silence> for Missing {
-    fn from(silence: Silence) -> Self {
-        Self::Answer(silence)
+impl From<NoResponse> for Missing {
+    fn from(missing: NoResponse) -> Self {
+        Self::Answer(missing)
     }
 }
 
@@ -137,7 +162,9 @@ impl Sender {
             self.in_hand = Some(job.index);
             let verdict = self.deliver(job, late.as_mut()).await;
             let now = Instant::now();
-            let stay = now < self.shared.send_until && self.queue.host.may_stay(&slot, now);
+            let stay = now < self.shared.send_until
+                && !self.shared.is_over()
+                && self.queue.host.may_stay(&slot, now);
             next = if stay { self.queue.ready().pop_front() } else { None };
             self.end(verdict);
         }
@@ -174,9 +201,9 @@ impl Sender {
             }
             Err(Missing::Time) => return Verdict::Held,
             // A connection that was lost says nothing, for the host or against it.
-            Err(Missing::Answer(silence)) => {
-                let failed = silence.reach().map(|reach| (reach, silence.failure().clone()));
-                (silence.verdict(), failed)
+            Err(Missing::Answer(missing)) => {
+                let failed = missing.reach().map(|reach| (reach, missing.failure().clone()));
+                (missing.verdict(), failed)
             }
         };
         if let Some((reach, failure)) = failed {
@@ -201,24 +228,43 @@ impl Sender {
                 return Err(Missing::Time);
             }
             let mut connection = self.connect(to, is_repeated, late.as_mut()).await?;
+            let stream = timeout_at(shared.send_until, connection.stream()).await;
             let began = Instant::now();
-            // Connecting took its time. Nothing was sent, and the connection is there for the next one.
-            if began >= shared.send_until {
+            // Connecting, or waiting for a stream, took its time. Nothing was sent, and the connection is there for the
+            // next one.
+            let Some(stream) = stream.ok().filter(|_| began < shared.send_until) else {
                 self.connection = Some(connection);
                 return Err(Missing::Time);
-            }
-            match before(late.as_mut(), connection.send(request, to)).await {
-                Some(Ok(answer)) => return Ok((connection, answer)),
-                Some(Err(lost)) => match lost.unsent {
+            };
+            let sent = {
+                let mut sending = pin!(connection.send(request, to, stream));
+                let mut is_begun = false;
+                let sent = poll_fn(|context| {
+                    if std::mem::replace(&mut is_begun, true) {
+                        return sending.as_mut().poll(context).map(Some);
+                    }
+                    match shared.begin(|| sending.as_mut().poll(context)) {
+                        Some(polled) => polled.map(Some),
+                        None => Poll::Ready(None),
+                    }
+                });
+                before(late.as_mut(), sent).await
+            };
+            match sent {
+                Some(None) => return Err(Missing::Time),
+                Some(Some(Ok(answer))) => return Ok((connection, answer)),
+                Some(Some(Err(lost))) => match lost.unsent {
                     Some(unsent) if !is_repeated => (is_repeated, request) = (true, unsent),
                     Some(_) => {
-                        return Err(Silence::unreached(&self.queue.origin, files, &lost.error.into()).into());
+                        return Err(
+                            NoResponse::unreached(&self.queue.origin, files, &lost.error.into()).into()
+                        );
                     }
-                    None => return Err(Silence::lost(&self.queue.origin, files, &*lost.error).into()),
+                    None => return Err(NoResponse::lost(&self.queue.origin, files, &*lost.error).into()),
                 },
                 None => {
                     shared.current.client.pool.forget(&self.queue.origin, &connection);
-                    return Err(Silence::timeout(&self.queue.origin, began.elapsed()).into());
+                    return Err(NoResponse::timeout(&self.queue.origin, began.elapsed()).into());
                 }
             }
         }
@@ -230,7 +276,7 @@ impl Sender {
         to: &Endpoint,
         fresh: bool,
         late: Pin<&mut Sleep>,
-    ) -> Result<Connection, Silence> {
+    ) -> Result<Connection, NoResponse> {
         let client = &self.shared.current.client;
         let mut next = if fresh {
             None
@@ -245,7 +291,7 @@ impl Sender {
         }
         let dialled = before(late, client.dialer.dial(&to.target)).await;
         let connection = dialled.unwrap_or(Err(Unreached::Late)).map_err(|unreached| {
-            Silence::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
+            NoResponse::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
         })?;
         if let Some(shared) = connection.shared() {
             client.pool.put(&self.queue.origin, shared);

@@ -9,8 +9,8 @@ use super::client::guard::{Guard, Guarded, Lookup, System};
 use super::client::hosts::{Hosts, Slot};
 use super::config::{HttpConfig, Words};
 use super::reload::Reload;
-use super::sender::{BODY_WAIT, Done, Job, Queue, Sender, Shared};
-use super::verdict::{self, Silence, Statuses};
+use super::sender::{BODY_WAIT, CallEnd, Done, Job, Queue, Sender, Shared};
+use super::verdict::{self, NoResponse, Statuses};
 use super::{entry, examine};
 use crate::BuildError;
 use crate::call::{Flight, Publisher};
@@ -23,7 +23,8 @@ use posthaste::sink::{Capabilities, Finding, Message, Ordering, Sink, Verdict};
 use posthaste::task::{Task, spawn};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -94,8 +95,13 @@ impl Sink for HttpSink {
             started: flight.started(),
             send_until: flight.send_until(),
             deadline: flight.deadline() - last_part(patience),
+            is_over: RwLock::new(false),
         });
-        flight.run(&mut Requests::new(self, shared, answers)).await
+        let mut requests = Requests::new(self, Arc::clone(&shared), answers);
+        let flying = pin!(flight.run(&mut requests));
+        // Dropped before the flight: from then on other calls have the turns of its keys.
+        let _end = CallEnd(shared);
+        flying.await
     }
 
     async fn close(&self) {
@@ -195,7 +201,7 @@ impl Publisher for Requests<'_> {
         let Some((endpoint, number)) = self.endpoints.get(destination) else { return Verdict::Held };
         // Its sender is too busy with what comes to look at the clock.
         if is_sent {
-            return Silence::timeout(&endpoint.origin, self.shared.started.elapsed()).verdict();
+            return NoResponse::timeout(&endpoint.origin, self.shared.started.elapsed()).verdict();
         }
         // Its host's failure is its own; without one, others had the slots, and it is not to blame.
         let failure = self.waiting[*number].queue.host.failed_since(self.shared.started, destination);
@@ -250,7 +256,7 @@ impl<'a> Requests<'a> {
     fn find(&mut self, destination: &str) -> Result<(Arc<Endpoint>, usize), Verdict> {
         let url = self.sink.addresses.find(destination).map_err(verdict::bad_url)?;
         let literal = self.sink.guard.check_literal(&url);
-        literal.map_err(|forbidden| Silence::forbidden(&forbidden).verdict())?;
+        literal.map_err(|forbidden| NoResponse::forbidden(&forbidden).verdict())?;
         let endpoint = Arc::new(Endpoint::new(destination, &url).map_err(verdict::bad_url)?);
         let number = self.number(&endpoint.origin);
         Ok((endpoint, number))

@@ -101,13 +101,13 @@ pub(super) fn words(origin: &str, status: StatusCode, snippet: &str) -> String {
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq)]
-pub(super) struct Silence {
+pub(super) struct NoResponse {
     failure: Failure,
     /// Whether the event may have arrived all the same.
     sent: bool,
 }
 
-impl Silence {
+impl NoResponse {
     /// Nothing came in time.
     pub(super) fn timeout(origin: &str, after: Duration) -> Self {
         let text = format!("{origin} gave no answer within {} ms", after.as_millis());

@@ -137,7 +137,7 @@ async fn g2_what_is_left_of_a_request_is_written_after_a_long_answer() {
     assert!(got > LAST / 2, "{got} bytes of a request with {} and a head", LAST / 2);
 }
 
-fn acceptor(server: &Pair, protocol: &[u8]) -> TlsAcceptor {
+pub(super) fn acceptor(server: &Pair, protocol: &[u8]) -> TlsAcceptor {
     let chain = CertificateDer::pem_file_iter(&server.certificate).and_then(Iterator::collect);
     let key = PrivateKeyDer::from_pem_file(&server.key).expect("a key");
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -13,6 +13,7 @@ mod proxy;
 mod reuse;
 mod rotation;
 mod signature;
+mod streams;
 mod tls;
 mod verdicts;
 

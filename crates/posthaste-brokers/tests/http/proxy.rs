@@ -179,12 +179,13 @@ async fn what_a_proxy_may_answer() {
             "403",
         ),
         (Says::This(b"HTTP/1.1 502 Bad Gateway\r\n\r\n"), "http.unreachable", Scope::Destination, "502"),
-        (Says::This(b"SSH-2.0-hello\r\n"), "http.proxy", Scope::Sink, "proxy"),
-        (Says::This(b""), "http.proxy", Scope::Sink, "proxy"),
+        (Says::This(b"SSH-2.0-hello\r\n"), "http.unreachable", Scope::Destination, "the proxy"),
+        // So some say no to one receiver: the others are not to blame.
+        (Says::This(b""), "http.unreachable", Scope::Destination, "the proxy"),
         (
             Says::This(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
-            "http.proxy",
-            Scope::Sink,
+            "http.unreachable",
+            Scope::Destination,
             "before us",
         ),
         (Says::Nothing, "http.unreachable", Scope::Destination, "in time"),

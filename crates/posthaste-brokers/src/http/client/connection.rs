@@ -6,7 +6,7 @@
 //! # A 2xx before the end of the request
 //!
 //! Responses are read while the request is being written. A refusal counts at once. A 2xx is a promise for what is not
-//! there yet: it counts when hyper has handed the whole body on ([`Piece`]), TLS keeps nothing back ([`Watched`]) and the
+//! there yet: it counts when hyper has handed the whole body on ([`Piece`]), nobody keeps any of it back ([`Watched`]) and the
 //! response has ended, and not at all if one of them does not happen.
 //!
 //! What lies in the kernel must not be lost with the connection. Closing a socket with something unread resets it and takes
@@ -14,23 +14,22 @@
 //! closed after that ([`Http1::close`]).
 
 use super::endpoint::Endpoint;
+use super::streams::{self, Streams};
+use super::watched::{Mark, Progress, Watched};
 use super::{BoxError, Request};
 use bytes::{Buf, Bytes};
 use futures_util::FutureExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper::header::{HOST, RETRY_AFTER};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::{Method, Response, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use posthaste::task::spawn;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -69,13 +68,15 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<String>,
     body: Incoming,
+    /// Given back when the response is.
+    _stream: Option<streams::Stream>,
 }
 
 impl Answer {
-    fn new(response: Response<Incoming>) -> Self {
+    fn new(response: Response<Incoming>, stream: Option<streams::Stream>) -> Self {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let (status, retry_after) = (response.status(), retry_after.map(str::to_owned));
-        Self { status, retry_after, body: response.into_body() }
+        Self { status, retry_after, body: response.into_body(), _stream: stream }
     }
 }
 
@@ -110,11 +111,24 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for the head of its response.
-    pub(crate) async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
+    /// Waits until the server has room for one more request. One of HTTP/1.1 has, when it is ready.
+    pub(crate) async fn stream(&mut self) -> Option<streams::Stream> {
+        match self {
+            Self::One(_) => None,
+            Self::Many(many) => Some(many.streams.open().await),
+        }
+    }
+
+    /// Sends a request over this stream of the connection and waits for the head of its response.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request,
+        to: &Endpoint,
+        stream: Option<streams::Stream>,
+    ) -> Result<Answer, Lost> {
         match self {
             Self::One(one) => one.send(request, to).await,
-            Self::Many(many) => many.send(request, to).await,
+            Self::Many(many) => many.send(request, to, stream).await,
         }
     }
 
@@ -152,25 +166,20 @@ pub(crate) struct Http1 {
     sender: http1::SendRequest<Payload>,
     /// `None`: it has ended.
     connection: Option<http1::Connection<Watched, Payload>>,
-    is_flushed: Arc<AtomicBool>,
+    progress: Arc<Progress>,
 }
 
 impl Http1 {
     async fn open(stream: Stream) -> hyper::Result<Self> {
-        let is_flushed = Arc::new(AtomicBool::new(true));
-        let io = Watched { io: TokioIo::new(stream), is_flushed: Arc::clone(&is_flushed) };
+        let (io, progress) = Watched::new(stream);
         let mut builder = http1::Builder::new();
         let (sender, connection) = builder.max_buf_size(HEAD_BYTES_MAX.into()).handshake(io).await?;
-        Ok(Self { sender, connection: Some(connection), is_flushed })
+        Ok(Self { sender, connection: Some(connection), progress })
     }
 
     /// Lets hyper read and write. How it ended is told to who waits for a response.
     fn drive(&mut self, context: &mut Context<'_>) {
         self.connection.take_if(|connection| connection.poll_unpin(context).is_ready());
-    }
-
-    fn is_flushed(&self) -> bool {
-        self.is_flushed.load(Ordering::Relaxed)
     }
 
     async fn is_ready(&mut self) -> bool {
@@ -182,7 +191,7 @@ impl Http1 {
     }
 
     async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
-        let (mut request, taken) = Payload::carry(request);
+        let (mut request, taken) = Payload::carry(request, &self.progress);
         *request.uri_mut() = to.path.clone();
         // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again (G2).
         let mut sent = pin!(self.sender.try_send_request(request));
@@ -191,7 +200,7 @@ impl Http1 {
             sent.as_mut().poll(context)
         })
         .await;
-        let mut answer = Answer::new(response.map_err(Lost::new)?);
+        let mut answer = Answer::new(response.map_err(Lost::new)?, None);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
             self.finish(&mut answer.body, taken).await?;
         }
@@ -200,21 +209,23 @@ impl Http1 {
 
     /// Makes a 2xx count. One before the end of the request is read to its own end while the rest is written.
     async fn finish(&mut self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
-        let mut is_taken = taken.try_recv().is_ok();
-        if is_taken && self.is_flushed() {
+        let mut mark = taken.try_recv().ok();
+        if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
             return Ok(());
         }
         let mut is_read = false;
         let whole = poll_fn(|context| {
             loop {
                 self.drive(context);
-                if !is_taken && let Poll::Ready(taken) = taken.poll_unpin(context) {
-                    is_taken = taken.is_ok();
-                    if !is_taken {
+                if mark.is_none()
+                    && let Poll::Ready(taken) = taken.poll_unpin(context)
+                {
+                    mark = taken.ok();
+                    if mark.is_none() {
                         return Poll::Ready(false);
                     }
                 }
-                let is_written = is_taken && self.is_flushed();
+                let is_written = mark.is_some_and(|mark| self.progress.is_flushed(mark));
                 if is_read && (is_written || self.connection.is_none()) {
                     return Poll::Ready(is_written);
                 }
@@ -272,6 +283,8 @@ impl Http1 {
 #[derive(Clone)]
 pub(crate) struct Http2 {
     sender: http2::SendRequest<Payload>,
+    streams: Arc<Streams>,
+    progress: Arc<Progress>,
     /// Dropped with the last clone.
     in_use: Arc<oneshot::Sender<Infallible>>,
 }
@@ -281,19 +294,27 @@ impl Http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES_MAX.into());
         builder.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+        builder.initial_max_send_streams(streams::FIRST);
+        let ((io, progress), streams) = (Watched::new(stream), Streams::new());
+        let (sender, connection) = builder.handshake(io).await?;
         let (in_use, unused) = oneshot::channel();
+        let (allowed, heard) = (Arc::clone(&streams), Arc::clone(&progress));
         let task = spawn("http2 connection", async move {
-            let mut connection = pin!(connection);
-            // How it ended is told to those who wait for responses.
-            tokio::select! {
-                _ = connection.as_mut() => {}
-                _ = unused => drop(timeout(CLOSE_WAIT, connection).await),
+            let (mut connection, mut unused) = (pin!(connection), pin!(unused));
+            loop {
+                // How it ended is told to those who wait for responses.
+                tokio::select! {
+                    _ = connection.as_mut() => break,
+                    _ = unused.as_mut() => break drop(timeout(CLOSE_WAIT, connection).await),
+                    () = heard.heard.notified() => allowed.allow(connection.current_max_send_streams()),
+                }
             }
+            // Who waits for a stream finds that it is closed.
+            allowed.allow(usize::MAX);
         });
         // It writes what is left, and ends in time.
         task.detach();
-        Ok(Self { sender, in_use: Arc::new(in_use) })
+        Ok(Self { sender, streams, progress, in_use: Arc::new(in_use) })
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -305,9 +326,14 @@ impl Http2 {
         Arc::ptr_eq(&self.in_use, &other.in_use)
     }
 
-    async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
+    async fn send(
+        &mut self,
+        request: Request,
+        to: &Endpoint,
+        stream: Option<streams::Stream>,
+    ) -> Result<Answer, Lost> {
         let kept = request.clone();
-        let (mut request, taken) = Payload::carry(request);
+        let (mut request, taken) = Payload::carry(request, &self.progress);
         *request.uri_mut() = to.whole.clone();
         request.headers_mut().remove(HOST);
         let response = self.sender.try_send_request(request).await.map_err(|failed| {
@@ -315,24 +341,29 @@ impl Http2 {
             let lost = Lost::new(failed);
             Lost { unsent: lost.unsent.or_else(|| is_unseen.then_some(kept)), error: lost.error }
         })?;
-        let mut answer = Answer::new(response);
+        let mut answer = Answer::new(response, stream);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
-            finish(&mut answer.body, taken).await?;
+            self.finish(&mut answer.body, taken).await?;
         }
         Ok(answer)
     }
-}
 
-/// Makes a 2xx count. One before the end of the request is read to its own end: dropping a response half way resets the
-/// stream, and a receiver that still reads would lose what it has not read.
-async fn finish(body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
-    if taken.try_recv().is_ok() {
-        return Ok(());
+    /// Makes a 2xx count. One before the end of the request is read to its own end: dropping a response half way resets the
+    /// stream, and a receiver that still reads would lose what it has not read.
+    async fn finish(&self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
+        let mark = taken.try_recv().ok();
+        if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
+            return Ok(());
+        }
+        while let Some(part) = frame(body).await {
+            part.map_err(|error| Lost { error: error.into(), unsent: None })?;
+        }
+        let mark = match mark {
+            Some(mark) => mark,
+            None => taken.await.map_err(|_| Lost::given_up())?,
+        };
+        if self.progress.flushed(mark).await { Ok(()) } else { Err(Lost::given_up()) }
     }
-    while let Some(part) = frame(body).await {
-        part.map_err(|error| Lost { error: error.into(), unsent: None })?;
-    }
-    taken.await.map_err(|_| Lost::given_up())
 }
 
 /// Whether a server of HTTP/2 says that it has not looked at the request. One that leaves may have taken a request that
@@ -357,16 +388,18 @@ impl Lost {
     }
 }
 
-/// Hears that a body has been handed on as a whole, or that it never will be.
-type Taken = oneshot::Receiver<()>;
+/// Hears when a body has been handed on as a whole, or that it never will be.
+type Taken = oneshot::Receiver<Mark>;
 
 /// The body of a request, in one piece.
 pub(crate) struct Payload(Option<Piece>);
 
-/// What is left of it. Whoever writes it moves its beginning; who has moved it to its end has written all of it.
+/// What is left of it. Whoever writes it, or copies it to write it with something else, moves its beginning. When it is at
+/// its end, the next flush has all of it.
 pub(crate) struct Piece {
     left: Bytes,
-    taken: Option<oneshot::Sender<()>>,
+    progress: Arc<Progress>,
+    taken: Option<oneshot::Sender<Mark>>,
 }
 
 impl Payload {
@@ -375,16 +408,17 @@ impl Payload {
     }
 
     /// A body that holds nothing goes with the head.
-    fn new(payload: Bytes) -> (Self, Option<Taken>) {
+    fn new(payload: Bytes, progress: &Arc<Progress>) -> (Self, Option<Taken>) {
         if payload.is_empty() {
             return (Self::empty(), None);
         }
         let (tell, taken) = oneshot::channel();
-        (Self(Some(Piece { left: payload, taken: Some(tell) })), Some(taken))
+        let piece = Piece { left: payload, progress: Arc::clone(progress), taken: Some(tell) };
+        (Self(Some(piece)), Some(taken))
     }
 
-    fn carry(request: Request) -> (hyper::Request<Self>, Option<Taken>) {
-        let (payload, taken) = Self::new(request.payload);
+    fn carry(request: Request, progress: &Arc<Progress>) -> (hyper::Request<Self>, Option<Taken>) {
+        let (payload, taken) = Self::new(request.payload, progress);
         let mut carried = hyper::Request::new(payload);
         *carried.method_mut() = Method::POST;
         *carried.headers_mut() = request.headers;
@@ -433,82 +467,10 @@ impl Buf for Piece {
             && let Some(taken) = self.taken.take()
         {
             // Nobody listens any more: the call was dropped, or there was no 2xx.
-            let _ = taken.send(());
+            let _ = taken.send(self.progress.mark());
         }
     }
 }
 
-/// A stream that says whether all that was written to it is with the kernel. TLS keeps back what the kernel does not take, and a
-/// connection that waits for its next request is driven by nobody.
-struct Watched {
-    io: TokioIo<Stream>,
-    is_flushed: Arc<AtomicBool>,
-}
-
-impl Read for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, buffer)
-    }
-}
-
-impl Write for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.is_flushed.store(false, Ordering::Relaxed);
-        Pin::new(&mut self.io).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.is_flushed.store(false, Ordering::Relaxed);
-        Pin::new(&mut self.io).poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_flush(context))?;
-        self.is_flushed.store(true, Ordering::Relaxed);
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
-        self.is_flushed.store(true, Ordering::Relaxed);
-        Poll::Ready(Ok(()))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_body_is_taken_when_all_of_it_was_written() {
-        let (mut payload, taken) = Payload::new(Bytes::from_static(b"abc"));
-        let mut taken = taken.expect("something to wait for");
-        let frame = poll_fn(|context| Pin::new(&mut payload).poll_frame(context)).await;
-        let mut piece = frame.expect("a piece").expect("whole").into_data().ok().expect("data");
-        assert!(payload.is_end_stream(), "the end is in the same frame");
-        piece.advance(2);
-        assert!(taken.try_recv().is_err());
-        piece.advance(1);
-        assert_eq!(taken.await, Ok(()));
-        let (payload, taken) = Payload::new(Bytes::from_static(b"abc"));
-        drop(payload);
-        assert!(taken.expect("something to wait for").await.is_err(), "it was given up");
-        assert!(Payload::new(Bytes::new()).1.is_none());
-    }
-}
+mod tests;

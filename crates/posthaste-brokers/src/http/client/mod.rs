@@ -12,6 +12,8 @@ pub(crate) mod guard;
 pub(crate) mod hosts;
 pub(crate) mod pool;
 pub(crate) mod proxy;
+pub(crate) mod streams;
+pub(crate) mod watched;
 
 use crate::BuildError;
 use crate::tls::Files;

@@ -139,11 +139,15 @@ impl Proxy {
         Ok(Self { address, authorization })
     }
 
-    /// A connection to the target, through this proxy.
+    /// A connection to the target, through this proxy. Only who cannot be connected to, or refuses us, is at fault for
+    /// all targets. Some proxies answer a `CONNECT` that they forbid, or cannot make, by closing the connection.
     pub(crate) async fn connect(&self, lookup: &dyn Lookup, target: &Target) -> Result<TcpStream, Unreached> {
         let broken = |error: &dyn std::fmt::Display| Unreached::Proxy(format!("{}: {error}", self.address));
         let socket = self.dial(lookup).await.map_err(|error| broken(&error))?;
-        let (status, socket) = self.tunnel(socket, target).await.map_err(|error| broken(&error))?;
+        let (status, socket) = self
+            .tunnel(socket, target)
+            .await
+            .map_err(|error| format!("the proxy {} made no tunnel: {error}", self.address))?;
         match socket {
             Some(socket) => Ok(socket),
             None if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {

@@ -71,3 +71,49 @@ async fn the_host_header_is_the_name() {
     assert_eq!(sink.publish(&[message(&format!("http://{host}/x"))]).await, [Verdict::Delivered]);
     assert_eq!(receiver.requests()[0].header("host"), Some(host.as_str()));
 }
+
+/// A task that was aborted runs on until it waits. Here it is one that nobody aborts at all.
+#[tokio::test]
+async fn f28_nothing_of_a_call_is_begun_after_its_end() {
+    let receiver = Receiver::start(&ReceiverOptions::default()).await.expect("a receiver");
+    let url = format!("http://hooks.example:{}/x", receiver.addr().port());
+    let sink = sink(HttpConfig { allow_private: true, ..HttpConfig::for_whole_urls() }, &["127.0.0.1"]);
+    for is_dropped in [true, false] {
+        let (done, mut answers) = mpsc::unbounded_channel();
+        let in_a_minute = Instant::now() + Duration::from_secs(60);
+        let shared = Arc::new(Shared {
+            done,
+            current: sink.reload.current().expect("open"),
+            statuses: Arc::clone(&sink.statuses),
+            started: Instant::now(),
+            send_until: in_a_minute,
+            deadline: in_a_minute,
+            is_over: RwLock::new(false),
+        });
+        let call = CallEnd(Arc::clone(&shared));
+        let mut requests = Requests::new(&sink, Arc::clone(&shared), mpsc::unbounded_channel().1);
+        let (endpoint, number) = requests.find(&url).expect("a URL");
+        let queue = Arc::clone(&requests.waiting[number].queue);
+        let job = |index| {
+            let request = entry::request(&message(&url), &endpoint, &shared.current.keys).expect("a request");
+            Job { index, endpoint: Arc::clone(&endpoint), request }
+        };
+        queue.ready().push_back(job(1));
+        let slot = queue.host.try_slot().expect("a slot");
+        let sender = Sender::new(Arc::clone(&shared), Arc::clone(&queue));
+        if is_dropped {
+            drop(call);
+        }
+        sender.run(job(0), slot).await;
+        let mut verdicts = Vec::new();
+        while let Ok(done) = answers.try_recv() {
+            verdicts.push((done.index, done.verdict));
+        }
+        let (expected, left) = match is_dropped {
+            true => (vec![(0, Verdict::Held)], 1),
+            false => (vec![(0, Verdict::Delivered), (1, Verdict::Delivered)], 0),
+        };
+        assert_eq!((verdicts, queue.ready().len()), (expected, left));
+        assert_eq!(receiver.requests().len(), if is_dropped { 0 } else { 2 });
+    }
+}
