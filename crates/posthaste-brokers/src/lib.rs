@@ -39,6 +39,7 @@ mod link;
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
+#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod options;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
@@ -54,9 +55,23 @@ mod tls;
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
+#[cfg(any(
+    feature = "http",
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 pub use options::Options;
 pub use secret::{Secret, Urls};
 
+#[cfg(any(
+    feature = "http",
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 use options::HasOptions;
 use posthaste::sink::{NullSink, Sink, StdoutSink};
 use serde::de::Error as _;

@@ -4,6 +4,7 @@
 //! broker's, which refuses what it does not know. serde's `flatten` was refused: with it an unknown key is answered
 //! without the list of known ones, and a slip of the finger gets no advice.
 
+#[cfg(feature = "tls")]
 use crate::tls::Files;
 use crate::{BuildError, Secret};
 use serde::de::DeserializeOwned;
@@ -181,6 +182,7 @@ impl Options {
     }
 
     /// Reads the files, so that a wrong path is an error at the start and not an outage.
+    #[cfg(feature = "tls")]
     pub(crate) fn check_files(&self) -> Result<(), BuildError> {
         self.read_password()?;
         self.tls().client_config().map(drop)
@@ -195,12 +197,14 @@ impl Options {
         Secret::read(self.password.as_ref(), self.password_file.as_ref(), "password_file")
     }
 
+    #[cfg(feature = "tls")]
     pub(crate) fn tls(&self) -> Files<'_> {
         Files { ca: self.ca_file.as_ref(), certificate: self.cert_file.as_ref(), key: self.key_file.as_ref() }
     }
 
     pub(crate) fn wants_tls(&self) -> bool {
-        self.require_tls || self.tls().any()
+        let files = [&self.ca_file, &self.cert_file, &self.key_file];
+        self.require_tls || files.iter().any(|file| file.is_some())
     }
 
     pub(crate) fn delivery_timeout(&self) -> Duration {

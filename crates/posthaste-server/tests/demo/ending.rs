@@ -51,7 +51,7 @@ fn children_do_not_outlive_a_demo_that_is_killed() {
     for until in ["relay: process", "The broker goes away"] {
         let ground = Ground::new();
         let (mut demo, _out) = start(&ground, until);
-        assert!(ground.children().len() >= 2, "relay and consumer run");
+        eventually("relay and consumer to run", || ground.children().len() >= 2);
         send(&demo, rustix::process::Signal::KILL);
         demo.wait().expect("it is gone");
         eventually("the children to end by themselves", || ground.children().is_empty());
