@@ -28,6 +28,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     value: Value,
     siblings: &[&str],
 ) -> Result<T, ConfigError> {
+    let keys: Vec<String> = value.as_object().into_iter().flat_map(|table| table.keys().cloned()).collect();
     serde_path_to_error::deserialize(value).map_err(|error| {
         let inner = error.path().to_string();
         let path = match (base, inner.as_str()) {
@@ -35,7 +36,14 @@ pub(crate) fn read<T: DeserializeOwned>(
             ("", _) => inner,
             _ => format!("{base}.{inner}"),
         };
-        explain(tree, &path, &error.into_inner().to_string(), siblings)
+        let message = error.into_inner().to_string();
+        // A table that is read in several parts names the key in its words.
+        match message.split_once(": ") {
+            Some((key, rest)) if keys.iter().any(|known| known == key) => {
+                explain(tree, &member(&path, key), rest, siblings)
+            }
+            _ => explain(tree, &path, &message, siblings),
+        }
     })
 }
 

@@ -470,6 +470,12 @@ fn timeouts(relay: &str, sink: &str) -> Result<(Option<u64>, u64, u64), String> 
 }
 
 #[test]
+fn an_option_of_the_wrong_type_is_named_at_its_line() {
+    let error = timeouts("", "delivery_timeout_ms = \"8s\"").expect_err("no number");
+    assert!(error.contains("line 8: `sinks.n.delivery_timeout_ms`: invalid type: string"), "{error}");
+}
+
+#[test]
 fn a_sink_gives_up_before_the_relay_does() {
     let table = [
         ("publish_timeout_ms = 10000", "delivery_timeout_ms = 15000", "line 8", "15000", "10000"),
