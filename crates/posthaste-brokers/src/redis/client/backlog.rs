@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 /// For a server that has answered nothing lately: 50 kB/s carry it within half of the default delivery timeout.
 pub(in crate::redis) const BYTES_MIN: u64 = 128 << 10;
-/// Several milliseconds of a server's work. More would only wait there instead of in the calls.
-const BYTES_MAX: u64 = 1 << 20;
+/// More than the relay leaves unsettled by default: on a line that carries it, this is no bound but for large messages.
+const BYTES_MAX: u64 = 8 << 20;
 const SECOND_MS: u64 = 1_000;
 
 /// The connections of a session.
