@@ -25,11 +25,6 @@ pub(crate) struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Whether any is named: then nobody expects a connection without TLS.
-    pub(crate) fn any(&self) -> bool {
-        self.ca.is_some() || self.certificate.is_some() || self.key.is_some()
-    }
-
     /// Whom we trust and who we are, as an operator finds it.
     pub(crate) fn in_words(&self) -> String {
         let ca = match self.ca {
