@@ -160,7 +160,7 @@ mod tests {
             backlog.answered(Lane::Plain, end);
         }
         assert_eq!(backlog.room(), BYTES_MAX);
-        tokio::time::advance(Duration::from_secs(600)).await;
+        tokio::time::advance(Duration::from_secs(6_000)).await;
         backlog.answered(Lane::Plain, backlog.end(Lane::Plain));
         assert_eq!(backlog.room(), BYTES_MIN, "what was long ago says nothing");
     }
