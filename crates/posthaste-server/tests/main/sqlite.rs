@@ -15,6 +15,18 @@ impl Drop for Shop {
 }
 
 impl Shop {
+    /// What was delivered and is not settled is delivered again when somebody moves the cursor.
+    fn await_settled(&self) {
+        let started = std::time::Instant::now();
+        loop {
+            let status = self.run(&["status", "--json"]).ok().json();
+            if status["outboxes"][0]["sinks"][0]["backlog"]["count"] == 0 {
+                return;
+            }
+            assert!(started.elapsed() < std::time::Duration::from_secs(60), "{status}");
+        }
+    }
+
     fn make() -> Self {
         let dir = std::env::temp_dir().join(format!("posthaste-shop-{}", uuid::Uuid::now_v7().simple()));
         std::fs::create_dir_all(&dir).expect("a directory");
@@ -108,9 +120,11 @@ fn an_operator_acts_on_a_running_relay() {
     let relay = shop.relay();
     shop.run(&["append", "t", "--key", "a", "--payload", "1"]).ok();
     relay.events(1);
+    shop.await_settled();
     shop.run(&["lanes", "set", "3", "--reason", "test"]).ok();
     shop.run(&["append", "t", "--key", "b", "--payload", "2"]).ok();
     relay.events(2);
+    shop.await_settled();
     shop.run(&["lanes", "rewind", "--sink", "stdout", "--to", "earliest", "--reason", "again"]).ok();
     let events = relay.events(4);
     assert_eq!(events.len(), 4, "both once more");
