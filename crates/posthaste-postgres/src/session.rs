@@ -1,7 +1,7 @@
 //! Statements over a small pool of connections, named where the connection is ours and unnamed behind a
 //! pooler in transaction mode.
 //!
-//! SQL lives in `sql/*.sql`, written for the schema `posthaste`; [`Sessions::sql`] puts the configured
+//! SQL lives in `sql/`, written for the schema `posthaste`; [`Sessions::sql`] puts the configured
 //! name in. The pool is our own few lines because every connect must read the password file again.
 
 use crate::config::PostgresConfig;

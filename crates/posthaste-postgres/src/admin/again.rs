@@ -12,7 +12,7 @@
 
 use super::log::{Span, Window, clause, event};
 use super::{PostgresAdmin, failed, finish};
-use crate::filter;
+use crate::log::filter;
 use crate::session::{Param, Session};
 use posthaste::admin::{Actor, AdminError, EventFilter, ROWS_MAX, ReplayChunk, SAMPLES};
 use tokio_postgres::Row;

@@ -13,8 +13,8 @@ use super::rehearse;
 use super::statements::Statements;
 use crate::config::PostgresConfig;
 use crate::error::store_error;
+use crate::log::store::LOCK_CLASS;
 use crate::row::Micros;
-use crate::store::LOCK_CLASS;
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::store::{

@@ -26,9 +26,9 @@ pub use script::sql;
 
 use crate::config::PostgresConfig;
 use crate::error::{commit_error, is_code, store_error};
+use crate::log::store::{LOCK_CLASS, check_server};
 use crate::row::Micros;
 use crate::session::{Session, Sessions, quote};
-use crate::store::{LOCK_CLASS, check_server};
 use posthaste::Timestamp;
 use posthaste::store::{StoreCode, StoreError};
 use script::{MIGRATIONS, Migration};
@@ -158,7 +158,7 @@ pub(crate) async fn check_version(session: &mut Session, sessions: &Sessions) ->
 
 async fn version(session: &mut Session, sessions: &Sessions) -> Result<i32, StoreError> {
     let sql = sessions.sql("select coalesce(max(version), 0) from posthaste.migrations");
-    crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)
+    crate::log::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)
 }
 
 /// Applies the next version, if there is one.
@@ -243,7 +243,7 @@ async fn record(sessions: &Sessions, session: &mut Session, migration: &Migratio
 async fn is_set_up(sessions: &Sessions, session: &mut Session) -> Result<bool, StoreError> {
     let table = sessions.sql("posthaste.migrations");
     let rows = session.query("select to_regclass($1) is not null", &[(&table, Type::TEXT)]).await;
-    crate::store::single(rows.map_err(store_error)?)
+    crate::log::store::single(rows.map_err(store_error)?)
 }
 
 /// The schema, unless somebody made it for us, and the table of versions. `if not exists` would ask for
@@ -252,7 +252,7 @@ async fn set_up(sessions: &Sessions, session: &mut Session) -> Result<(), StoreE
     let schema = sessions.config().schema.as_str();
     let sql = "select exists (select from pg_namespace where nspname = $1)";
     let exists: bool =
-        crate::store::single(session.query(sql, &[(&schema, Type::TEXT)]).await.map_err(store_error)?)?;
+        crate::log::store::single(session.query(sql, &[(&schema, Type::TEXT)]).await.map_err(store_error)?)?;
     let mut text = sessions.sql(script::BOOKKEEPING);
     if !exists {
         text = format!("create schema {};\n{text}", quote(schema));

@@ -132,7 +132,7 @@ pub(super) async fn set_limits(
     let mut by_hand = Vec::new();
     for limit in &LIMITS {
         let sql = sessions.sql(&format!("select posthaste.{}()", limit.name));
-        let now: i32 = crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
+        let now: i32 = crate::log::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
         if now == limit.of(limits) {
             continue;
         }

@@ -91,7 +91,7 @@ impl Handover {
 
     /// Holds of several tables may name the same sinks.
     async fn one_hold_at_a_time(&mut self) -> Result<(), StoreError> {
-        let class = crate::store::LOCK_CLASS + 3;
+        let class = crate::log::store::LOCK_CLASS + 3;
         let name = format!("{} holds", self.place.log);
         let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
         let params: [Param<'_>; 2] = [(&class, Type::INT4), (&name, Type::TEXT)];

@@ -36,7 +36,7 @@ impl Handover {
     pub(super) async fn begin(&mut self, lock_ms: u32) -> Result<(), StoreError> {
         self.line.begin().await.map_err(store_error)?;
         let name = format!("{} {}", self.place.log, self.place.table);
-        let class = crate::store::LOCK_CLASS + 3;
+        let class = crate::log::store::LOCK_CLASS + 3;
         // The other one is as short as this one.
         let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
         self.line.query(sql, &[(&class, Type::INT4), (&name, Type::TEXT)]).await.map_err(store_error)?;

@@ -4,9 +4,9 @@
 //! the page is settled, that position becomes the receipt. The memory dies with the lease.
 
 use crate::error::store_error;
-use crate::fetch::Ahead;
+use crate::log::fetch::Ahead;
+use crate::log::store::Inner;
 use crate::session::Session;
-use crate::store::Inner;
 use async_trait::async_trait;
 use posthaste::cursor::{Mark, Marks, Position};
 use posthaste::store::{Care, DueBatch, DueQuery, LaneId, Lease, Page, PageLimit, Settlement, StoreError};
@@ -112,8 +112,8 @@ pub(crate) fn tally(tallies: &mut Vec<Tally>, segment: i16, count: i64, sum: i64
 impl LogLease {
     pub(crate) fn new(inner: Arc<Inner>, taken: Taken) -> Self {
         let former = taken.filter_before.as_deref();
-        let filter = crate::filter::condition_since(&taken.filter, former, taken.filter_until);
-        let condition = format!("{}{filter}", crate::filter::slots(taken.slots));
+        let filter = crate::log::filter::condition_since(&taken.filter, former, taken.filter_until);
+        let condition = format!("{}{filter}", crate::log::filter::slots(taken.slots));
         Self {
             inner,
             id: taken.id,
@@ -227,11 +227,11 @@ impl Lease for LogLease {
     }
 
     async fn take_in_hand(&self, seq: Option<i64>) -> Result<(), StoreError> {
-        self.under_epoch(include_str!("../sql/in_hand.sql"), &[(&seq, Type::INT8)]).await
+        self.under_epoch(include_str!("../../sql/log/in_hand.sql"), &[(&seq, Type::INT8)]).await
     }
 
     async fn release(&self) -> Result<(), StoreError> {
         let channel = self.inner.channel();
-        self.under_epoch(include_str!("../sql/release.sql"), &[(&channel, Type::TEXT)]).await
+        self.under_epoch(include_str!("../../sql/log/release.sql"), &[(&channel, Type::TEXT)]).await
     }
 }

@@ -6,8 +6,8 @@
 //! inline size stays on the server until it is known to fit.
 
 use crate::error::store_error;
-use crate::fetch::{Bounds, Fetch, Fetched, Found, LATE_AND_TAIL, columns};
-use crate::lease::{LogLease, Reading, Step, seq_hash, tally};
+use crate::log::fetch::{Bounds, Fetch, Fetched, Found, LATE_AND_TAIL, columns};
+use crate::log::lease::{LogLease, Reading, Step, seq_hash, tally};
 use crate::session::{Param, Session};
 use bytes::Bytes;
 use posthaste::cursor::{Elder, Look, Mark, Marks, Position};
@@ -346,7 +346,7 @@ impl LogLease {
                 found.iter().filter_map(|row| row.stored.event.key.as_deref()).collect();
             let keys: Vec<&str> = keys.into_iter().collect();
             let sink: &str = &self.id.sink;
-            let sql = self.sql(include_str!("../sql/behind.sql"));
+            let sql = self.sql(include_str!("../../sql/log/behind.sql"));
             let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&keys, Type::TEXT_ARRAY)];
             let rows = self.session().await?.query_alone(&sql, &params).await.map_err(store_error)?;
             held.extend(rows.iter().map(|row| row.get::<_, String>(0)));

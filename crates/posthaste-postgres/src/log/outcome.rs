@@ -16,7 +16,7 @@
 //! beforehand. Nobody can know what a database refuses, and the healthy path would pay for it.
 
 use crate::error::{is_refusal_of_data, store_error};
-use crate::lease::LogLease;
+use crate::log::lease::LogLease;
 use crate::session::{Param, Session};
 use posthaste::event::StoredEvent;
 use posthaste::store::{Death, Deferral, Due, ErrorClass, StoreError};
@@ -68,10 +68,10 @@ pub(crate) enum Rows<'a> {
     Died(&'a [(i64, Death)]),
 }
 
-const DEFER: &str = include_str!("../sql/defer.sql");
-const BURY: &str = include_str!("../sql/bury.sql");
-const AGAIN: &str = include_str!("../sql/again.sql");
-const DIED: &str = include_str!("../sql/died.sql");
+const DEFER: &str = include_str!("../../sql/log/defer.sql");
+const BURY: &str = include_str!("../../sql/log/bury.sql");
+const AGAIN: &str = include_str!("../../sql/log/again.sql");
+const DIED: &str = include_str!("../../sql/log/died.sql");
 
 impl<'a> Rows<'a> {
     fn len(self) -> usize {
@@ -276,7 +276,7 @@ impl<'s> Writer<'s> {
             return Ok(());
         }
         let sink: &str = &self.lease.id.sink;
-        let sql = self.lease.sql(include_str!("../sql/delivered.sql"));
+        let sql = self.lease.sql(include_str!("../../sql/log/delivered.sql"));
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
         let rows = self.session.query(&sql, &params).await.map_err(store_error)?;
         self.keys.extend(rows.iter().filter_map(|row| row.get::<_, Option<String>>(0)));
@@ -291,7 +291,7 @@ impl<'s> Writer<'s> {
             return Ok(self.given_up);
         }
         let sink: &str = &self.lease.id.sink;
-        let sql = self.lease.sql(include_str!("../sql/promote.sql"));
+        let sql = self.lease.sql(include_str!("../../sql/log/promote.sql"));
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&self.keys, Type::TEXT_ARRAY)];
         self.session.query(&sql, &params).await.map_err(store_error)?;
         Ok(self.given_up)

@@ -8,8 +8,8 @@
 //! part by part, and the offending event alone is given up (`outcome.rs`).
 
 use crate::error::{commit_error, is_code, store_error};
-use crate::lease::{LogLease, Settled, Tally, tally};
-use crate::outcome::{Refused, Rows, Writer};
+use crate::log::lease::{LogLease, Settled, Tally, tally};
+use crate::log::outcome::{Refused, Rows, Writer};
 use crate::session::{Param, Session};
 use posthaste::crash_point;
 use posthaste::cursor::{Mark, Position};
@@ -171,7 +171,7 @@ impl LogLease {
         receipt: &Receipt,
         alone: bool,
     ) -> Result<Inserted, StoreError> {
-        let sql = self.sql(include_str!("../sql/receipt.sql"));
+        let sql = self.sql(include_str!("../../sql/log/receipt.sql"));
         let sink: &str = &self.id.sink;
         let position = &receipt.position;
         let target = position.catching_up.as_ref().map(|catch_up| catch_up.target.to_string());
