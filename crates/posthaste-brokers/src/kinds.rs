@@ -2,7 +2,7 @@
 //! others ask about a kind without building one.
 
 /// A kind of broker.
-struct Kind {
+struct BrokerKind {
     /// Its `type` in the configuration.
     name: &'static str,
     /// The schemes of its addresses.
@@ -19,8 +19,8 @@ struct Kind {
     no_destination: &'static [&'static str],
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const KINDS: [BrokerKind; 5] = [
+    BrokerKind {
         name: "kafka",
         schemes: &["kafka"],
         built_in: cfg!(feature = "kafka"),
@@ -29,7 +29,7 @@ const KINDS: [Kind; 5] = [
         login_comment: "",
         no_destination: &["kafka.no_topic"],
     },
-    Kind {
+    BrokerKind {
         name: "nats",
         schemes: &["nats", "tls", "ws", "wss"],
         built_in: cfg!(feature = "nats"),
@@ -38,7 +38,7 @@ const KINDS: [Kind; 5] = [
         login_comment: "# creds_file = \"/run/secrets/nats.creds\"\n",
         no_destination: &["nats.no_stream"],
     },
-    Kind {
+    BrokerKind {
         name: "redis",
         schemes: &["redis", "rediss"],
         built_in: cfg!(feature = "redis"),
@@ -48,7 +48,7 @@ const KINDS: [Kind; 5] = [
         // A stream is made by the first entry.
         no_destination: &[],
     },
-    Kind {
+    BrokerKind {
         name: "rabbitmq",
         schemes: &["amqp", "amqps"],
         built_in: cfg!(feature = "rabbitmq"),
@@ -57,7 +57,7 @@ const KINDS: [Kind; 5] = [
         login_comment: "",
         no_destination: &["rabbitmq.no_exchange", "rabbitmq.unroutable"],
     },
-    Kind {
+    BrokerKind {
         name: "http",
         schemes: &["http", "https"],
         built_in: cfg!(feature = "http"),
@@ -69,7 +69,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-fn of_url(url: &str) -> Option<&'static Kind> {
+fn of_url(url: &str) -> Option<&'static BrokerKind> {
     let (scheme, _) = url.split_once("://")?;
     KINDS.iter().find(|kind| kind.schemes.contains(&scheme))
 }

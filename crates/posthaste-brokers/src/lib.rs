@@ -79,7 +79,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use table::Table;
+use table::SinkTable;
 
 /// The option that bounds a call of a sink, of every kind that has a broker to wait for.
 pub const DELIVERY_TIMEOUT: &str = "delivery_timeout_ms";
@@ -113,7 +113,7 @@ pub enum SinkConfig {
 
 impl<'de> Deserialize<'de> for SinkConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Table { kind, rest } = Table::deserialize(deserializer)?;
+        let SinkTable { kind, rest } = SinkTable::deserialize(deserializer)?;
         Self::read(kind, rest).map_err(D::Error::custom)
     }
 }

@@ -44,7 +44,7 @@ pub(crate) enum Ended {
 }
 
 #[derive(Debug)]
-enum State<S> {
+enum LinkState<S> {
     /// Nothing has been tried yet.
     New,
     Down(Failure),
@@ -59,7 +59,7 @@ pub(crate) struct Link<S> {
     kind: &'static str,
     /// Scope of this server's failures.
     reach: Scope,
-    state: watch::Receiver<State<S>>,
+    state: watch::Receiver<LinkState<S>>,
     closing: watch::Sender<bool>,
     _task: Task<()>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Link<S> {
 pub(crate) struct Port<S> {
     kind: &'static str,
     sink: Arc<str>,
-    state: watch::Sender<State<S>>,
+    state: watch::Sender<LinkState<S>>,
     closing: watch::Receiver<bool>,
     was_up: AtomicBool,
 }
@@ -82,7 +82,7 @@ impl<S: Send + Sync + 'static> Link<S> {
         sink: Arc<str>,
         dial: impl Dial<Session = S>,
     ) -> Self {
-        let (state_sender, state) = watch::channel(State::New);
+        let (state_sender, state) = watch::channel(LinkState::New);
         let (closing, closed) = watch::channel(false);
         let port = Port { kind, sink, state: state_sender, closing: closed, was_up: AtomicBool::new(false) };
         Self { kind, reach, state, closing, _task: spawn("link", async move { port.keep(&dial).await }) }
@@ -90,34 +90,34 @@ impl<S: Send + Sync + 'static> Link<S> {
 
     /// The open session, waiting for one at most this long; otherwise why there is none.
     pub(crate) async fn session(&self, wait: Duration) -> Result<Arc<S>, Failure> {
-        self.session_when(wait, |state| matches!(state, State::Up(_) | State::Closed)).await
+        self.session_when(wait, |state| matches!(state, LinkState::Up(_) | LinkState::Closed)).await
     }
 
     /// The open session or why there is none, as soon as every server was tried once.
     pub(crate) async fn session_if_any(&self, wait: Duration) -> Result<Arc<S>, Failure> {
-        self.session_when(wait, |state| !matches!(state, State::New)).await
+        self.session_when(wait, |state| !matches!(state, LinkState::New)).await
     }
 
     async fn session_when(
         &self,
         wait: Duration,
-        known: impl FnMut(&State<S>) -> bool,
+        known: impl FnMut(&LinkState<S>) -> bool,
     ) -> Result<Arc<S>, Failure> {
         let mut state = self.state.clone();
         // Too late, or the task is gone: then the state says why.
         let _ = timeout(wait, state.wait_for(known)).await;
         let failure = match &*state.borrow() {
-            State::New => unreachable(self.kind, "no server has answered yet"),
-            State::Up(session) => return Ok(Arc::clone(session)),
-            State::Down(failure) => failure.clone(),
-            State::Closed => return Err(closed(self.kind)),
+            LinkState::New => unreachable(self.kind, "no server has answered yet"),
+            LinkState::Up(session) => return Ok(Arc::clone(session)),
+            LinkState::Down(failure) => failure.clone(),
+            LinkState::Closed => return Err(closed(self.kind)),
         };
         Err(Failure { scope: self.reach, ..failure })
     }
 
     /// The open session, if there is one now.
     pub(crate) fn current(&self) -> Option<Arc<S>> {
-        if let State::Up(session) = &*self.state.borrow() { Some(Arc::clone(session)) } else { None }
+        if let LinkState::Up(session) = &*self.state.borrow() { Some(Arc::clone(session)) } else { None }
     }
 
     /// Ends the session and stops dialling.
@@ -125,7 +125,7 @@ impl<S: Send + Sync + 'static> Link<S> {
         self.closing.send_replace(true);
         let mut state = self.state.clone();
         // An error means that the task has ended already.
-        let _ = state.wait_for(|state| matches!(state, State::Closed)).await;
+        let _ = state.wait_for(|state| matches!(state, LinkState::Closed)).await;
     }
 }
 
@@ -138,12 +138,12 @@ impl<S> Port<S> {
     /// There is a session.
     pub(crate) fn up(&self, session: &Arc<S>) {
         self.was_up.store(true, Ordering::SeqCst);
-        self.state.send_replace(State::Up(Arc::clone(session)));
+        self.state.send_replace(LinkState::Up(Arc::clone(session)));
     }
 
     /// There is none, although [`Dial::live_through`] has not returned yet.
     pub(crate) fn down(&self, failure: &Failure) {
-        self.state.send_replace(State::Down(failure.clone()));
+        self.state.send_replace(LinkState::Down(failure.clone()));
     }
 
     /// What the future gives, unless the sink is closed, or gone, before.
@@ -182,7 +182,7 @@ impl<S> Port<S> {
             }
             known = Some(failure);
         }
-        self.state.send_replace(State::Closed);
+        self.state.send_replace(LinkState::Closed);
     }
 
     /// Lives through one session with the first server that gives one, and says why there is none now.

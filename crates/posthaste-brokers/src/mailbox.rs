@@ -11,18 +11,18 @@ use std::task::{Context, Poll, Waker};
 /// Letters for one reader.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
-    inside: Mutex<Inside<T>>,
+    inside: Mutex<Letters<T>>,
 }
 
 #[derive(Debug)]
-struct Inside<T> {
+struct Letters<T> {
     letters: Vec<T>,
     reader: Option<Waker>,
 }
 
 impl<T> Default for Mailbox<T> {
     fn default() -> Self {
-        Self { inside: Mutex::new(Inside { letters: Vec::new(), reader: None }) }
+        Self { inside: Mutex::new(Letters { letters: Vec::new(), reader: None }) }
     }
 }
 
@@ -69,7 +69,7 @@ impl<T> Mailbox<T> {
         letters.append(&mut self.inside().letters);
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside<T>> {
+    fn inside(&self) -> MutexGuard<'_, Letters<T>> {
         // Nothing under the lock panics half way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -32,10 +32,10 @@ pub(super) struct Reload {
     config: HttpConfig,
     pub(super) resolver: Guarded,
     name: String,
-    state: Mutex<State>,
+    state: Mutex<LoadedFiles>,
 }
 
-struct State {
+struct LoadedFiles {
     /// `None`: closed.
     current: Option<Arc<Current>>,
     client_files: Vec<Stamp>,
@@ -68,7 +68,8 @@ impl Reload {
         let client = client(config, &resolver)?;
         let files = config.options.tls().in_words();
         let current = Some(Arc::new(Current { client, keys: config.keys()?, files }));
-        let state = State { current, client_files, secret_files, looked: Instant::now(), trouble: None };
+        let state =
+            LoadedFiles { current, client_files, secret_files, looked: Instant::now(), trouble: None };
         Ok(Self { config: config.clone(), resolver, name: name.to_owned(), state: Mutex::new(state) })
     }
 
@@ -92,7 +93,7 @@ impl Reload {
         state.trouble.clone()
     }
 
-    fn look(&self, state: &mut State, current: Arc<Current>) -> Arc<Current> {
+    fn look(&self, state: &mut LoadedFiles, current: Arc<Current>) -> Arc<Current> {
         let (client_stamps, secrets) =
             (stamps(client_files(&self.config)), stamps(self.config.secret_files()));
         let (same_client, same_secrets) =

@@ -13,7 +13,7 @@
 //! the time before it. A request of HTTP/2 is begun when its server has a stream free.
 
 use super::client::Request;
-use super::client::connection::{Answer, Connection};
+use super::client::connection::{Connection, ResponseHead};
 use super::client::dial::Unreached;
 use super::client::endpoint::Endpoint;
 use super::client::hosts::{Host, Reach, Slot};
@@ -42,7 +42,7 @@ pub(super) struct Job {
 }
 
 /// What became of a request.
-pub(super) struct Done {
+pub(super) struct JobOutcome {
     pub(super) index: usize,
     /// The number of its queue.
     pub(super) queue: usize,
@@ -79,8 +79,8 @@ impl Queue {
 }
 
 /// What all senders of a call have in common.
-pub(super) struct Shared {
-    pub(super) done: UnboundedSender<Done>,
+pub(super) struct CallContext {
+    pub(super) done: UnboundedSender<JobOutcome>,
     pub(super) current: Arc<Current>,
     pub(super) statuses: Arc<Statuses>,
     pub(super) started: Instant,
@@ -91,7 +91,7 @@ pub(super) struct Shared {
     pub(super) is_over: RwLock<bool>,
 }
 
-impl Shared {
+impl CallContext {
     /// Begins a request, which is its first poll, unless the call is over. An aborted task runs on until it waits, so a
     /// sender may come here when its call was dropped.
     fn begin<T>(&self, request: impl FnOnce() -> T) -> Option<T> {
@@ -105,7 +105,7 @@ impl Shared {
 }
 
 /// Ends a call when it is dropped: no request is begun after that.
-pub(super) struct CallEnd(pub(super) Arc<Shared>);
+pub(super) struct CallEnd(pub(super) Arc<CallContext>);
 
 impl Drop for CallEnd {
     fn drop(&mut self) {
@@ -115,7 +115,7 @@ impl Drop for CallEnd {
 }
 
 pub(super) struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<CallContext>,
     queue: Arc<Queue>,
     connection: Option<Connection>,
     /// The message whose request is on its way.
@@ -143,14 +143,14 @@ impl Drop for Sender {
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
+    pub(super) fn new(shared: Arc<CallContext>, queue: Arc<Queue>) -> Self {
         Self { shared, queue, connection: None, in_hand: None }
     }
 
     /// Tells the call what became of the request in hand, if there is one. A call that is gone need not hear it.
     fn end(&mut self, verdict: Verdict) {
         if let Some(index) = self.in_hand.take() {
-            let _ = self.shared.done.send(Done { index, queue: self.queue.number, verdict });
+            let _ = self.shared.done.send(JobOutcome { index, queue: self.queue.number, verdict });
         }
     }
 
@@ -219,7 +219,7 @@ impl Sender {
         mut request: Request,
         to: &Endpoint,
         mut late: Pin<&mut Sleep>,
-    ) -> Result<(Connection, Answer), Missing> {
+    ) -> Result<(Connection, ResponseHead), Missing> {
         let shared = Arc::clone(&self.shared);
         let files = &shared.current.files;
         let mut is_repeated = false;
@@ -289,7 +289,7 @@ impl Sender {
             }
             next = client.pool.take(&self.queue.origin);
         }
-        let dialled = before(late, client.dialer.dial(&to.target)).await;
+        let dialled = before(late, client.dialler.dial(&to.target)).await;
         let connection = dialled.unwrap_or(Err(Unreached::Late)).map_err(|unreached| {
             NoResponse::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
         })?;
@@ -302,7 +302,7 @@ impl Sender {
     /// What a response means. The status is the verdict. The body after it is read only for the words of a failure, and so that
     /// the connection can be used again; a receiver that promised 200 and then stumbles over its own body has promised all the
     /// same.
-    async fn judge(&mut self, mut connection: Connection, mut answer: Answer) -> Verdict {
+    async fn judge(&mut self, mut connection: Connection, mut answer: ResponseHead) -> Verdict {
         let mut words = Vec::new();
         // Too slow: what has come is enough.
         let read = timeout(BODY_WAIT, connection.read(&mut answer, &mut words)).await;

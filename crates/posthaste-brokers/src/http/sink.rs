@@ -9,7 +9,7 @@ use super::client::guard::{Guard, Guarded, Lookup, System};
 use super::client::hosts::{Hosts, Slot};
 use super::config::{HttpConfig, Words};
 use super::reload::Reload;
-use super::sender::{BODY_WAIT, CallEnd, Done, Job, Queue, Sender, Shared};
+use super::sender::{BODY_WAIT, CallContext, CallEnd, Job, JobOutcome, Queue, Sender};
 use super::verdict::{self, NoResponse, Statuses};
 use super::{entry, examine};
 use crate::BuildError;
@@ -88,7 +88,7 @@ impl Sink for HttpSink {
         let Some(current) = self.reload.current() else { return flight.refused(verdict::closed()) };
         // A message is answered once.
         let (done, answers) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CallContext {
             done,
             current,
             statuses: Arc::clone(&self.statuses),
@@ -118,7 +118,7 @@ fn last_part(patience: Duration) -> Duration {
 }
 
 /// The messages of one host that wait to become requests.
-struct Waiting {
+struct HostBacklog {
     queue: Arc<Queue>,
     messages: VecDeque<(usize, Arc<Endpoint>)>,
     /// Whether a slot is being asked for.
@@ -130,14 +130,14 @@ struct Waiting {
 /// The publisher: messages go to senders by host, verdicts come back.
 struct Requests<'a> {
     sink: &'a HttpSink,
-    shared: Arc<Shared>,
-    answers: UnboundedReceiver<Done>,
-    done: Vec<Done>,
+    shared: Arc<CallContext>,
+    answers: UnboundedReceiver<JobOutcome>,
+    done: Vec<JobOutcome>,
     /// Destinations whose URL was found good, and the numbers of their queues: most messages of a call go to few, and a URL
     /// is slow to read.
     endpoints: FxHashMap<String, (Arc<Endpoint>, usize)>,
     numbers: FxHashMap<Arc<str>, usize>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<HostBacklog>,
     slots: FuturesUnordered<BoxFuture<'static, (usize, Option<Slot>)>>,
     senders: FuturesUnordered<Task<usize>>,
 }
@@ -177,8 +177,8 @@ impl Publisher for Requests<'_> {
     /// Whether others have all slots of a host and nothing was heard of it since: it may be dead, and who waits behind them
     /// has to learn of it.
     fn is_waiting(&self, _: &Flight<'_>) -> bool {
-        let is_silent = |waiting: &Waiting| waiting.asking && waiting.queue.host.moves() == waiting.moves;
-        let is_behind = |waiting: &Waiting| !waiting.messages.is_empty() && is_silent(waiting);
+        let is_silent = |waiting: &HostBacklog| waiting.asking && waiting.queue.host.moves() == waiting.moves;
+        let is_behind = |waiting: &HostBacklog| !waiting.messages.is_empty() && is_silent(waiting);
         Instant::now() < self.shared.deadline + GRACE && self.waiting.iter().any(is_behind)
     }
 
@@ -210,7 +210,7 @@ impl Publisher for Requests<'_> {
 }
 
 impl<'a> Requests<'a> {
-    fn new(sink: &'a HttpSink, shared: Arc<Shared>, answers: UnboundedReceiver<Done>) -> Self {
+    fn new(sink: &'a HttpSink, shared: Arc<CallContext>, answers: UnboundedReceiver<JobOutcome>) -> Self {
         Self {
             sink,
             shared,
@@ -228,7 +228,7 @@ impl<'a> Requests<'a> {
         let mut done = std::mem::take(&mut self.done);
         let polled = self.answers.poll_recv_many(context, &mut done, usize::MAX);
         let mut last = None;
-        for Done { index, queue, verdict } in done.drain(..) {
+        for JobOutcome { index, queue, verdict } in done.drain(..) {
             flight.decide(index, verdict);
             if last != Some(queue) {
                 last = Some(queue);
@@ -269,7 +269,7 @@ impl<'a> Requests<'a> {
         let (number, host) = (self.waiting.len(), self.sink.hosts.host(origin));
         let (moves, queue) = (host.moves(), Queue::new(number, host, Arc::clone(origin)));
         self.numbers.insert(Arc::clone(origin), number);
-        self.waiting.push(Waiting { queue, messages: VecDeque::new(), asking: false, moves });
+        self.waiting.push(HostBacklog { queue, messages: VecDeque::new(), asking: false, moves });
         number
     }
 
@@ -294,7 +294,7 @@ impl<'a> Requests<'a> {
 
     /// Decides those whose host has failed since the call began.
     fn leave_out(&mut self, number: usize, flight: &mut Flight<'_>) {
-        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        let HostBacklog { queue, messages, .. } = &mut self.waiting[number];
         if queue.host.is_calm() {
             return;
         }
@@ -314,7 +314,7 @@ impl<'a> Requests<'a> {
     }
 
     fn make(&mut self, number: usize, flight: &mut Flight<'_>) {
-        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        let HostBacklog { queue, messages, .. } = &mut self.waiting[number];
         let mut room = READY_MAX.saturating_sub(queue.ready().len());
         while room > 0
             && let Some((index, endpoint)) = messages.pop_front()
@@ -357,7 +357,7 @@ impl<'a> Requests<'a> {
     /// It is too late to begin: what no sender has taken waits for the next call. Says whether there was something.
     fn take_back(&mut self, flight: &mut Flight<'_>) -> bool {
         let mut any = false;
-        for Waiting { queue, messages, .. } in &mut self.waiting {
+        for HostBacklog { queue, messages, .. } in &mut self.waiting {
             for job in queue.withdraw(|_| true) {
                 any = true;
                 flight.unsent(job.index);

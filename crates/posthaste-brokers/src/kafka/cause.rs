@@ -7,7 +7,7 @@
 
 use super::KafkaConfig;
 use super::client::admin::Partitions;
-use super::verdict::{Circumstances, Fault, of_fault};
+use super::verdict::{Circumstances, DeliveryFault, of_fault};
 use posthaste::sink::{Failure, Scope, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum ComplaintKind {
     /// Nobody answers: what the others look like from a distance.
     Unreachable,
     Tls,
@@ -26,7 +26,7 @@ enum Kind {
 
 #[derive(Debug, Clone)]
 struct Complaint {
-    kind: Kind,
+    kind: ComplaintKind,
     text: String,
     at: Instant,
 }
@@ -42,12 +42,12 @@ impl Causes {
     pub(super) fn hear(&self, code: Code, reason: &str) {
         let kind = match code {
             Code::Authentication | Code::SaslAuthenticationFailed | Code::UnsupportedSASLMechanism => {
-                Kind::Auth
+                ComplaintKind::Auth
             }
-            Code::SSL => Kind::Tls,
-            _ if is_tls(reason) => Kind::Tls,
+            Code::SSL => ComplaintKind::Tls,
+            _ if is_tls(reason) => ComplaintKind::Tls,
             Code::AllBrokersDown | Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut => {
-                Kind::Unreachable
+                ComplaintKind::Unreachable
             }
             _ => return,
         };
@@ -57,11 +57,11 @@ impl Causes {
     /// What is only in the client's log.
     pub(super) fn hear_log(&self, text: &str) {
         if is_tls(text) {
-            self.keep(Kind::Tls, text);
+            self.keep(ComplaintKind::Tls, text);
         }
     }
 
-    fn keep(&self, kind: Kind, text: &str) {
+    fn keep(&self, kind: ComplaintKind, text: &str) {
         let mut last = self.last();
         let now = Instant::now();
         let better = last.as_ref().filter(|last| last.kind > kind && now - last.at < FRESH);
@@ -86,13 +86,13 @@ impl Causes {
         }
         let Complaint { kind, text, .. } = last;
         Some(match kind {
-            Kind::Auth => {
+            ComplaintKind::Auth => {
                 Failure::of_sink("kafka.auth", format!("the brokers refuse {}: {text}", config.identity()))
             }
-            Kind::Tls => {
+            ComplaintKind::Tls => {
                 Failure::of_sink("kafka.tls", format!("no TLS connection ({}): {text}", config.tls_words()))
             }
-            Kind::Unreachable => unreachable(config, &text),
+            ComplaintKind::Unreachable => unreachable(config, &text),
         })
     }
 
@@ -157,7 +157,7 @@ pub(super) fn is_unknown(failure: &Failure) -> bool {
 /// The broker's own word about the topic.
 pub(super) fn of_code(topic: &str, code: Code, identity: &str) -> Failure {
     let at = Circumstances { topic, identity, alone: true, sent: true };
-    match of_fault(Fault(code), at) {
+    match of_fault(DeliveryFault(code), at) {
         Verdict::Retry(failure) | Verdict::Unknown(failure) | Verdict::Rejected(failure) => {
             Failure { scope: Scope::Destination, ..failure }
         }

@@ -7,8 +7,8 @@
 
 use super::KafkaConfig;
 use super::cause::{self, Causes};
-use super::client::admin::{self, Found, Partitions, Settings};
-use super::client::version::{self, Answer};
+use super::client::admin::{self, Partitions, PartitionsResult, Settings};
+use super::client::version::{self, VersionCheck};
 use super::producers::Fleet;
 use super::verdict::{check_topic, too_old};
 use crate::findings::no_session;
@@ -107,24 +107,26 @@ fn transport(config: &KafkaConfig, brokers: &Brokers) -> Finding {
     }
 }
 
-fn version(config: &KafkaConfig, answer: Answer) -> Finding {
+fn version(config: &KafkaConfig, answer: VersionCheck) -> Finding {
     match answer {
-        Answer::Fits => {
+        VersionCheck::Fits => {
             let text = "the brokers take an idempotent producer, so they are Kafka 0.11 or later; they do not tell more";
             finding("version", Level::Ok, text)
         }
-        Answer::Refused(Code::ClusterAuthorizationFailed, _) => {
+        VersionCheck::Refused(Code::ClusterAuthorizationFailed, _) => {
             let text = format!(
                 "{} may write to no topic at all: allow WRITE on those of the routes. Events for this sink wait in the log",
                 config.identity()
             );
             finding("destination", Level::Fail, text)
         }
-        Answer::Refused(Code::UnsupportedFeature | Code::UnsupportedVersion, why) => {
+        VersionCheck::Refused(Code::UnsupportedFeature | Code::UnsupportedVersion, why) => {
             finding("version", Level::Fail, too_old(&why))
         }
-        Answer::Refused(_, why) => finding("version", Level::Fail, format!("there is no producer id: {why}")),
-        Answer::Silent => {
+        VersionCheck::Refused(_, why) => {
+            finding("version", Level::Fail, format!("there is no producer id: {why}"))
+        }
+        VersionCheck::Silent => {
             let text = "no broker has given a producer id in time: whether they are new enough is not known";
             finding("version", Level::Warn, text)
         }
@@ -144,7 +146,7 @@ type AllSettings = Result<BTreeMap<String, Result<Settings, String>>, String>;
 fn of_topic(
     config: &KafkaConfig,
     topic: &str,
-    states: &BTreeMap<String, Found>,
+    states: &BTreeMap<String, PartitionsResult>,
     settings: &AllSettings,
 ) -> Vec<Finding> {
     let state = match states.get(topic) {

@@ -13,7 +13,7 @@ const TOPIC_LEN_MAX: usize = 249;
 
 /// What the client reports of a message that was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fault(pub(super) Code);
+pub(super) struct DeliveryFault(pub(super) Code);
 
 /// Whose affair a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ enum Blame {
     Other,
 }
 
-impl Fault {
+impl DeliveryFault {
     fn blame(self) -> Blame {
         match self.0 {
             Code::MessageSizeTooLarge
@@ -109,9 +109,9 @@ pub(super) struct Circumstances<'a> {
 }
 
 /// The verdict on a message whose fault is known; silence is looked into by [`super::cause`].
-pub(super) fn of_fault(fault: Fault, at: Circumstances<'_>) -> Verdict {
+pub(super) fn of_fault(fault: DeliveryFault, at: Circumstances<'_>) -> Verdict {
     let Circumstances { topic, identity, .. } = at;
-    let Fault(code) = fault;
+    let DeliveryFault(code) = fault;
     match (fault.blame(), code) {
         // Sent again, and judged when it is alone.
         (Blame::Event | Blame::Other, _) if at.sent && !at.alone => Verdict::Held,
@@ -229,7 +229,10 @@ mod tests {
     }
 
     fn judged(code: Code, alone: bool, sent: bool) -> (&'static str, String, Option<Scope>) {
-        seen(&of_fault(Fault(code), Circumstances { topic: "t", identity: "user \"u\"", alone, sent }))
+        seen(&of_fault(
+            DeliveryFault(code),
+            Circumstances { topic: "t", identity: "user \"u\"", alone, sent },
+        ))
     }
 
     #[test]

@@ -25,7 +25,7 @@ const REPLIES_BYTES: usize = 4_096;
 
 /// Makes the messages of one call.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct MessageWriter {
     /// Where answers go, but for the index of the message.
     reply: String,
     replies: BytesMut,
@@ -33,7 +33,7 @@ pub(super) struct Writer {
     good: Option<Subject>,
 }
 
-impl Writer {
+impl MessageWriter {
     pub(super) fn new(reply: String) -> Self {
         Self { reply, replies: BytesMut::with_capacity(REPLIES_BYTES), good: None }
     }
@@ -127,7 +127,8 @@ mod tests {
 
     /// The headers and the payload.
     fn written(message: &Message) -> (Vec<(String, String)>, Vec<u8>) {
-        let (sent, bytes) = Writer::new("I.1-".to_owned()).write(message, 0x2f, 1 << 20).expect("written");
+        let (sent, bytes) =
+            MessageWriter::new("I.1-".to_owned()).write(message, 0x2f, 1 << 20).expect("written");
         assert_eq!((sent.subject.as_str(), sent.reply.as_deref()), ("s.x", Some("I.1-2f")));
         let headers = sent.headers.expect("headers");
         let pairs = headers.iter().flat_map(|(name, values)| {
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_cannot_travel_is_the_events_own_fault() {
-        let code = |message: &Message, most: usize| match Writer::new(String::new())
+        let code = |message: &Message, most: usize| match MessageWriter::new(String::new())
             .write(message, 0, most)
             .map(drop)
             .expect_err("refused")
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn replies_are_told_apart() {
-        let (mut writer, message) = (Writer::new("I.1-".to_owned()), message(Event::new("t", "")));
+        let (mut writer, message) = (MessageWriter::new("I.1-".to_owned()), message(Event::new("t", "")));
         for index in [0, 1, 15, 16, 4_096, usize::MAX] {
             let (sent, _) = writer.write(&message, index, 1 << 20).expect("written");
             assert_eq!(sent.reply.as_deref(), Some(format!("I.1-{index:x}").as_str()));

@@ -5,9 +5,9 @@
 //! a client, so that remark is made wherever nothing else covers it.
 
 use super::NatsConfig;
-use super::client::link::Link;
+use super::client::link::NatsLink;
 use super::client::session::Session;
-use super::client::streams::{Config, Unseen, stream_by_subject};
+use super::client::streams::{StreamConfig, Unseen, stream_by_subject};
 use super::verdict::check_subject;
 use crate::findings::no_session;
 use async_nats::ServerInfo;
@@ -34,7 +34,7 @@ pub const CHECKS: &[&str] = &[
     "retention",
 ];
 
-pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
+pub(super) async fn examine(config: &NatsConfig, link: &NatsLink, destinations: &[String]) -> Vec<Finding> {
     let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
         Err(failure) => return no_session(&failure, &["nats.auth", "nats.denied"]),
@@ -140,12 +140,12 @@ async fn streams(session: &Arc<Session>, destinations: &[String]) -> Vec<Finding
 }
 
 /// How long the stream behind a subject remembers ids.
-pub(super) async fn dedup_window(link: &Link, subject: &str) -> Option<Duration> {
+pub(super) async fn dedup_window(link: &NatsLink, subject: &str) -> Option<Duration> {
     let session = link.session_if_any(CONNECT_WAIT).await.ok()?;
     stream_of(&session, subject).await.ok().map(|config| config.duplicate_window())
 }
 
-async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<Config, Finding> {
+async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<StreamConfig, Finding> {
     let fail = |text: String| finding("destination", Level::Fail, text);
     if let Err(why) = check_subject(subject) {
         return Err(fail(format!("subject {subject:?} {why}: its events are rejected")));
@@ -164,7 +164,7 @@ async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<Config, Find
     })
 }
 
-fn durability(config: &Config) -> Finding {
+fn durability(config: &StreamConfig) -> Finding {
     let (name, replicas) = (&config.name, config.num_replicas);
     let warn = |text: String| finding("durability", Level::Warn, text);
     if config.storage == "memory" {
@@ -190,7 +190,7 @@ fn durability(config: &Config) -> Finding {
 }
 
 /// Streams that do not do what a stream for events should.
-fn peculiar(config: &Config) -> Option<Finding> {
+fn peculiar(config: &StreamConfig) -> Option<Finding> {
     let name = &config.name;
     if config.no_ack {
         let text = format!("stream {name:?} never acknowledges (no_ack): nothing can be called delivered");

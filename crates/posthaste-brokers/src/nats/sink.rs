@@ -3,9 +3,9 @@
 //! Streams answer message by message, and one message may be refused while those behind it are stored. So a key has one
 //! message in flight; many keys fill the window.
 
-use super::client::link::{self, Link};
+use super::client::link::{self, NatsLink};
 use super::client::session::{Note, Registration};
-use super::entry::Writer;
+use super::entry::MessageWriter;
 use super::{NatsConfig, examine, verdict};
 use crate::BuildError;
 use crate::call::{Flight, Publisher, Silence};
@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 #[derive(Debug)]
 pub struct NatsSink {
     config: NatsConfig,
-    link: Link,
+    link: NatsLink,
     chain: Chain,
     window: Semaphore,
 }
@@ -81,7 +81,7 @@ impl Sink for NatsSink {
 struct Acks {
     client: Client,
     answers: Registration,
-    writer: Writer,
+    writer: MessageWriter,
     notes: Vec<Note>,
     /// The server is about to stop.
     is_leaving: bool,
@@ -95,7 +95,7 @@ impl Publisher for Acks {
         let polled = self.answers.poll_notes(context, &mut notes);
         for note in notes.drain(..) {
             match note {
-                Note::Answer(index, answer) => {
+                Note::Reply(index, answer) => {
                     if flight.is_sent(index) {
                         let message = &flight.messages()[index];
                         flight.decide(index, verdict::answered(answer, || &message.destination));
@@ -153,7 +153,7 @@ impl Publisher for Acks {
 impl Acks {
     fn new(answers: Registration) -> Self {
         let client = answers.session().client.clone();
-        let writer = Writer::new(answers.reply());
+        let writer = MessageWriter::new(answers.reply());
         Self { client, answers, writer, notes: Vec::new(), is_leaving: false }
     }
 

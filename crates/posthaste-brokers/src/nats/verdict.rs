@@ -4,18 +4,18 @@
 //! event may only be rejected for something that is its own. What could heal by an operator's hand, a
 //! missing stream, a full disk, a missing right, stays a `Retry` of its destination.
 
-use super::client::{Answer, ApiError};
+use super::client::{ApiError, PublishReply};
 use crate::call::Silence;
 use async_nats::{PublishError, PublishErrorKind};
 use posthaste::sink::{Failure, Verdict};
 use std::time::Duration;
 
 /// What an answer means. The subject is only asked for where words are made of it.
-pub(super) fn answered<'a>(answer: Answer, subject: impl FnOnce() -> &'a str) -> Verdict {
+pub(super) fn answered<'a>(answer: PublishReply, subject: impl FnOnce() -> &'a str) -> Verdict {
     match answer {
-        Answer::Stored => Verdict::Delivered,
-        Answer::NoResponders => Verdict::Retry(nobody(subject())),
-        Answer::Refused(error) => refused(&error, subject()),
+        PublishReply::Stored => Verdict::Delivered,
+        PublishReply::NoResponders => Verdict::Retry(nobody(subject())),
+        PublishReply::Refused(error) => refused(&error, subject()),
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
         ];
         for (code, err_code, description, verdict, name, scope) in rows {
             let error = ApiError { code, err_code, description: description.to_owned() };
-            let found = answered(Answer::Refused(error), || "s");
+            let found = answered(PublishReply::Refused(error), || "s");
             assert_eq!(seen(&found), (verdict, name.to_owned(), scope), "{err_code}");
         }
     }

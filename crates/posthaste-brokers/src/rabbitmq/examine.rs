@@ -1,7 +1,7 @@
 //! What `posthaste doctor` says about a RabbitMQ server and the places behind the destinations.
 
 use super::client::{Close, Question, Session};
-use super::sink::Link;
+use super::sink::RabbitmqLink;
 use super::{RabbitmqConfig, verdict};
 use crate::findings::no_session;
 use posthaste::sink::{Finding, Level};
@@ -16,7 +16,11 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 pub const CHECKS: &[&str] =
     &["reachable", "authenticated", "transport", "version", "alarm", "destination", "durability"];
 
-pub(super) async fn examine(config: &RabbitmqConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
+pub(super) async fn examine(
+    config: &RabbitmqConfig,
+    link: &RabbitmqLink,
+    destinations: &[String],
+) -> Vec<Finding> {
     let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
         Err(failure) => return no_session(&failure, &["rabbitmq.auth", "rabbitmq.vhost"]),

@@ -4,7 +4,9 @@
 //! refused or come back alone while those behind it are stored. So a key has one message in flight, as
 //! with every broker that answers message by message; many keys fill the window.
 
-use super::client::{self, Answer, ConnectOptions, Note, Publish, Question, Registration, Server, Session};
+use super::client::{
+    self, ConnectOptions, Note, Publish, PublishOutcome, Question, Registration, Server, Session,
+};
 use super::{RabbitmqConfig, entry, examine, verdict};
 use crate::BuildError;
 use crate::call::{Flight, Publisher, Silence};
@@ -19,13 +21,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// The way to the broker.
-pub(super) type Link = crate::link::Link<Session>;
+pub(super) type RabbitmqLink = crate::link::Link<Session>;
 
 /// Publishes to RabbitMQ.
 #[derive(Debug)]
 pub struct RabbitmqSink {
     config: RabbitmqConfig,
-    link: Link,
+    link: RabbitmqLink,
     chain: Chain,
     window: Semaphore,
 }
@@ -35,11 +37,11 @@ impl RabbitmqSink {
     pub fn start(config: &RabbitmqConfig, name: &str) -> Result<Self, BuildError> {
         let servers = config.check()?;
         Ok(Self {
-            link: Link::start(
+            link: RabbitmqLink::start(
                 "rabbitmq",
                 Scope::Sink,
                 name.into(),
-                Dialler { config: config.clone(), servers },
+                RabbitmqDialler { config: config.clone(), servers },
             ),
             chain: Chain::default(),
             window: Semaphore::new(config.options.max_in_flight),
@@ -80,13 +82,13 @@ impl Sink for RabbitmqSink {
 }
 
 /// Dials for the link.
-struct Dialler {
+struct RabbitmqDialler {
     config: RabbitmqConfig,
     servers: Vec<Server>,
 }
 
 #[async_trait]
-impl Dial for Dialler {
+impl Dial for RabbitmqDialler {
     type Server = Server;
     type Session = Session;
 
@@ -137,7 +139,7 @@ impl Publisher for Confirms<'_> {
         let polled = self.answers.poll_notes(context, &mut notes);
         for note in notes.drain(..) {
             match note {
-                Note::Answer(index, answer) => self.hear(index, answer, flight),
+                Note::Outcome(index, answer) => self.hear(index, answer, flight),
                 // Whatever had left has been answered for before: the rest never did.
                 Note::Ended(why) => flight.decide_rest(|_, _| verdict::connection_lost(&why).verdict(false)),
             }
@@ -191,7 +193,7 @@ async fn is_there(session: &Session, within: Duration) -> bool {
 }
 
 impl Confirms<'_> {
-    fn hear(&self, index: usize, answer: Answer, flight: &mut Flight<'_>) {
+    fn hear(&self, index: usize, answer: PublishOutcome, flight: &mut Flight<'_>) {
         if !flight.is_sent(index) {
             return;
         }

@@ -1,6 +1,6 @@
 //! What the replies to a request mean for each of its messages.
 
-use super::client::{Broken, Refusal, Servers, Session};
+use super::client::{Broken, ErrorReply, Servers, Session};
 use super::publisher::{Answered, Requests, payload_bytes};
 use super::verdict::{self, Meeting};
 use crate::call::Flight;
@@ -79,8 +79,8 @@ impl Requests<'_> {
         flight: &mut Flight<'_>,
     ) {
         let session = &answer.session;
-        let refusal = if let Value::ServerError(error) = reply { Some(Refusal::of(error)) } else { None };
-        if let Some((slot, to)) = refusal.and_then(Refusal::moved)
+        let refusal = if let Value::ServerError(error) = reply { Some(ErrorReply::of(error)) } else { None };
+        if let Some((slot, to)) = refusal.and_then(ErrorReply::moved)
             && self.follow(answer, slot, to)
         {
             // Only the first of a run has its turn: the others go with it again, or when it is delivered (G3).

@@ -12,7 +12,7 @@
 //! without it has lost it (F42). Redis with sentinels or as a cluster is available, not durable, and never passes.
 
 use super::RedisConfig;
-use super::client::{Refusal, Servers, Session};
+use super::client::{ErrorReply, Servers, Session};
 use super::verdict::Meeting;
 use crate::findings::no_session;
 use ::redis::{Pipeline, Value};
@@ -245,7 +245,7 @@ async fn destination(servers: &Servers, stream: &str) -> Finding {
 /// Why an entry with a proper id would be refused.
 fn refused(added: &Value, stream: &str, session: &Session) -> Option<String> {
     let Value::ServerError(error) = added else { return None };
-    let refusal = Refusal::of(error);
+    let refusal = ErrorReply::of(error);
     if refusal.code == "ERR" && refusal.words.contains("greater than 0-0") || refusal.code == "WRONGTYPE" {
         return None;
     }

@@ -97,7 +97,7 @@ pub use sink::RedisSink;
 
 use crate::options::{Options, has_options};
 use crate::{BuildError, Secret, Urls};
-use client::Plan;
+use client::Topology;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -173,15 +173,15 @@ impl RedisConfig {
     }
 
     /// Checks what can be checked without a server.
-    pub(crate) fn check(&self) -> Result<Plan, BuildError> {
-        let plan = self.check_words()?;
+    pub(crate) fn check(&self) -> Result<Topology, BuildError> {
+        let topology = self.check_words()?;
         self.options.check_files()?;
         self.sentinel_login()?;
-        Ok(plan)
+        Ok(topology)
     }
 
     /// Checks what can be checked without a server and without the files it names.
-    pub(crate) fn check_words(&self) -> Result<Plan, BuildError> {
+    pub(crate) fn check_words(&self) -> Result<Topology, BuildError> {
         self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
         // Redis reads it as a signed number.
         if self.maxlen.is_some_and(|most| most == 0 || i64::try_from(most).is_err()) {
@@ -191,7 +191,7 @@ impl RedisConfig {
             return Err(BuildError::option("maxlen_exact", "needs maxlen"));
         }
         self.check_logins()?;
-        self.plan()
+        self.topology()
     }
 
     fn trim(&self) -> Option<Trim> {

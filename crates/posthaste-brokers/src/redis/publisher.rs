@@ -10,7 +10,7 @@
 //! A stream's server is sought when the call begins, and again when a server says that the slot has moved. What is
 //! for that stream is parked meanwhile; the other streams go on.
 
-use super::client::{BYTES_MIN, Broken, Lane, Session};
+use super::client::{BYTES_MIN, Broken, Session, SessionConnection};
 use super::sink::RedisSink;
 use super::{entry, verdict};
 use crate::call::{Flight, Publisher, Silence};
@@ -34,14 +34,14 @@ const SMALL_REQUEST: usize = 64;
 /// Redis' own default for the longest string.
 const BULK_BYTES_MAX: usize = 512 << 20;
 
-type Found = Result<Arc<Session>, Failure>;
+type SessionResult = Result<Arc<Session>, Failure>;
 
 /// A stream that messages of the call are for.
 #[derive(Default)]
-pub(super) struct Stream<'a> {
+pub(super) struct CallStream<'a> {
     pub(super) name: &'a str,
     /// How its server is reached, or why it is not. `None` while it is sought.
-    pub(super) session: Option<Found>,
+    pub(super) session: Option<SessionResult>,
     /// What may go when its server is found, or has room.
     pub(super) parked: Vec<usize>,
     /// Requests without an answer.
@@ -71,14 +71,14 @@ pub(super) struct Answered {
 
 pub(super) struct Requests<'a> {
     pub(super) sink: &'a RedisSink,
-    pub(super) streams: Vec<Stream<'a>>,
+    pub(super) streams: Vec<CallStream<'a>>,
     /// The stream of each message, and the stream of a name.
     of: Vec<usize>,
     numbers: FxHashMap<&'a str, usize>,
     /// The next message of the same key, if it goes to the same stream.
     followers: Vec<Option<usize>>,
     requests: FuturesUnordered<BoxFuture<'static, Answered>>,
-    sought: FuturesUnordered<BoxFuture<'a, (usize, Found)>>,
+    sought: FuturesUnordered<BoxFuture<'a, (usize, SessionResult)>>,
     connect_wait: Duration,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Requests<'a> {
         let (mut streams, mut numbers) = (Vec::new(), FxHashMap::default());
         let mut number = |name: &'a str| {
             *numbers.entry(name).or_insert_with(|| {
-                streams.push(Stream { name, ..Stream::default() });
+                streams.push(CallStream { name, ..CallStream::default() });
                 streams.len() - 1
             })
         };
@@ -219,7 +219,7 @@ impl<'a> Requests<'a> {
         self.sought.push(Box::pin(async move { (stream, servers.session(name, wait).await) }));
     }
 
-    fn found(&mut self, stream: usize, session: Found, flight: &mut Flight<'_>) {
+    fn found(&mut self, stream: usize, session: SessionResult, flight: &mut Flight<'_>) {
         for index in std::mem::take(&mut self.streams[stream].parked) {
             match &session {
                 Ok(_) => flight.go(index),
@@ -249,7 +249,7 @@ impl<'a> Requests<'a> {
 
     /// Whether a message can be sent at all.
     fn check(&self, message: &Message, stream: usize) -> Result<(), Verdict> {
-        let Stream { name, session, .. } = &self.streams[stream];
+        let CallStream { name, session, .. } = &self.streams[stream];
         if name.is_empty() {
             return Err(verdict::bad_stream());
         }
@@ -295,8 +295,8 @@ impl<'a> Requests<'a> {
     }
 }
 
-fn place_lane(together: bool) -> Lane {
-    if together { Lane::Fence } else { Lane::Plain }
+fn place_lane(together: bool) -> SessionConnection {
+    if together { SessionConnection::Fence } else { SessionConnection::Plain }
 }
 
 impl Request {

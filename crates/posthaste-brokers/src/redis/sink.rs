@@ -23,10 +23,10 @@ pub struct RedisSink {
 impl RedisSink {
     /// Checks the configuration and begins to connect. A server that is down is no error.
     pub fn start(config: &RedisConfig, name: &str) -> Result<Self, BuildError> {
-        let plan = config.check()?;
+        let topology = config.check()?;
         let config = Arc::new(config.clone());
         Ok(Self {
-            servers: client::connect(&config, plan, name),
+            servers: client::connect(&config, topology, name),
             chain: Chain::default(),
             window: Semaphore::new(config.options.max_in_flight),
             config,

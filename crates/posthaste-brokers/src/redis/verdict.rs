@@ -4,7 +4,7 @@
 //! event may only be rejected for something that is its own. What could heal by an operator's hand, a
 //! key of another type, a full memory, a missing right, stays a `Retry`.
 
-use super::client::Refusal;
+use super::client::ErrorReply;
 use ::redis::{RedisError, Value};
 use posthaste::sink::{Failure, Scope, Verdict};
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ pub(super) struct Meeting<'a> {
     pub(super) reach: Scope,
 }
 
-impl Refusal<'_> {
+impl ErrorReply<'_> {
     pub(super) fn verdict(self, at: Meeting<'_>) -> Verdict {
         let (code, scope, meaning) = self.meaning(at);
         let text = format!(
@@ -79,7 +79,7 @@ impl Refusal<'_> {
 pub(super) fn of_reply(reply: &Value, at: Meeting<'_>) -> Verdict {
     match reply {
         Value::BulkString(id) if is_entry_id(id) => Verdict::Delivered,
-        Value::ServerError(error) => Refusal::of(error).verdict(at),
+        Value::ServerError(error) => ErrorReply::of(error).verdict(at),
         other => {
             let text = format!("{} answered an XADD with {}, which is no entry's id", at.server, kind(other));
             Verdict::Unknown(Failure { scope: at.reach, ..Failure::of_event("redis.error", text) })
@@ -198,11 +198,11 @@ mod tests {
             ("NEWCODE", "", "retry", "redis.error", Scope::Event),
         ];
         for (code, words, kind, name, scope) in rows {
-            let verdict = Refusal { code, words }.verdict(AT);
+            let verdict = ErrorReply { code, words }.verdict(AT);
             assert_eq!(seen(&verdict), (kind, name.to_owned(), scope), "{code} {words}");
         }
         let cluster = Meeting { reach: Scope::Destination, ..AT };
-        let oom = Refusal { code: "OOM", words: "" };
+        let oom = ErrorReply { code: "OOM", words: "" };
         assert_eq!(seen(&oom.verdict(cluster)).2, Scope::Destination, "other nodes have memory of their own");
     }
 

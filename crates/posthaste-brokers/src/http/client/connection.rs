@@ -6,7 +6,7 @@
 //! # A 2xx before the end of the request
 //!
 //! Responses are read while the request is being written. A refusal counts at once. A 2xx is a promise for what is not
-//! there yet: it counts when hyper has handed the whole body on ([`Piece`]), nobody keeps any of it back ([`Watched`]) and the
+//! there yet: it counts when hyper has handed the whole body on ([`BodyChunk`]), nobody keeps any of it back ([`TrackedStream`]) and the
 //! response has ended, and not at all if one of them does not happen.
 //!
 //! What lies in the kernel must not be lost with the connection. Closing a socket with something unread resets it and takes
@@ -14,8 +14,8 @@
 //! closed after that ([`Http1::close`]).
 
 use super::endpoint::Endpoint;
-use super::streams::{self, Streams};
-use super::watched::{Mark, Progress, Watched};
+use super::streams::{self, StreamPermit, Streams};
+use super::watched::{FlushMark, FlushProgress, TrackedStream};
 use super::{BoxError, Request};
 use bytes::{Buf, Bytes};
 use futures_util::FutureExt;
@@ -54,7 +54,7 @@ const CLOSE_BYTES_MAX: usize = 4 << 20;
 /// TCP, or TLS on top of it.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
-pub(crate) type Stream = Box<dyn Transport>;
+pub(crate) type BoxedTransport = Box<dyn Transport>;
 
 /// The connection ended before the head of a response was here.
 pub(crate) struct Lost {
@@ -64,16 +64,16 @@ pub(crate) struct Lost {
 }
 
 /// The head of a response. Its body is read with the connection that it came over.
-pub(crate) struct Answer {
+pub(crate) struct ResponseHead {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<String>,
     body: Incoming,
     /// Given back when the response is.
-    _stream: Option<streams::Stream>,
+    _stream: Option<StreamPermit>,
 }
 
-impl Answer {
-    fn new(response: Response<Incoming>, stream: Option<streams::Stream>) -> Self {
+impl ResponseHead {
+    fn new(response: Response<Incoming>, stream: Option<StreamPermit>) -> Self {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let (status, retry_after) = (response.status(), retry_after.map(str::to_owned));
         Self { status, retry_after, body: response.into_body(), _stream: stream }
@@ -87,11 +87,11 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    pub(crate) async fn http1(stream: Stream) -> hyper::Result<Self> {
+    pub(crate) async fn http1(stream: BoxedTransport) -> hyper::Result<Self> {
         Ok(Self::One(Box::new(Http1::open(stream).await?)))
     }
 
-    pub(crate) async fn http2(stream: Stream) -> hyper::Result<Self> {
+    pub(crate) async fn http2(stream: BoxedTransport) -> hyper::Result<Self> {
         Http2::open(stream).await.map(Self::Many)
     }
 
@@ -112,7 +112,7 @@ impl Connection {
     }
 
     /// Waits until the server has room for one more request. One of HTTP/1.1 has, when it is ready.
-    pub(crate) async fn stream(&mut self) -> Option<streams::Stream> {
+    pub(crate) async fn stream(&mut self) -> Option<StreamPermit> {
         match self {
             Self::One(_) => None,
             Self::Many(many) => Some(many.streams.open().await),
@@ -124,8 +124,8 @@ impl Connection {
         &mut self,
         request: Request,
         to: &Endpoint,
-        stream: Option<streams::Stream>,
-    ) -> Result<Answer, Lost> {
+        stream: Option<StreamPermit>,
+    ) -> Result<ResponseHead, Lost> {
         match self {
             Self::One(one) => one.send(request, to).await,
             Self::Many(many) => many.send(request, to, stream).await,
@@ -133,7 +133,7 @@ impl Connection {
     }
 
     /// The beginning of a response's body, into `words`. Answers whether the connection can be used again.
-    pub(crate) async fn read(&mut self, answer: &mut Answer, words: &mut Vec<u8>) -> bool {
+    pub(crate) async fn read(&mut self, answer: &mut ResponseHead, words: &mut Vec<u8>) -> bool {
         match self {
             Self::One(one) => one.read(answer, words).await,
             Self::Many(many) => {
@@ -149,7 +149,7 @@ impl Connection {
     }
 
     /// Writes what is left and reads the rest, within bounds.
-    pub(crate) async fn close(self, answer: Answer) {
+    pub(crate) async fn close(self, answer: ResponseHead) {
         // One of HTTP/2 ends by itself when nobody has it.
         if let Self::One(one) = self {
             one.close(answer.body).await;
@@ -165,13 +165,13 @@ async fn frame(body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>
 pub(crate) struct Http1 {
     sender: http1::SendRequest<Payload>,
     /// `None`: it has ended.
-    connection: Option<http1::Connection<Watched, Payload>>,
-    progress: Arc<Progress>,
+    connection: Option<http1::Connection<TrackedStream, Payload>>,
+    progress: Arc<FlushProgress>,
 }
 
 impl Http1 {
-    async fn open(stream: Stream) -> hyper::Result<Self> {
-        let (io, progress) = Watched::new(stream);
+    async fn open(stream: BoxedTransport) -> hyper::Result<Self> {
+        let (io, progress) = TrackedStream::new(stream);
         let mut builder = http1::Builder::new();
         let (sender, connection) = builder.max_buf_size(HEAD_BYTES_MAX.into()).handshake(io).await?;
         Ok(Self { sender, connection: Some(connection), progress })
@@ -190,7 +190,7 @@ impl Http1 {
         .await
     }
 
-    async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
+    async fn send(&mut self, request: Request, to: &Endpoint) -> Result<ResponseHead, Lost> {
         let (mut request, taken) = Payload::carry(request, &self.progress);
         *request.uri_mut() = to.path.clone();
         // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again (G2).
@@ -200,7 +200,7 @@ impl Http1 {
             sent.as_mut().poll(context)
         })
         .await;
-        let mut answer = Answer::new(response.map_err(Lost::new)?, None);
+        let mut answer = ResponseHead::new(response.map_err(Lost::new)?, None);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
             self.finish(&mut answer.body, taken).await?;
         }
@@ -208,7 +208,7 @@ impl Http1 {
     }
 
     /// Makes a 2xx count. One before the end of the request is read to its own end while the rest is written.
-    async fn finish(&mut self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
+    async fn finish(&mut self, body: &mut Incoming, mut taken: BodyTaken) -> Result<(), Lost> {
         let mut mark = taken.try_recv().ok();
         if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
             return Ok(());
@@ -242,7 +242,7 @@ impl Http1 {
         if whole.await { Ok(()) } else { Err(Lost::given_up()) }
     }
 
-    async fn read(&mut self, answer: &mut Answer, words: &mut Vec<u8>) -> bool {
+    async fn read(&mut self, answer: &mut ResponseHead, words: &mut Vec<u8>) -> bool {
         let mut length = 0;
         while !answer.body.is_end_stream() && length <= BODY_BYTES_MAX {
             let next = poll_fn(|context| {
@@ -284,18 +284,18 @@ impl Http1 {
 pub(crate) struct Http2 {
     sender: http2::SendRequest<Payload>,
     streams: Arc<Streams>,
-    progress: Arc<Progress>,
+    progress: Arc<FlushProgress>,
     /// Dropped with the last clone.
     in_use: Arc<oneshot::Sender<Infallible>>,
 }
 
 impl Http2 {
-    async fn open(stream: Stream) -> hyper::Result<Self> {
+    async fn open(stream: BoxedTransport) -> hyper::Result<Self> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES_MAX.into());
         builder.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
         builder.initial_max_send_streams(streams::FIRST);
-        let ((io, progress), streams) = (Watched::new(stream), Streams::new());
+        let ((io, progress), streams) = (TrackedStream::new(stream), Streams::new());
         let (sender, connection) = builder.handshake(io).await?;
         let (in_use, unused) = oneshot::channel();
         let (allowed, heard) = (Arc::clone(&streams), Arc::clone(&progress));
@@ -330,8 +330,8 @@ impl Http2 {
         &mut self,
         request: Request,
         to: &Endpoint,
-        stream: Option<streams::Stream>,
-    ) -> Result<Answer, Lost> {
+        stream: Option<StreamPermit>,
+    ) -> Result<ResponseHead, Lost> {
         let kept = request.clone();
         let (mut request, taken) = Payload::carry(request, &self.progress);
         *request.uri_mut() = to.whole.clone();
@@ -341,7 +341,7 @@ impl Http2 {
             let lost = Lost::new(failed);
             Lost { unsent: lost.unsent.or_else(|| is_unseen.then_some(kept)), error: lost.error }
         })?;
-        let mut answer = Answer::new(response, stream);
+        let mut answer = ResponseHead::new(response, stream);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
             self.finish(&mut answer.body, taken).await?;
         }
@@ -350,7 +350,7 @@ impl Http2 {
 
     /// Makes a 2xx count. One before the end of the request is read to its own end: dropping a response half way resets the
     /// stream, and a receiver that still reads would lose what it has not read.
-    async fn finish(&self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
+    async fn finish(&self, body: &mut Incoming, mut taken: BodyTaken) -> Result<(), Lost> {
         let mark = taken.try_recv().ok();
         if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
             return Ok(());
@@ -389,17 +389,17 @@ impl Lost {
 }
 
 /// Hears when a body has been handed on as a whole, or that it never will be.
-type Taken = oneshot::Receiver<Mark>;
+type BodyTaken = oneshot::Receiver<FlushMark>;
 
 /// The body of a request, in one piece.
-pub(crate) struct Payload(Option<Piece>);
+pub(crate) struct Payload(Option<BodyChunk>);
 
 /// What is left of it. Whoever writes it, or copies it to write it with something else, moves its beginning. When it is at
 /// its end, the next flush has all of it.
-pub(crate) struct Piece {
+pub(crate) struct BodyChunk {
     left: Bytes,
-    progress: Arc<Progress>,
-    taken: Option<oneshot::Sender<Mark>>,
+    progress: Arc<FlushProgress>,
+    taken: Option<oneshot::Sender<FlushMark>>,
 }
 
 impl Payload {
@@ -408,16 +408,16 @@ impl Payload {
     }
 
     /// A body that holds nothing goes with the head.
-    fn new(payload: Bytes, progress: &Arc<Progress>) -> (Self, Option<Taken>) {
+    fn new(payload: Bytes, progress: &Arc<FlushProgress>) -> (Self, Option<BodyTaken>) {
         if payload.is_empty() {
             return (Self::empty(), None);
         }
         let (tell, taken) = oneshot::channel();
-        let piece = Piece { left: payload, progress: Arc::clone(progress), taken: Some(tell) };
+        let piece = BodyChunk { left: payload, progress: Arc::clone(progress), taken: Some(tell) };
         (Self(Some(piece)), Some(taken))
     }
 
-    fn carry(request: Request, progress: &Arc<Progress>) -> (hyper::Request<Self>, Option<Taken>) {
+    fn carry(request: Request, progress: &Arc<FlushProgress>) -> (hyper::Request<Self>, Option<BodyTaken>) {
         let (payload, taken) = Self::new(request.payload, progress);
         let mut carried = hyper::Request::new(payload);
         *carried.method_mut() = Method::POST;
@@ -433,13 +433,13 @@ impl Payload {
 }
 
 impl Body for Payload {
-    type Data = Piece;
+    type Data = BodyChunk;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<BodyChunk>, Infallible>>> {
         Poll::Ready(self.0.take().map(|piece| Ok(Frame::data(piece))))
     }
 
@@ -452,7 +452,7 @@ impl Body for Payload {
     }
 }
 
-impl Buf for Piece {
+impl Buf for BodyChunk {
     fn remaining(&self) -> usize {
         self.left.len()
     }

@@ -4,7 +4,7 @@
 //! ever path segments: each is encoded by the parser that will read it again, and the result is compared
 //! with the base at the end, so that a surprise of that parser is a rejection and not a request elsewhere.
 
-use super::dial::Target;
+use super::dial::DialTarget;
 use crate::{BuildError, Urls};
 use hyper::Uri;
 use hyper::header::HeaderValue;
@@ -116,7 +116,7 @@ pub(crate) struct Endpoint {
     pub(crate) destination: String,
     /// Scheme, name and port.
     pub(crate) origin: Arc<str>,
-    pub(crate) target: Target,
+    pub(crate) target: DialTarget,
     /// Name and port, as the header `Host` has them.
     pub(crate) host: HeaderValue,
     /// What HTTP/1.1 asks for.
@@ -149,7 +149,7 @@ impl Endpoint {
         Ok(Self {
             destination: destination.to_owned(),
             origin: origin(url).into(),
-            target: Target::new(url),
+            target: DialTarget::new(url),
             path: path.parse().map_err(|_| ODD)?,
             host: host.try_into().map_err(|_| ODD)?,
             whole,

@@ -173,20 +173,20 @@ const BUSY: &str = "the resolver is busy";
 /// The system's resolver. A name is asked for once at a time, for all who want it: a slow name has one
 /// thread, and not one for each request. Nothing is remembered.
 pub(crate) struct System {
-    open: Book,
+    open: PendingLookups,
     room: Arc<Semaphore>,
 }
 
 /// The names that are being asked for.
-type Book = Arc<Mutex<FxHashMap<String, Asked>>>;
+type PendingLookups = Arc<Mutex<FxHashMap<String, PendingLookup>>>;
 
-struct Asked {
-    answering: Answering,
+struct PendingLookup {
+    answering: SharedLookup,
     /// Who waits for the answer listens to it.
     wanted: Arc<watch::Sender<()>>,
 }
 
-type Answering = Shared<BoxFuture<'static, Result<Vec<IpAddr>, String>>>;
+type SharedLookup = Shared<BoxFuture<'static, Result<Vec<IpAddr>, String>>>;
 
 impl Default for System {
     fn default() -> Self {
@@ -202,14 +202,14 @@ impl Lookup for System {
                 return Box::pin(ready(Err(std::io::Error::other(BUSY))));
             }
             let wanted = Arc::new(watch::Sender::new(()));
-            let (book, room) = (Arc::clone(&self.open), Arc::clone(&self.room));
-            // A task: it ends and makes room also when nobody waits for it any more. It needs the book first, which is ours
-            // until somebody waits.
-            let asked = tokio::spawn(ask(name.clone(), book, room, Arc::clone(&wanted)));
+            let (pending, room) = (Arc::clone(&self.open), Arc::clone(&self.room));
+            // A task ends and makes room also when nobody waits for it any more. It needs the lock first, which is ours
+            // until this function returns.
+            let asked = tokio::spawn(ask(name.clone(), pending, room, Arc::clone(&wanted)));
             let answering = asked.map(|ended| ended.unwrap_or_else(|died| Err(died.to_string())));
-            open.insert(name.clone(), Asked { answering: answering.boxed().shared(), wanted });
+            open.insert(name.clone(), PendingLookup { answering: answering.boxed().shared(), wanted });
         }
-        let Asked { answering, wanted } = &open[&name];
+        let PendingLookup { answering, wanted } = &open[&name];
         let (answering, wants) = (answering.clone(), wanted.subscribe());
         Box::pin(async move {
             let _wants = wants;
@@ -220,7 +220,7 @@ impl Lookup for System {
 
 async fn ask(
     name: String,
-    book: Book,
+    pending: PendingLookups,
     room: Arc<Semaphore>,
     wanted: Arc<watch::Sender<()>>,
 ) -> Result<Vec<IpAddr>, String> {
@@ -231,20 +231,20 @@ async fn ask(
             drop(room);
             found
         }
-        () = unwanted(&name, &book, &wanted) => return Err(BUSY.to_owned()),
+        () = unwanted(&name, &pending, &wanted) => return Err(BUSY.to_owned()),
         () = sleep(ROOM_WAIT) => Err(BUSY.to_owned()),
     };
-    book.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+    pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
     found.map(|found| found.map(|address| address.ip()).collect())
 }
 
 /// Until nobody waits for this name. It is forgotten in the same moment: who comes next asks anew.
-async fn unwanted(name: &str, book: &Book, wanted: &watch::Sender<()>) {
+async fn unwanted(name: &str, pending: &PendingLookups, wanted: &watch::Sender<()>) {
     loop {
         {
-            let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
             if wanted.is_closed() {
-                book.remove(name);
+                pending.remove(name);
                 return;
             }
         }

@@ -34,13 +34,13 @@ const SLICE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Hosts {
     slots: usize,
-    window: Arc<Window>,
+    window: Arc<SlotWindow>,
     table: Mutex<FxHashMap<String, Arc<Host>>>,
 }
 
 /// Slots of all hosts together.
 #[derive(Debug)]
-struct Window {
+struct SlotWindow {
     slots: Arc<Semaphore>,
     /// Those who wait for a slot of whatever host.
     waiting: AtomicUsize,
@@ -52,10 +52,10 @@ pub(crate) struct Host {
     slots: Arc<Semaphore>,
     /// One permit: who has it may try a host that has failed.
     trial: Arc<Semaphore>,
-    window: Arc<Window>,
+    window: Arc<SlotWindow>,
     /// Whether there is trouble at all: usually not, and nobody needs the lock to know.
     is_calm: AtomicBool,
-    trouble: Mutex<Trouble>,
+    trouble: Mutex<HostTrouble>,
     /// Requests that came to an end, whatever it was.
     moves: AtomicUsize,
 }
@@ -69,16 +69,16 @@ pub(crate) struct Slot {
 }
 
 /// Counts somebody who waits, as long as it lives.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitingGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -86,7 +86,7 @@ impl Drop for Waiting<'_> {
 
 /// What went wrong last, and when.
 #[derive(Debug, Default)]
-struct Trouble {
+struct HostTrouble {
     everywhere: Option<(Instant, Failure)>,
     destinations: FxHashMap<String, (Instant, Failure)>,
 }
@@ -102,7 +102,7 @@ pub(crate) enum Reach {
 
 impl Hosts {
     pub(crate) fn new(slots: usize, all: usize) -> Self {
-        let window = Window { slots: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0) };
+        let window = SlotWindow { slots: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0) };
         Self { slots, window: Arc::new(window), table: Mutex::default() }
     }
 
@@ -144,7 +144,7 @@ impl Host {
 
     /// Waits for a slot. `None` is never seen: nobody closes what it waits for.
     pub(crate) async fn slot(&self) -> Option<Slot> {
-        let _waiting = Waiting::new(&self.window.waiting);
+        let _waiting = WaitingGuard::new(&self.window.waiting);
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
         let trial = if self.is_on_trial() { Some(take(&self.trial).await.ok()?) } else { None };
         let of_host = take(&self.slots).await.ok()?;
@@ -168,7 +168,7 @@ impl Host {
         self.is_calm.load(Ordering::Acquire)
     }
 
-    fn settle(&self, trouble: &Trouble) {
+    fn settle(&self, trouble: &HostTrouble) {
         let is_calm = trouble.everywhere.is_none() && trouble.destinations.is_empty();
         self.is_calm.store(is_calm, Ordering::Release);
     }
@@ -221,7 +221,7 @@ impl Host {
         known.or_else(|| one.filter(|(at, _)| *at >= then)).map(|(_, failure)| failure.clone())
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+    fn trouble(&self) -> MutexGuard<'_, HostTrouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) mod watched;
 use crate::BuildError;
 use crate::tls::Files;
 use bytes::Bytes;
-use dial::Dialer;
+use dial::Dialler;
 use guard::Guarded;
 use hyper::header::HeaderMap;
 use pool::Pool;
@@ -41,7 +41,7 @@ pub(crate) struct Request {
 
 /// How connections are made, and those that wait for their next request.
 pub(crate) struct Client {
-    pub(crate) dialer: Dialer,
+    pub(crate) dialler: Dialler,
     pub(crate) pool: Arc<Pool>,
 }
 
@@ -57,7 +57,7 @@ impl Client {
         let mut tls = files.client_config()?;
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let patience = CONNECT_TIMEOUT.min(patience / 2);
-        let dialer = Dialer { resolver, proxies, tls: Arc::new(tls), patience };
-        Ok(Self { dialer, pool: Pool::new(connections_max) })
+        let dialler = Dialler { resolver, proxies, tls: Arc::new(tls), patience };
+        Ok(Self { dialler, pool: Pool::new(connections_max) })
     }
 }

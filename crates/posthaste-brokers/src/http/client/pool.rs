@@ -4,7 +4,7 @@
 //! many requests. The last one that came back goes first; the others grow old and are closed. There are never more of a
 //! host's than it has slots, and of all hosts together no more than the sink may have requests in flight.
 
-use super::connection::{Answer, Connection, Http1, Http2};
+use super::connection::{Connection, Http1, Http2, ResponseHead};
 use posthaste::task::{Task, spawn};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,24 +25,24 @@ const CLOSING_MAX: usize = 64;
 pub(crate) struct Pool {
     idle_max: usize,
     closing: Arc<Semaphore>,
-    state: Mutex<State>,
+    state: Mutex<IdleConnections>,
 }
 
 #[derive(Default)]
-struct State {
-    hosts: FxHashMap<Arc<str>, Shelf>,
+struct IdleConnections {
+    hosts: FxHashMap<Arc<str>, HostConnections>,
     idle: usize,
     sweeper: Option<Task<()>>,
 }
 
 /// Those of a host.
 #[derive(Default)]
-struct Shelf {
+struct HostConnections {
     ones: Vec<(Instant, Box<Http1>)>,
     many: Option<(Instant, Http2)>,
 }
 
-impl Shelf {
+impl HostConnections {
     /// Whether there is one more now.
     fn put(&mut self, connection: Connection, now: Instant) -> bool {
         match (connection, &mut self.many) {
@@ -67,7 +67,7 @@ impl Pool {
         Arc::new(Self { idle_max, closing: Arc::new(Semaphore::new(CLOSING_MAX)), state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, IdleConnections> {
         // Nothing under the lock panics half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +109,7 @@ impl Pool {
     }
 
     /// Closes a connection after a response that counts, though not all of it was read.
-    pub(crate) fn close(&self, connection: Connection, answer: Answer) {
+    pub(crate) fn close(&self, connection: Connection, answer: ResponseHead) {
         let Ok(permit) = Arc::clone(&self.closing).try_acquire_owned() else { return };
         let task = spawn("http close", async move {
             connection.close(answer).await;
@@ -128,7 +128,7 @@ impl Pool {
             shelf.many.take_if(|(used, many)| many.is_closed() || !is_young(*used));
             !shelf.ones.is_empty() || shelf.many.is_some()
         });
-        state.idle = state.hosts.values().map(Shelf::len).sum();
+        state.idle = state.hosts.values().map(HostConnections::len).sum();
         let any = !state.hosts.is_empty();
         if !any {
             state.sweeper = None;

@@ -8,7 +8,7 @@
 //! redirect every event.
 
 use super::connection::Payload;
-use super::dial::{Target, Unreached};
+use super::dial::{DialTarget, Unreached};
 use super::guard::{Lookup, Network};
 use crate::address::{Address, Scheme, Shape};
 use crate::{BuildError, dial};
@@ -70,7 +70,7 @@ impl Direct {
         }
     }
 
-    fn holds(&self, target: &Target) -> bool {
+    fn holds(&self, target: &DialTarget) -> bool {
         match self {
             Self::All => true,
             Self::Domain(domain) => {
@@ -127,7 +127,7 @@ impl Proxies {
     }
 
     /// The proxy for a host, if it is reached through one.
-    pub(crate) fn of(&self, target: &Target) -> Option<&Arc<Proxy>> {
+    pub(crate) fn of(&self, target: &DialTarget) -> Option<&Arc<Proxy>> {
         let proxy = if target.tls { &self.https } else { &self.http };
         proxy.as_ref().filter(|_| !self.direct.iter().any(|direct| direct.holds(target)))
     }
@@ -141,7 +141,11 @@ impl Proxy {
 
     /// A connection to the target, through this proxy. Only who cannot be connected to, or refuses us, is at fault for
     /// all targets. Some proxies answer a `CONNECT` that they forbid, or cannot make, by closing the connection.
-    pub(crate) async fn connect(&self, lookup: &dyn Lookup, target: &Target) -> Result<TcpStream, Unreached> {
+    pub(crate) async fn connect(
+        &self,
+        lookup: &dyn Lookup,
+        target: &DialTarget,
+    ) -> Result<TcpStream, Unreached> {
         let broken = |error: &dyn std::fmt::Display| Unreached::Proxy(format!("{}: {error}", self.address));
         let socket = self.dial(lookup).await.map_err(|error| broken(&error))?;
         let (status, socket) = self
@@ -170,7 +174,7 @@ impl Proxy {
     async fn tunnel(
         &self,
         socket: TcpStream,
-        target: &Target,
+        target: &DialTarget,
     ) -> Result<(StatusCode, Option<TcpStream>), super::BoxError> {
         let mut builder = http1::Builder::new();
         let handshake = builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(socket));
@@ -199,7 +203,7 @@ impl Proxy {
         Ok((status, Some(parts.io.into_inner())))
     }
 
-    fn request(&self, target: &Target) -> Result<Request<Payload>, super::BoxError> {
+    fn request(&self, target: &DialTarget) -> Result<Request<Payload>, super::BoxError> {
         let host = match target.host.contains(':') {
             true => format!("[{}]:{}", target.host, target.port),
             false => format!("{}:{}", target.host, target.port),
@@ -221,7 +225,7 @@ mod tests {
     use url::Url;
 
     fn shown(proxies: &Proxies, url: &str) -> Option<String> {
-        let target = Target::new(&Url::parse(url).expect("a URL"));
+        let target = DialTarget::new(&Url::parse(url).expect("a URL"));
         proxies.of(&target).map(|proxy| proxy.address.to_string())
     }
 

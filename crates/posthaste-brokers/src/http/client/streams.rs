@@ -11,25 +11,25 @@ pub(crate) const FIRST: usize = 1;
 
 /// The streams of one connection.
 pub(crate) struct Streams {
-    state: Mutex<State>,
+    state: Mutex<StreamCount>,
     changed: Notify,
 }
 
-struct State {
+struct StreamCount {
     allowed: usize,
     open: usize,
 }
 
-impl State {
+impl StreamCount {
     fn has_room(&self) -> bool {
         self.open < self.allowed
     }
 }
 
 /// The right to one of them. Dropping it gives it back.
-pub(crate) struct Stream(Arc<Streams>);
+pub(crate) struct StreamPermit(Arc<Streams>);
 
-impl Drop for Stream {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let has_room = {
             let mut state = self.0.state();
@@ -44,10 +44,10 @@ impl Drop for Stream {
 
 impl Streams {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { allowed: FIRST, open: 0 }), changed: Notify::new() })
+        Arc::new(Self { state: Mutex::new(StreamCount { allowed: FIRST, open: 0 }), changed: Notify::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StreamCount> {
         // Nothing under the lock panics half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,17 +63,17 @@ impl Streams {
         }
     }
 
-    fn try_open(self: &Arc<Self>) -> Option<Stream> {
+    fn try_open(self: &Arc<Self>) -> Option<StreamPermit> {
         let mut state = self.state();
         if !state.has_room() {
             return None;
         }
         state.open += 1;
-        Some(Stream(Arc::clone(self)))
+        Some(StreamPermit(Arc::clone(self)))
     }
 
     /// Waits until there is room for one more.
-    pub(crate) async fn open(self: &Arc<Self>) -> Stream {
+    pub(crate) async fn open(self: &Arc<Self>) -> StreamPermit {
         loop {
             // Made before the look: what changes after it is heard.
             let changed = self.changed.notified();

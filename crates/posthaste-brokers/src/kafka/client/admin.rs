@@ -36,7 +36,7 @@ pub(in crate::kafka) async fn settings(
     topics: &[String],
     within: Duration,
 ) -> Result<BTreeMap<String, Result<Settings, String>>, String> {
-    let client = Client::start(config)?;
+    let client = QuestionClient::start(config)?;
     let options = AdminOptions::new().request_timeout(Some(within));
     let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
     let answer = tokio::time::timeout(within, client.admin().describe_configs(&resources, &options)).await;
@@ -46,9 +46,9 @@ pub(in crate::kafka) async fn settings(
 
 /// A client for questions. Its end waits for its threads, so a runtime's thread must not be the one to end it, not even
 /// when whoever asked has stopped waiting.
-struct Client(Option<AdminClient<DefaultClientContext>>);
+struct QuestionClient(Option<AdminClient<DefaultClientContext>>);
 
-impl Client {
+impl QuestionClient {
     fn start(config: &KafkaConfig) -> Result<Self, String> {
         let full = config.producer("questions", true).map_err(|error| error.to_string())?;
         let client: KafkaResult<_> = for_questions(&full).create();
@@ -61,7 +61,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for QuestionClient {
     fn drop(&mut self) {
         let client = self.0.take();
         match tokio::runtime::Handle::try_current() {
@@ -98,14 +98,14 @@ fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, St
 }
 
 /// The partitions of a topic, or the error that the broker has for it.
-pub(in crate::kafka) type Found = Result<Partitions, RDKafkaErrorCode>;
+pub(in crate::kafka) type PartitionsResult = Result<Partitions, RDKafkaErrorCode>;
 
 /// The partitions of topics, as far as a broker answers in time. `metadata` asks for those of one.
 pub(in crate::kafka) async fn partitions(
     metadata: impl Fn(&str, Duration) -> KafkaResult<Metadata> + Send + 'static,
     topics: &[String],
     within: Duration,
-) -> BTreeMap<String, Found> {
+) -> BTreeMap<String, PartitionsResult> {
     let (topics, until) = (topics.to_vec(), Instant::now() + within);
     let asked = tokio::task::spawn_blocking(move || {
         let mut found = BTreeMap::new();
@@ -121,7 +121,7 @@ pub(in crate::kafka) async fn partitions(
     asked.await.unwrap_or_default()
 }
 
-fn state_of(topic: &MetadataTopic) -> Found {
+fn state_of(topic: &MetadataTopic) -> PartitionsResult {
     let error = topic.error().unwrap_or(RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
     let partitions = topic.partitions();
     // Without a leader the whole topic bears that error too.

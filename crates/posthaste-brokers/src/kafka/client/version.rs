@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What became of the question.
 #[derive(Debug, PartialEq)]
-pub(in crate::kafka) enum Answer {
+pub(in crate::kafka) enum VersionCheck {
     /// It has its id.
     Fits,
     /// It will never have one, with the client's words.
@@ -33,30 +33,30 @@ pub(in crate::kafka) enum Answer {
 }
 
 /// Asks for a producer's id, and sends nothing.
-pub(in crate::kafka) async fn ask(config: &KafkaConfig, within: Duration) -> Answer {
-    let Ok(mut client) = config.producer("questions", true) else { return Answer::Silent };
+pub(in crate::kafka) async fn ask(config: &KafkaConfig, within: Duration) -> VersionCheck {
+    let Ok(mut client) = config.producer("questions", true) else { return VersionCheck::Silent };
     client.set("statistics.interval.ms", ACCOUNT_MS.to_string());
     // Its end waits for its threads: that must not be a task.
     let asked = tokio::task::spawn_blocking(move || {
         let account = Account::default();
         let producer = BaseProducer::from_config_and_context(&client, account);
-        producer.map_or(Answer::Silent, |producer| wait(&producer, within))
+        producer.map_or(VersionCheck::Silent, |producer| wait(&producer, within))
     });
-    asked.await.unwrap_or(Answer::Silent)
+    asked.await.unwrap_or(VersionCheck::Silent)
 }
 
-fn wait(producer: &BaseProducer<Account>, within: Duration) -> Answer {
+fn wait(producer: &BaseProducer<Account>, within: Duration) -> VersionCheck {
     let until = Instant::now() + within;
     loop {
         producer.poll(LOOK);
         if let Some((code, words)) = producer.client().fatal_error() {
-            return Answer::Refused(code, words);
+            return VersionCheck::Refused(code, words);
         }
         if producer.context().has_id.load(Ordering::Relaxed) {
-            return Answer::Fits;
+            return VersionCheck::Fits;
         }
         if Instant::now() >= until {
-            return Answer::Silent;
+            return VersionCheck::Silent;
         }
     }
 }

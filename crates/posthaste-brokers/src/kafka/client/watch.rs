@@ -11,11 +11,11 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(in crate::kafka) struct Watch {
+pub(in crate::kafka) struct CredentialWatch {
     _task: Task<()>,
 }
 
-impl Watch {
+impl CredentialWatch {
     /// Calls `renew` for each change, until that says that nobody wants to know any more. `None`: there is nothing to
     /// watch.
     pub(in crate::kafka) fn start(

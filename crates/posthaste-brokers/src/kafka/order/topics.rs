@@ -5,8 +5,8 @@
 //! messages go to another producer, one for each request, few at a time, until the first one is delivered. A
 //! topic that fails on the main line is on trial again, for a time that doubles with each relapse.
 
-use super::Seat;
-use crate::kafka::verdict::Fault;
+use super::MessageRef;
+use crate::kafka::verdict::DeliveryFault;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const SILENCE_PROBATION: Duration = Duration::from_secs(2);
 const TOPICS_MAX: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::kafka) enum Standing {
+pub(in crate::kafka) enum TopicStanding {
     /// Works: the main line takes it.
     Proven,
     /// Must show that it works.
@@ -35,9 +35,9 @@ pub(in crate::kafka) enum Standing {
 }
 
 #[derive(Debug)]
-struct Topic {
+struct TopicState {
     name: Arc<str>,
-    standing: Standing,
+    standing: TopicStanding,
     /// Not before this.
     on_trial_until: Option<Instant>,
     probation: Duration,
@@ -46,7 +46,7 @@ struct Topic {
     /// Whether the last message on trial was delivered.
     sound: bool,
     /// May go as soon as others are back.
-    queue: VecDeque<Seat>,
+    queue: VecDeque<MessageRef>,
     /// Messages in the table.
     references: usize,
 }
@@ -54,7 +54,7 @@ struct Topic {
 #[derive(Debug, Default)]
 pub(in crate::kafka) struct Topics {
     numbers: FxHashMap<Arc<str>, u32>,
-    topics: Vec<Option<Topic>>,
+    topics: Vec<Option<TopicState>>,
     free: Vec<u32>,
     /// Messages of one call mostly have one topic.
     last: Option<(Arc<str>, u32)>,
@@ -83,9 +83,9 @@ impl Topics {
             self.forget_idle();
         }
         let name: Arc<str> = name.into();
-        let topic = Topic {
+        let topic = TopicState {
             name: Arc::clone(&name),
-            standing: Standing::Trial,
+            standing: TopicStanding::Trial,
             on_trial_until: None,
             probation: PROBATION_MIN,
             out: 0,
@@ -114,7 +114,7 @@ impl Topics {
         }
     }
 
-    fn get(&mut self, number: u32) -> Option<&mut Topic> {
+    fn get(&mut self, number: u32) -> Option<&mut TopicState> {
         self.topics.get_mut(number as usize)?.as_mut()
     }
 
@@ -125,22 +125,22 @@ impl Topics {
         }
     }
 
-    pub(in crate::kafka) fn standing(&self, number: u32) -> Standing {
+    pub(in crate::kafka) fn standing(&self, number: u32) -> TopicStanding {
         let topic = self.topics.get(number as usize).and_then(Option::as_ref);
-        topic.map_or(Standing::Trial, |topic| topic.standing)
+        topic.map_or(TopicStanding::Trial, |topic| topic.standing)
     }
 
     /// Lets a message go, or keeps it until others of the topic are back.
-    pub(in crate::kafka) fn admit(&mut self, number: u32, seat: Seat) -> Option<Standing> {
+    pub(in crate::kafka) fn admit(&mut self, number: u32, message: MessageRef) -> Option<TopicStanding> {
         let topic = self.get(number)?;
-        if topic.standing == Standing::Proven {
-            return Some(Standing::Proven);
+        if topic.standing == TopicStanding::Proven {
+            return Some(TopicStanding::Proven);
         }
         if topic.out < topic.out_max() {
             topic.out += 1;
-            return Some(Standing::Trial);
+            return Some(TopicStanding::Trial);
         }
-        topic.queue.push_back(seat);
+        topic.queue.push_back(message);
         None
     }
 
@@ -150,43 +150,45 @@ impl Topics {
         number: u32,
         trial: bool,
         delivered: bool,
-    ) -> Vec<(Seat, Standing)> {
+    ) -> Vec<(MessageRef, TopicStanding)> {
         let Some(topic) = self.get(number) else { return Vec::new() };
         if trial {
             topic.out -= 1;
             topic.sound = delivered;
             if delivered && topic.on_trial_until.is_none_or(|until| until <= Instant::now()) {
-                topic.standing = Standing::Proven;
+                topic.standing = TopicStanding::Proven;
             }
         }
         let mut released = Vec::new();
-        while !topic.queue.is_empty() && (topic.standing == Standing::Proven || topic.out < topic.out_max()) {
-            let Some(seat) = topic.queue.pop_front() else { break };
-            topic.out += usize::from(topic.standing == Standing::Trial);
-            released.push((seat, topic.standing));
+        while !topic.queue.is_empty()
+            && (topic.standing == TopicStanding::Proven || topic.out < topic.out_max())
+        {
+            let Some(message) = topic.queue.pop_front() else { break };
+            topic.out += usize::from(topic.standing == TopicStanding::Trial);
+            released.push((message, topic.standing));
         }
         released
     }
 
     /// Takes those that wait for the topic's trial.
-    pub(in crate::kafka) fn take_queued(&mut self, number: u32) -> VecDeque<Seat> {
+    pub(in crate::kafka) fn take_queued(&mut self, number: u32) -> VecDeque<MessageRef> {
         self.get(number).map(|topic| std::mem::take(&mut topic.queue)).unwrap_or_default()
     }
 
     /// One that waited is gone.
-    pub(in crate::kafka) fn forget(&mut self, number: u32, seat: Seat) {
+    pub(in crate::kafka) fn forget(&mut self, number: u32, message: MessageRef) {
         if let Some(topic) = self.get(number) {
-            topic.queue.retain(|other| *other != seat);
+            topic.queue.retain(|other| *other != message);
         }
     }
 
     /// A message of this topic failed on the main line.
-    pub(in crate::kafka) fn suspect(&mut self, name: &str, fault: Fault) {
+    pub(in crate::kafka) fn suspect(&mut self, name: &str, fault: DeliveryFault) {
         let Some(number) = self.numbers.get(name).copied() else { return };
         let Some(topic) = self.get(number) else { return };
-        let relapse = topic.standing == Standing::Proven;
+        let relapse = topic.standing == TopicStanding::Proven;
         if relapse {
-            topic.standing = Standing::Trial;
+            topic.standing = TopicStanding::Trial;
             topic.sound = false;
             topic.on_trial_until = None;
         }
@@ -201,7 +203,7 @@ impl Topics {
     }
 }
 
-impl Topic {
+impl TopicState {
     fn out_max(&self) -> usize {
         if self.sound { TRIAL_OUT_MAX } else { PROBE_OUT_MAX }
     }

@@ -4,12 +4,12 @@
 //! is replaced: new messages go to a new producer, and the old one ends when its last message is answered.
 //! Events are not dropped by any of this: what an old line could not deliver is told to its call.
 
-use super::line::{GRACE, Line, Shared};
+use super::line::{GRACE, LineContext, ProducerLine};
 use crate::BuildError;
 use crate::kafka::KafkaConfig;
 use crate::kafka::client;
 use crate::kafka::order::LineId;
-use crate::kafka::verdict::Fault;
+use crate::kafka::verdict::DeliveryFault;
 use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::Producer as _;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 pub(in crate::kafka) struct Fleet {
     config: KafkaConfig,
     name: String,
-    shared: Shared,
-    lines: Mutex<Lines>,
+    shared: LineContext,
+    lines: Mutex<CurrentLines>,
 }
 
 #[derive(Debug)]
-struct Lines {
-    main: Arc<Line>,
-    trial: Arc<Line>,
+struct CurrentLines {
+    main: Arc<ProducerLine>,
+    trial: Arc<ProducerLine>,
     started: LineId,
     closed: bool,
 }
@@ -36,20 +36,20 @@ impl Fleet {
     pub(in crate::kafka) fn start(
         config: &KafkaConfig,
         name: &str,
-        shared: Shared,
+        shared: LineContext,
     ) -> Result<Self, BuildError> {
         let main = start(config, name, &shared, 1, false)?;
         let trial = start(config, name, &shared, 2, true)?;
         shared.order.set_main(1);
         shared.order.set_trial(2);
-        let lines = Mutex::new(Lines { main, trial, started: 2, closed: false });
+        let lines = Mutex::new(CurrentLines { main, trial, started: 2, closed: false });
         Ok(Self { config: config.clone(), name: name.to_owned(), shared, lines })
     }
 
     /// The line of this number, if it still takes messages. One that has ended is replaced here, when
     /// somebody wants it: a principal without rights would end one producer after the other for nobody.
-    pub(in crate::kafka) fn line(&self, id: LineId) -> Result<Arc<Line>, Fault> {
-        let nobodys = Fault(RDKafkaErrorCode::PurgeQueue);
+    pub(in crate::kafka) fn line(&self, id: LineId) -> Result<Arc<ProducerLine>, DeliveryFault> {
+        let nobodys = DeliveryFault(RDKafkaErrorCode::PurgeQueue);
         let mut lines = self.lines();
         let line = [&lines.main, &lines.trial].into_iter().find(|line| line.id() == id).map(Arc::clone);
         let Some(line) = line.filter(|_| !lines.closed) else { return Err(nobodys) };
@@ -63,7 +63,7 @@ impl Fleet {
     }
 
     /// The line on which topics prove themselves: also for questions.
-    fn trial(&self) -> Arc<Line> {
+    fn trial(&self) -> Arc<ProducerLine> {
         let mut lines = self.lines();
         if lines.trial.broken().is_some() || lines.trial.is_retired() {
             let id = lines.trial.id();
@@ -114,7 +114,7 @@ impl Fleet {
         }
     }
 
-    fn replace(&self, lines: &mut Lines, id: LineId, patience: Duration) {
+    fn replace(&self, lines: &mut CurrentLines, id: LineId, patience: Duration) {
         if lines.closed {
             return;
         }
@@ -144,7 +144,7 @@ impl Fleet {
         lines.trial.retire(Instant::now());
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, CurrentLines> {
         // Nothing under the lock panics half way.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,10 +159,10 @@ impl Drop for Fleet {
 fn start(
     config: &KafkaConfig,
     name: &str,
-    shared: &Shared,
+    shared: &LineContext,
     id: LineId,
     trial: bool,
-) -> Result<Arc<Line>, BuildError> {
+) -> Result<Arc<ProducerLine>, BuildError> {
     let client_config = config.producer(name, trial)?;
-    Line::start(id, trial, &client_config, shared).map_err(|error| client::refusal(config, &error))
+    ProducerLine::start(id, trial, &client_config, shared).map_err(|error| client::refusal(config, &error))
 }

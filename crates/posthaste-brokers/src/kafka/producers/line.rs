@@ -1,7 +1,7 @@
 //! One producer, the thread that reads its reports, and what it tells beside them.
 //!
 //! A report names its message by a number that travels with it as the delivery opaque: call and place. So
-//! nothing is allocated for a report, and a burst of them is told to [`Order`] under one lock.
+//! nothing is allocated for a report, and a burst of them is told to [`KeyOrder`] under one lock.
 //!
 //! The reading thread sleeps while nothing is in flight. While something is, it looks for reports twice in a
 //! millisecond, takes all that are there, and wakes each call once for them. Waiting inside the client's `poll` was
@@ -9,8 +9,8 @@
 //! every wait is spent spinning (a fifth of all CPU time, measured).
 
 use crate::kafka::cause::Causes;
-use crate::kafka::order::{LineId, Order, Seat};
-use crate::kafka::verdict::Fault;
+use crate::kafka::order::{KeyOrder, LineId, MessageRef};
+use crate::kafka::verdict::DeliveryFault;
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
@@ -36,7 +36,7 @@ pub(in crate::kafka) const GRACE: Duration = Duration::from_millis(500);
 const _: () = assert!(usize::BITS == 64, "a call's number and a place there share a pointer");
 
 /// A producer.
-pub(in crate::kafka) struct Line {
+pub(in crate::kafka) struct ProducerLine {
     id: LineId,
     trial: bool,
     producer: BaseProducer<Ears>,
@@ -54,17 +54,20 @@ struct Times {
     expire: Option<Instant>,
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for ProducerLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("id", &self.id).field("trial", &self.trial).finish_non_exhaustive()
+        f.debug_struct("ProducerLine")
+            .field("id", &self.id)
+            .field("trial", &self.trial)
+            .finish_non_exhaustive()
     }
 }
 
 /// What all lines of a sink share.
 #[derive(Debug, Clone)]
-pub(in crate::kafka) struct Shared {
+pub(in crate::kafka) struct LineContext {
     pub(in crate::kafka) sink: Arc<str>,
-    pub(in crate::kafka) order: Arc<Order>,
+    pub(in crate::kafka) order: Arc<KeyOrder>,
     /// Room for messages in all producers together.
     pub(in crate::kafka) window: Arc<Semaphore>,
     pub(in crate::kafka) causes: Arc<Causes>,
@@ -81,18 +84,18 @@ pub(in crate::kafka) struct Record<'a> {
 
 /// Why a producer does not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::kafka) enum Refusal {
+pub(in crate::kafka) enum SendError {
     /// Its queue is full: later.
     Full,
-    Fault(Fault),
+    Fault(DeliveryFault),
 }
 
-impl Line {
+impl ProducerLine {
     pub(in crate::kafka) fn start(
         id: LineId,
         trial: bool,
         config: &ClientConfig,
-        shared: &Shared,
+        shared: &LineContext,
     ) -> KafkaResult<Arc<Self>> {
         let ears = Ears {
             line: id,
@@ -134,20 +137,20 @@ impl Line {
     }
 
     /// Why it takes nothing any more, if that is so.
-    pub(in crate::kafka) fn broken(&self) -> Option<Fault> {
+    pub(in crate::kafka) fn broken(&self) -> Option<DeliveryFault> {
         if self.ears().fatal.load(Ordering::Acquire) { self.fatal() } else { None }
     }
 
     /// The client's own word, which may come before its callback.
-    fn fatal(&self) -> Option<Fault> {
+    fn fatal(&self) -> Option<DeliveryFault> {
         let (code, _) = self.producer.client().fatal_error()?;
         self.ears().fatal.store(true, Ordering::Release);
-        Some(Fault(code))
+        Some(DeliveryFault(code))
     }
 
     /// Hands a message over. Whether it arrives is reported later.
-    pub(in crate::kafka) fn send(&self, seat: Seat, record: Record<'_>) -> Result<(), Refusal> {
-        let opaque = (seat.call as usize) << 32 | seat.index as usize;
+    pub(in crate::kafka) fn send(&self, message: MessageRef, record: Record<'_>) -> Result<(), SendError> {
+        let opaque = (message.call as usize) << 32 | message.index as usize;
         let record = BaseRecord {
             topic: record.topic,
             partition: None,
@@ -164,7 +167,7 @@ impl Line {
         let retired = self.retired.read().unwrap_or_else(PoisonError::into_inner);
         if *retired {
             self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
-            return Err(Refusal::Fault(Fault(RDKafkaErrorCode::PurgeQueue)));
+            return Err(SendError::Fault(DeliveryFault(RDKafkaErrorCode::PurgeQueue)));
         }
         let sent = self.producer.send(record);
         drop(retired);
@@ -174,14 +177,14 @@ impl Line {
         let Err((error, _)) = sent else { return Ok(()) };
         self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::QueueFull) => Err(Refusal::Full),
+            Some(RDKafkaErrorCode::QueueFull) => Err(SendError::Full),
             // It ended, and the reader has not heard of it yet.
             Some(RDKafkaErrorCode::Fatal) => {
                 let fault = self.fatal().filter(|_| self.trial);
-                Err(Refusal::Fault(fault.unwrap_or(Fault(RDKafkaErrorCode::Fatal))))
+                Err(SendError::Fault(fault.unwrap_or(DeliveryFault(RDKafkaErrorCode::Fatal))))
             }
-            Some(code) => Err(Refusal::Fault(Fault(code))),
-            None => Err(Refusal::Fault(Fault(RDKafkaErrorCode::InvalidArgument))),
+            Some(code) => Err(SendError::Fault(DeliveryFault(code))),
+            None => Err(SendError::Fault(DeliveryFault(RDKafkaErrorCode::InvalidArgument))),
         }
     }
 
@@ -283,7 +286,7 @@ impl Line {
 pub(in crate::kafka) struct Ears {
     line: LineId,
     trial: bool,
-    shared: Shared,
+    shared: LineContext,
     /// Handed over and not reported.
     in_flight: AtomicUsize,
     fatal: AtomicBool,
@@ -294,7 +297,7 @@ pub(in crate::kafka) struct Ears {
 
 #[derive(Default)]
 struct Batch {
-    reports: Vec<(Seat, Option<Fault>)>,
+    reports: Vec<(MessageRef, Option<DeliveryFault>)>,
     faults: bool,
 }
 
@@ -331,7 +334,7 @@ impl ClientContext for Ears {
                 self.fatal.store(true, Ordering::Release);
                 tracing::warn!(sink = %self.shared.sink, line = self.line, "a producer ended: {reason}");
                 if let Some(topic) = topic_of(reason) {
-                    self.shared.order.suspect(topic, Fault(RDKafkaErrorCode::Fatal));
+                    self.shared.order.suspect(topic, DeliveryFault(RDKafkaErrorCode::Fatal));
                 }
             }
             Some(code) => self.shared.causes.hear(code, reason),
@@ -344,9 +347,9 @@ impl ProducerContext for Ears {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let seat = Seat { call: (opaque >> 32) as u32, index: opaque as u32 };
+        let message = MessageRef { call: (opaque >> 32) as u32, index: opaque as u32 };
         let fault = result.as_ref().err().map(|(error, record)| {
-            let fault = Fault(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown));
+            let fault = DeliveryFault(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown));
             if !self.trial && !fault.is_nobodys() {
                 self.shared.order.suspect(record.topic(), fault);
             }
@@ -355,7 +358,7 @@ impl ProducerContext for Ears {
         self.heard.fetch_add(1, Ordering::Relaxed);
         let mut batch = lock(&self.batch);
         batch.faults |= fault.is_some();
-        batch.reports.push((seat, fault));
+        batch.reports.push((message, fault));
     }
 }
 

@@ -16,19 +16,19 @@ const FLUSH_BYTES: usize = BYTES_MAX / 4;
 
 /// What one connection has to write.
 #[derive(Debug, Default)]
-pub(in crate::nats) struct Backlog {
-    inside: Mutex<Inside>,
+pub(in crate::nats) struct WriteBacklog {
+    inside: Mutex<UnwrittenBytes>,
     grown: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct UnwrittenBytes {
     bytes: usize,
     /// Who waits for room.
     waiting: Vec<Waker>,
 }
 
-impl Backlog {
+impl WriteBacklog {
     /// How many bytes may be handed over before the next look. A single message may have more.
     pub(in crate::nats) fn room(&self) -> usize {
         BYTES_MAX.saturating_sub(self.inside().bytes)
@@ -81,7 +81,7 @@ impl Backlog {
         }
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, UnwrittenBytes> {
         // Nothing under the lock panics half way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn g7_what_waits_to_be_written_has_a_bound() {
-        let backlog = Backlog::default();
+        let backlog = WriteBacklog::default();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MAX, Poll::Ready(())));
         backlog.add(BYTES_MAX + 5);

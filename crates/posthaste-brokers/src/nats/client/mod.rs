@@ -17,8 +17,8 @@ mod login;
 pub(super) mod session;
 pub(super) mod streams;
 
-pub(super) use answer::{Answer, ApiError};
-use backlog::Backlog;
+pub(super) use answer::{ApiError, PublishReply};
+use backlog::WriteBacklog;
 
 use super::NatsConfig;
 use crate::address::Address;

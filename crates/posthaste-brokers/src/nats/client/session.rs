@@ -8,8 +8,8 @@
 //! A session is one connection. When that ends, everybody who waits is told so at once, and nothing of it is ever
 //! sent later.
 
-use super::answer::Answer;
-use super::{Backlog, Connection, is_refusal, refused};
+use super::answer::PublishReply;
+use super::{Connection, WriteBacklog, is_refusal, refused};
 use crate::address::Address;
 use crate::mailbox::Mailbox;
 use async_nats::{Client, Event, Message, ServerError, ServerInfo, Subscriber};
@@ -36,7 +36,7 @@ const SPARE_NOTES: usize = 128;
 #[derive(Debug)]
 pub(in crate::nats) enum Note {
     /// The answer to its message of this index.
-    Answer(usize, Answer),
+    Reply(usize, PublishReply),
     /// Publishing to this subject is not allowed.
     Denied(Arc<str>),
     /// The connection is about to be left: answers may come, and nothing more is to be sent.
@@ -47,7 +47,7 @@ pub(in crate::nats) enum Note {
 
 /// How it came to an end.
 #[derive(Debug)]
-pub(in crate::nats) enum End {
+pub(in crate::nats) enum SessionEnd {
     /// The connection is gone, or of no use.
     Lost(Failure),
     /// The server asks us to go. What is under way may still be answered.
@@ -58,7 +58,7 @@ pub(in crate::nats) enum End {
 #[derive(Debug)]
 pub(in crate::nats) struct Session {
     pub(in crate::nats) client: Client,
-    pub(in crate::nats) backlog: Backlog,
+    pub(in crate::nats) backlog: WriteBacklog,
     /// What the server said of itself at the beginning.
     pub(in crate::nats) info: ServerInfo,
     /// Whether that may be somebody else's word.
@@ -81,32 +81,32 @@ pub(in crate::nats) struct Session {
 #[derive(Debug, Default)]
 struct Calls {
     opened: u64,
-    open: FxHashMap<u64, Arc<Line>>,
+    open: FxHashMap<u64, Arc<CallMailbox>>,
     is_leaving: bool,
     ended: Option<Arc<str>>,
 }
 
 /// A call's mailbox, and how many messages the call has.
 #[derive(Debug)]
-struct Line {
-    mailbox: Mailbox<Note>,
+struct CallMailbox {
+    notes: Mailbox<Note>,
     messages: usize,
 }
 
-impl Line {
+impl CallMailbox {
     /// Every message is answered once, or refused. Others fill no more than what is left.
-    fn answer(&self, index: usize, answer: Answer) -> bool {
-        self.mailbox.post_within(Note::Answer(index, answer), 2 * (self.messages + SPARE_NOTES))
+    fn answer(&self, index: usize, answer: PublishReply) -> bool {
+        self.notes.post_within(Note::Reply(index, answer), 2 * (self.messages + SPARE_NOTES))
     }
 
     fn deny(&self, subject: Arc<str>) {
-        self.mailbox.post_within(Note::Denied(subject), self.messages + SPARE_NOTES);
-        self.mailbox.ring();
+        self.notes.post_within(Note::Denied(subject), self.messages + SPARE_NOTES);
+        self.notes.ring();
     }
 
     fn tell(&self, note: Note) {
-        self.mailbox.post(note);
-        self.mailbox.ring();
+        self.notes.post(note);
+        self.notes.ring();
     }
 }
 
@@ -116,14 +116,14 @@ impl Session {
         connection: Connection,
         server: &Address,
         identity: String,
-    ) -> Option<(Arc<Self>, Inbox)> {
+    ) -> Option<(Arc<Self>, SessionInbox)> {
         let Connection { client, events, is_hearsay } = connection;
         let inbox = format!("{}.", client.new_inbox());
         let answers = client.subscribe(format!("{inbox}*")).await.ok()?;
         let session = Arc::new(Self {
             info: client.server_info(),
             client,
-            backlog: Backlog::default(),
+            backlog: WriteBacklog::default(),
             is_hearsay,
             opened_at: Instant::now(),
             stale: Notify::new(),
@@ -134,7 +134,10 @@ impl Session {
             idle: Notify::new(),
             pongs: watch::Sender::new(0),
         });
-        Some((session, Inbox { answers, events, rung: Vec::new(), is_leaving: false, last_words: None }))
+        Some((
+            session,
+            SessionInbox { answers, events, rung: Vec::new(), is_leaving: false, last_words: None },
+        ))
     }
 
     /// Headers and payload of a message together, if the server has named a limit.
@@ -154,19 +157,19 @@ impl Session {
 
     /// Opens a mailbox for a call with so many messages. It closes when the handle is dropped.
     pub(in crate::nats) fn register(self: &Arc<Self>, messages: usize) -> Registration {
-        let line = Arc::new(Line { mailbox: Mailbox::default(), messages });
+        let mailbox = Arc::new(CallMailbox { notes: Mailbox::default(), messages });
         let mut calls = self.calls();
         calls.opened += 1;
         let call = calls.opened;
         if calls.is_leaving {
-            line.mailbox.post(Note::Leaving);
+            mailbox.notes.post(Note::Leaving);
         }
         match &calls.ended {
-            Some(why) => drop(line.mailbox.post(Note::Ended(Arc::clone(why)))),
-            None => drop(calls.open.insert(call, Arc::clone(&line))),
+            Some(why) => drop(mailbox.notes.post(Note::Ended(Arc::clone(why)))),
+            None => drop(calls.open.insert(call, Arc::clone(&mailbox))),
         }
         drop(calls);
-        Registration { session: Arc::clone(self), call, line }
+        Registration { session: Arc::clone(self), call, mailbox }
     }
 
     /// Until no call waits for anything.
@@ -186,7 +189,7 @@ impl Session {
         calls.is_leaving = true;
         let open: Vec<_> = calls.open.values().map(Arc::clone).collect();
         drop(calls);
-        open.iter().for_each(|line| line.tell(Note::Leaving));
+        open.iter().for_each(|mailbox| mailbox.tell(Note::Leaving));
     }
 
     /// Tells everybody that no answer will come any more.
@@ -196,7 +199,7 @@ impl Session {
         calls.ended = Some(Arc::clone(&why));
         let open = std::mem::take(&mut calls.open);
         drop(calls);
-        open.into_values().for_each(|line| line.tell(Note::Ended(Arc::clone(&why))));
+        open.into_values().for_each(|mailbox| mailbox.tell(Note::Ended(Arc::clone(&why))));
     }
 
     /// Sends a message to ourselves, through the server. A server that refuses it has answered too.
@@ -215,17 +218,17 @@ impl Session {
     }
 
     /// Puts an answer into its mailbox and notes which one is to be rung.
-    fn deliver(&self, message: &Message, rung: &mut Vec<Arc<Line>>) {
+    fn deliver(&self, message: &Message, rung: &mut Vec<Arc<CallMailbox>>) {
         let Some(token) = message.subject.strip_prefix(self.inbox.as_str()) else { return };
         if token == PING {
             return self.pongs.send_modify(|pongs| *pongs += 1);
         }
         let Some((call, index)) = parse(token) else { return };
         let status = message.status.map(|status| status.as_u16());
-        let Some(answer) = Answer::read(status, &message.payload) else { return };
-        let Some(line) = self.calls().open.get(&call).map(Arc::clone) else { return };
-        if line.answer(index, answer) {
-            rung.push(line);
+        let Some(answer) = PublishReply::read(status, &message.payload) else { return };
+        let Some(mailbox) = self.calls().open.get(&call).map(Arc::clone) else { return };
+        if mailbox.answer(index, answer) {
+            rung.push(mailbox);
         }
     }
 
@@ -258,7 +261,7 @@ impl Session {
         }
         let subject: Arc<str> = subject.into();
         let open: Vec<_> = self.calls().open.values().map(Arc::clone).collect();
-        open.iter().for_each(|line| line.deny(Arc::clone(&subject)));
+        open.iter().for_each(|mailbox| mailbox.deny(Arc::clone(&subject)));
     }
 }
 
@@ -292,17 +295,17 @@ fn parse(token: &str) -> Option<(u64, usize)> {
 }
 
 /// What comes over a session's connection.
-pub(in crate::nats) struct Inbox {
+pub(in crate::nats) struct SessionInbox {
     answers: Subscriber,
     events: mpsc::Receiver<Event>,
-    rung: Vec<Arc<Line>>,
+    rung: Vec<Arc<CallMailbox>>,
     is_leaving: bool,
     last_words: Option<String>,
 }
 
-impl Inbox {
+impl SessionInbox {
     /// Gives everything to whom it is for, until the connection ends or is to be left.
-    pub(in crate::nats) async fn serve(&mut self, session: &Session) -> End {
+    pub(in crate::nats) async fn serve(&mut self, session: &Session) -> SessionEnd {
         let mut backlog = pin!(session.backlog.keep(&session.client));
         loop {
             tokio::select! {
@@ -318,7 +321,7 @@ impl Inbox {
                 () = session.stale.notified(), if !self.is_leaving => {
                     self.is_leaving = true;
                     let text = format!("{}: a new connection asks what the server takes now", session.server);
-                    return End::Leaving(Failure::of_sink("nats.unreachable", text));
+                    return SessionEnd::Leaving(Failure::of_sink("nats.unreachable", text));
                 }
                 () = &mut backlog => {}
             }
@@ -345,10 +348,10 @@ impl Inbox {
         while let Some(Some(answer)) = self.answers.next().now_or_never() {
             session.deliver(&answer, &mut self.rung);
         }
-        self.rung.drain(..).for_each(|line| line.mailbox.ring());
+        self.rung.drain(..).for_each(|mailbox| mailbox.notes.ring());
     }
 
-    fn hear(&mut self, event: Event, session: &Session) -> Option<End> {
+    fn hear(&mut self, event: Event, session: &Session) -> Option<SessionEnd> {
         match event {
             Event::ServerError(ServerError::AuthorizationViolation) => {
                 self.complain("Authorization Violation".to_owned(), session)
@@ -357,7 +360,7 @@ impl Inbox {
             Event::LameDuckMode if !self.is_leaving => {
                 self.is_leaving = true;
                 let text = format!("{}: the server is about to stop (lame duck mode)", session.server);
-                Some(End::Leaving(Failure::of_sink("nats.unreachable", text)))
+                Some(SessionEnd::Leaving(Failure::of_sink("nats.unreachable", text)))
             }
             Event::Disconnected => {
                 // What came before counts.
@@ -370,18 +373,18 @@ impl Inbox {
         }
     }
 
-    fn complain(&mut self, words: String, session: &Session) -> Option<End> {
+    fn complain(&mut self, words: String, session: &Session) -> Option<SessionEnd> {
         if is_refusal(&words) {
-            return Some(End::Lost(refused(&session.server, &session.identity, &words)));
+            return Some(SessionEnd::Lost(refused(&session.server, &session.identity, &words)));
         }
         let failure = session.complain(&words);
         // After most of its complaints the server hangs up, and then they are the reason. After this one it does not.
         self.last_words = Some(words).filter(|words| !words.starts_with("Permissions Violation"));
-        failure.map(End::Lost)
+        failure.map(SessionEnd::Lost)
     }
 
     /// The client has ended. What the server said before it is still on its way.
-    async fn lost(&mut self, session: &Session) -> End {
+    async fn lost(&mut self, session: &Session) -> SessionEnd {
         while let Some(event) = self.events.recv().await {
             if let Some(end) = self.hear(event, session) {
                 return end;
@@ -390,10 +393,10 @@ impl Inbox {
         self.gone(session)
     }
 
-    fn gone(&self, session: &Session) -> End {
+    fn gone(&self, session: &Session) -> SessionEnd {
         let last = self.last_words.as_ref().map(|words| format!("; its last words: {words}"));
         let text = format!("{}: the connection was lost{}", session.server, last.unwrap_or_default());
-        End::Lost(Failure::of_sink("nats.unreachable", text))
+        SessionEnd::Lost(Failure::of_sink("nats.unreachable", text))
     }
 }
 
@@ -402,7 +405,7 @@ impl Inbox {
 pub(in crate::nats) struct Registration {
     session: Arc<Session>,
     call: u64,
-    line: Arc<Line>,
+    mailbox: Arc<CallMailbox>,
 }
 
 impl Registration {
@@ -417,7 +420,7 @@ impl Registration {
 
     /// Takes all notes, or leaves the waker.
     pub(in crate::nats) fn poll_notes(&self, context: &mut Context<'_>, notes: &mut Vec<Note>) -> Poll<()> {
-        self.line.mailbox.poll_take(context, notes)
+        self.mailbox.notes.poll_take(context, notes)
     }
 }
 

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What we want to know of a stream.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(in crate::nats) struct Config {
+pub(in crate::nats) struct StreamConfig {
     pub(in crate::nats) name: String,
     /// `file` or `memory`.
     pub(in crate::nats) storage: String,
@@ -32,7 +32,7 @@ pub(in crate::nats) struct Config {
     duplicate_window: u64,
 }
 
-impl Config {
+impl StreamConfig {
     pub(in crate::nats) fn duplicate_window(&self) -> Duration {
         Duration::from_nanos(self.duplicate_window)
     }
@@ -51,14 +51,14 @@ pub(in crate::nats) enum Unseen {
 pub(in crate::nats) async fn stream_by_subject(
     session: &Arc<Session>,
     subject: &str,
-) -> Result<Config, Unseen> {
+) -> Result<StreamConfig, Unseen> {
     #[derive(Deserialize)]
     struct Names {
         streams: Option<Vec<String>>,
     }
     #[derive(Deserialize)]
-    struct Found {
-        config: Config,
+    struct StreamInfo {
+        config: StreamConfig,
     }
     let body = serde_json::json!({ "subject": subject }).to_string();
     let names: Names = ask(session, "$JS.API.STREAM.NAMES", &body).await.map_err(Unseen::NoAnswer)?;
@@ -67,13 +67,13 @@ pub(in crate::nats) async fn stream_by_subject(
         return Err(Unseen::NoAnswer("a strange answer: a stream that has no name".to_owned()));
     }
     let subject = format!("$JS.API.STREAM.INFO.{name}");
-    let found: Found = ask(session, &subject, "").await.map_err(Unseen::NoAnswer)?;
+    let found: StreamInfo = ask(session, &subject, "").await.map_err(Unseen::NoAnswer)?;
     Ok(found.config)
 }
 
 async fn ask<T: DeserializeOwned>(session: &Arc<Session>, subject: &str, body: &str) -> Result<T, String> {
     #[derive(Deserialize)]
-    struct Refused {
+    struct ErrorResponse {
         error: Error,
     }
     #[derive(Deserialize)]
@@ -93,7 +93,7 @@ async fn ask<T: DeserializeOwned>(session: &Arc<Session>, subject: &str, body: &
         },
         () = denied(session, subject) => return Err(format!("not allowed to ask {subject}")),
     };
-    if let Ok(Refused { error }) = serde_json::from_slice(&words) {
+    if let Ok(ErrorResponse { error }) = serde_json::from_slice(&words) {
         return Err(error.description);
     }
     serde_json::from_slice(&words).map_err(|error| format!("a strange answer: {error}"))

@@ -38,7 +38,7 @@ impl Close {
 
 /// What became of one message.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum PublishOutcome {
     /// Confirmed: every queue that it was routed to has it.
     Stored,
     /// No queue takes it.
@@ -55,7 +55,7 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub(crate) enum Note {
     /// What became of its message of this index.
-    Answer(usize, Answer),
+    Outcome(usize, PublishOutcome),
     /// The connection is gone: there will be no more answers.
     Ended(Arc<str>),
 }

@@ -5,10 +5,10 @@
 
 use super::ConnectOptions;
 use super::answer::Close;
+use super::channel::CHANNELS;
 use super::connection::FAREWELL;
 use super::frames::{self, Heard};
 use super::session::Terms;
-use super::table::CHANNELS;
 use super::transport::{FRAME_MAX, Transport};
 use crate::BuildError;
 use crate::options::Options;

@@ -4,8 +4,8 @@
 //! decides what comes after its end: a connection never dials again by itself. Calls use its [`Session`].
 //!
 //! `address` is where a broker is; `transport` the socket and TLS; `frames` the syntax of AMQP; `handshake` how a
-//! connection begins; `connection` the task that reads and writes; `session` what calls see of it; `table` what is
-//! under way on it; `answer` and `failure` what comes of that.
+//! connection begins; `connection` the task that reads and writes; `session` what calls see of it; `table` and
+//! `channel` what is under way on it; `answer` and `failure` what comes of that.
 //!
 //! # Why it is our own
 //!
@@ -21,6 +21,7 @@
 
 mod address;
 mod answer;
+mod channel;
 mod connection;
 mod failure;
 mod frames;
@@ -31,7 +32,7 @@ mod transport;
 
 pub(crate) use address::Server;
 pub(crate) use answer::{
-    ACCESS_REFUSED, Answer, CONTENT_TOO_LARGE, Close, NOT_FOUND, Note, PRECONDITION_FAILED,
+    ACCESS_REFUSED, CONTENT_TOO_LARGE, Close, NOT_FOUND, Note, PRECONDITION_FAILED, PublishOutcome,
 };
 pub(crate) use connection::Connection;
 pub(crate) use frames::{Properties, SHORT_MAX, header_frame_size, put_field};

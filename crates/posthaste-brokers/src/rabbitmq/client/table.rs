@@ -1,32 +1,5 @@
-//! What is under way on one connection: messages, numbers, answers. Pure: bytes and frames go in and out, and
-//! nothing waits here.
-//!
-//! # Channels
-//!
-//! An error of one publish (no such exchange, no right, too large) closes the whole channel, and everything
-//! unanswered on it has an unknown fate. So nothing new goes among the others. The first message for an
-//! exchange, one that is larger than any before, and one whose destination was on a channel that was closed
-//! goes to a channel for trials, one at a time, with a question behind it that is answered in order: if the
-//! answer comes, the broker took the message, and its like go on by the ordinary channels; if the channel is
-//! closed instead, it is known who did it. That is the topology check of each new connection, too. A
-//! passive declaration was refused for it: it shows that an exchange is there, not that we may use it.
-//!
-//! Each trial channel has one trial at a time, and an exchange one trial on all of them. So an exchange whose trial is
-//! never answered keeps its own messages waiting, and new exchanges are tried beside it, until as many hang as there are
-//! trial channels.
-//!
-//! A few ordinary channels, by the exchange's name, bound what the deletion of an exchange costs others.
-//!
-//! | channels allowed | questions | trials | ordinary |
-//! |---|---|---|---|
-//! | 5 and more | 1 | 2, 3, 4 | 5 to 12 |
-//! | 4 | 1 | 2, 3 | 4 |
-//! | 3 | 1 | 2 | 3 |
-//! | 2 | 1 | 1 | 2 |
-//! | 1 | 1 | 1 | none: every message is a trial |
-//!
-//! On a channel with both, questions and trials are answered in the order in which they were written. The fewer channels
-//! there are, the more unconfirmed messages a refused one takes along; they are sent again, and nothing is lost.
+//! What is under way on one connection: messages, numbers, answers; `channel` says which channel is for what. The
+//! table is pure: bytes and frames go in and out, and nothing waits here.
 //!
 //! # Bounds
 //!
@@ -39,48 +12,22 @@
 //! the confirmation has. It is known by its message id. A client that guesses ("the next confirmation must be
 //! its own") takes a lost message for a delivered one as soon as two are in flight.
 
-use super::answer::{Answer, Close, Note};
+use super::answer::{Close, Note, PublishOutcome};
+use super::channel::{Awaited, CONTROL, Channel, ChannelPlan, InFlight, Trial};
 use super::frames::{self, Heard};
 use crate::mailbox::Mailbox;
 use bytes::Bytes;
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
-use std::hash::Hasher;
-use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// For questions.
-const CONTROL: u16 = 1;
-/// All together, if the broker allows them.
-pub(super) const CHANNELS: u16 = 12;
 /// Encoded and not written yet: enough to keep the socket busy. One more message may stand behind it.
 const OUT_BYTES: usize = 256 << 10;
 /// No broker is set up to refuse messages of this size.
 const ORDINARY_BYTES: usize = 64 << 10;
 /// Names that are remembered; they are only a short cut.
 const NAMES_MAX: usize = 1_024;
-
-/// Which channel is for what, by the number of channels that the broker allows.
-#[derive(Debug, Clone, Default)]
-struct ChannelPlan {
-    /// For what has not proven itself.
-    trials: Range<u16>,
-    ordinary: Range<u16>,
-}
-
-impl ChannelPlan {
-    fn of(channels: u16) -> Self {
-        let (trials, ordinary) = match channels {
-            0 | 1 => (1..2, 2..2),
-            2 => (1..2, 2..3),
-            3 => (2..3, 3..4),
-            4 => (2..4, 4..5),
-            more => (2..5, 5..more.saturating_add(1)),
-        };
-        Self { trials, ordinary }
-    }
-}
 
 /// A message on its way.
 pub(crate) struct Publish {
@@ -107,79 +54,6 @@ pub(super) type Bells = Vec<Arc<Mailbox<Note>>>;
 
 /// Whoever asked waits at the other end.
 pub(super) type Answered = oneshot::Sender<Result<(), Close>>;
-
-/// A message that has been encoded for its channel.
-#[derive(Debug)]
-struct InFlight {
-    call: u64,
-    index: usize,
-    id: String,
-    exchange: String,
-    routing_key: String,
-    bytes: usize,
-    /// Place of its last byte among all that were ever written here.
-    end: u64,
-    returned: Option<Close>,
-}
-
-#[derive(Debug, Default)]
-struct Channel {
-    open: bool,
-    /// Number of the first entry; those that were answered out of turn leave a gap.
-    first: u64,
-    entries: VecDeque<Option<InFlight>>,
-    /// What comes back now: its properties follow.
-    returning: Option<Close>,
-    /// What is answered in order.
-    awaits: VecDeque<Awaited>,
-}
-
-impl Channel {
-    /// Takes the entries that a confirmation is about.
-    fn answered(&mut self, tag: u64, multiple: bool) -> Vec<InFlight> {
-        let place = tag.checked_sub(self.first).map(|place| place as usize);
-        let Some(last) = place.filter(|place| *place < self.entries.len()) else { return Vec::new() };
-        let from = if multiple { 0 } else { last };
-        let found = self.entries.range_mut(from..).take(last + 1 - from).filter_map(Option::take).collect();
-        while let Some(None) = self.entries.front() {
-            self.entries.pop_front();
-            self.first += 1;
-        }
-        found
-    }
-
-    fn mark_returned(&mut self, id: &str) {
-        let Some(close) = self.returning.take() else { return };
-        // Every copy of it: a copy too many is sent again, and none is lost.
-        for entry in self.entries.iter_mut().flatten().filter(|entry| entry.id == id) {
-            entry.returned = Some(close.clone());
-        }
-    }
-
-    fn trial(&self) -> Option<&Trial> {
-        self.awaits.iter().find_map(|awaited| match awaited {
-            Awaited::Trial(trial) => Some(trial),
-            Awaited::Answer => None,
-        })
-    }
-}
-
-/// A question that is written and has no answer.
-#[derive(Debug)]
-enum Awaited {
-    /// Whether a message was taken.
-    Trial(Trial),
-    /// What somebody asked.
-    Answer,
-}
-
-/// A message that nothing is known of yet.
-#[derive(Debug)]
-struct Trial {
-    tag: u64,
-    exchange: String,
-    bytes: usize,
-}
 
 /// What is under way.
 #[derive(Default)]
@@ -321,7 +195,7 @@ impl ChannelTable {
         while self.has_room()
             && let Some((call, message)) = self.queue.pop_front()
         {
-            self.encode(self.ordinary_channel(&message.exchange), call, message);
+            self.encode(self.plan.ordinary_channel(&message.exchange), call, message);
         }
         self.encoded += self.out.len() as u64;
         std::mem::swap(&mut self.out, out);
@@ -371,14 +245,6 @@ impl ChannelTable {
 
     fn await_answer(&mut self, number: u16, awaited: Awaited) {
         self.channels.entry(number).or_default().awaits.push_back(awaited);
-    }
-
-    fn ordinary_channel(&self, exchange: &str) -> u16 {
-        let ordinary = &self.plan.ordinary;
-        let mut hasher = FxHasher::default();
-        hasher.write(exchange.as_bytes());
-        // Less than CHANNELS.
-        ordinary.start + (hasher.finish() % ordinary.len().max(1) as u64) as u16
     }
 
     fn ask_next(&mut self) {
@@ -497,17 +363,17 @@ impl ChannelTable {
                 self.suspects.remove(&(entry.exchange, entry.routing_key));
             }
             let answer = match entry.returned {
-                Some(close) => Answer::Returned(close),
-                None if taken => Answer::Stored,
-                None => Answer::Nacked,
+                Some(close) => PublishOutcome::Returned(close),
+                None if taken => PublishOutcome::Stored,
+                None => PublishOutcome::Nacked,
             };
             self.tell(entry.call, entry.index, answer, bells);
         }
     }
 
-    fn tell(&self, call: u64, index: usize, answer: Answer, bells: &mut Bells) {
+    fn tell(&self, call: u64, index: usize, answer: PublishOutcome, bells: &mut Bells) {
         if let Some(mailbox) = self.calls.get(&call)
-            && mailbox.post(Note::Answer(index, answer))
+            && mailbox.post(Note::Outcome(index, answer))
         {
             bells.push(Arc::clone(mailbox));
         }
@@ -543,7 +409,7 @@ impl ChannelTable {
             if culprit == Some(tag) {
                 self.refuse_its_like(&entry, close, bells);
             }
-            let answer = Answer::Closed { close: close.clone(), culprit: culprit == Some(tag) };
+            let answer = PublishOutcome::Closed { close: close.clone(), culprit: culprit == Some(tag) };
             self.tell(entry.call, entry.index, answer, bells);
             self.suspect(entry, close);
         }
@@ -580,7 +446,7 @@ impl ChannelTable {
             });
         self.trials = left;
         for (call, message) in refused {
-            let answer = Answer::Closed { close: close.clone(), culprit: true };
+            let answer = PublishOutcome::Closed { close: close.clone(), culprit: true };
             self.tell(call, message.index, answer, bells);
         }
     }
@@ -602,7 +468,7 @@ impl ChannelTable {
         self.ended = Some(Arc::clone(why));
         let entries = std::mem::take(&mut self.channels).into_values().flat_map(|channel| channel.entries);
         for entry in entries.flatten() {
-            let answer = Answer::Lost { left: entry.end <= self.left, why: Arc::clone(why) };
+            let answer = PublishOutcome::Lost { left: entry.end <= self.left, why: Arc::clone(why) };
             self.tell(entry.call, entry.index, answer, bells);
         }
         self.queue.clear();

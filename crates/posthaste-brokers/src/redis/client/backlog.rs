@@ -20,20 +20,20 @@ const SECOND_MS: u64 = 1_000;
 
 /// The connections of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::redis) enum Lane {
+pub(in crate::redis) enum SessionConnection {
     Plain,
     Fence,
 }
 
 /// What one session has to answer.
 #[derive(Debug)]
-pub(in crate::redis) struct Backlog {
-    inside: Mutex<Inside>,
+pub(in crate::redis) struct ReplyBacklog {
+    inside: Mutex<ByteCounts>,
 }
 
 #[derive(Debug)]
-struct Inside {
-    /// Bytes since the beginning, of each lane.
+struct ByteCounts {
+    /// Bytes since the beginning, of each connection.
     handed: [u64; 2],
     answered: [u64; 2],
     /// Bytes that were answered since then, and in a second before.
@@ -45,16 +45,16 @@ struct Inside {
     waiting: Vec<Waker>,
 }
 
-impl Default for Backlog {
+impl Default for ReplyBacklog {
     fn default() -> Self {
         let since = Instant::now();
         let (handed, answered, waiting) = ([0; 2], [0; 2], Vec::new());
-        let inside = Inside { handed, answered, since, recent: 0, before: 0, is_over: false, waiting };
+        let inside = ByteCounts { handed, answered, since, recent: 0, before: 0, is_over: false, waiting };
         Self { inside: Mutex::new(inside) }
     }
 }
 
-impl Backlog {
+impl ReplyBacklog {
     /// How many bytes may be handed over before the next look. A single message may have more.
     pub(in crate::redis) fn room(&self) -> u64 {
         self.inside().room()
@@ -73,22 +73,22 @@ impl Backlog {
     }
 
     /// These were handed over. Says where they end.
-    pub(in crate::redis) fn add(&self, lane: Lane, bytes: u64) -> u64 {
+    pub(in crate::redis) fn add(&self, connection: SessionConnection, bytes: u64) -> u64 {
         let mut inside = self.inside();
-        inside.handed[lane as usize] += bytes;
-        inside.handed[lane as usize]
+        inside.handed[connection as usize] += bytes;
+        inside.handed[connection as usize]
     }
 
     /// Where that ends which was handed over last.
-    pub(super) fn end(&self, lane: Lane) -> u64 {
-        self.inside().handed[lane as usize]
+    pub(super) fn end(&self, connection: SessionConnection) -> u64 {
+        self.inside().handed[connection as usize]
     }
 
     /// Everything up to there is answered.
-    pub(super) fn answered(&self, lane: Lane, end: u64) {
+    pub(super) fn answered(&self, connection: SessionConnection, end: u64) {
         let mut inside = self.inside();
-        let bytes = end.saturating_sub(inside.answered[lane as usize]);
-        inside.answered[lane as usize] += bytes;
+        let bytes = end.saturating_sub(inside.answered[connection as usize]);
+        inside.answered[connection as usize] += bytes;
         inside.recent += bytes;
         // An answer may be for seconds of a narrow line's work, so it does not count as one moment's.
         let elapsed = u64::try_from(inside.since.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -106,13 +106,13 @@ impl Backlog {
         inside.wake();
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, ByteCounts> {
         // Nothing under the lock panics half way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inside {
+impl ByteCounts {
     fn room(&self) -> u64 {
         if self.is_over {
             return u64::MAX;
@@ -136,44 +136,44 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn g7_a_narrow_line_gets_little_and_a_wide_one_more() {
-        let backlog = Backlog::default();
+        let backlog = ReplyBacklog::default();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(backlog.room(), BYTES_MIN);
-        let first = backlog.add(Lane::Plain, BYTES_MIN);
-        let second = backlog.add(Lane::Fence, 5);
+        let first = backlog.add(SessionConnection::Plain, BYTES_MIN);
+        let second = backlog.add(SessionConnection::Fence, 5);
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (0, Poll::Pending));
         // 50 kB/s.
         tokio::time::advance(Duration::from_millis(2_622)).await;
-        backlog.answered(Lane::Plain, first);
+        backlog.answered(SessionConnection::Plain, first);
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MIN - 5, Poll::Ready(())));
         assert!(backlog.inside().waiting.is_empty());
-        backlog.answered(Lane::Fence, second);
+        backlog.answered(SessionConnection::Fence, second);
         for _ in 0..100 {
-            let end = backlog.add(Lane::Plain, backlog.room() + 1_000);
+            let end = backlog.add(SessionConnection::Plain, backlog.room() + 1_000);
             tokio::time::advance(Duration::from_millis(2_642)).await;
-            backlog.answered(Lane::Plain, end);
+            backlog.answered(SessionConnection::Plain, end);
             assert_eq!(backlog.room(), BYTES_MIN, "it does not creep");
         }
         // The same in a moment, again and again: twice as much each time.
         for _ in 0..20 {
-            let end = backlog.add(Lane::Plain, backlog.room());
-            backlog.answered(Lane::Plain, end);
+            let end = backlog.add(SessionConnection::Plain, backlog.room());
+            backlog.answered(SessionConnection::Plain, end);
         }
         assert_eq!(backlog.room(), BYTES_MAX);
         tokio::time::advance(Duration::from_secs(6_000)).await;
-        backlog.answered(Lane::Plain, backlog.end(Lane::Plain));
+        backlog.answered(SessionConnection::Plain, backlog.end(SessionConnection::Plain));
         assert_eq!(backlog.room(), BYTES_MIN, "what was long ago says nothing");
     }
 
     #[tokio::test]
     async fn an_answer_settles_what_was_before_and_an_end_everything() {
-        let backlog = Backlog::default();
+        let backlog = ReplyBacklog::default();
         let mut context = Context::from_waker(Waker::noop());
-        backlog.add(Lane::Plain, BYTES_MIN);
-        let last = backlog.add(Lane::Plain, 7);
-        backlog.answered(Lane::Plain, last);
+        backlog.add(SessionConnection::Plain, BYTES_MIN);
+        let last = backlog.add(SessionConnection::Plain, 7);
+        backlog.answered(SessionConnection::Plain, last);
         assert_eq!(backlog.room(), BYTES_MIN + 7, "so much was answered within a second");
-        backlog.add(Lane::Plain, BYTES_MAX);
+        backlog.add(SessionConnection::Plain, BYTES_MAX);
         assert!(backlog.poll_room(&mut context).is_pending());
         backlog.close();
         assert!(backlog.poll_room(&mut context).is_ready());

@@ -4,9 +4,9 @@
 //! rotated certificate or password is used at the next connection), the certificate, the password, a server that is
 //! still loading, a replica where a master is wanted.
 
-use super::life::{Life, Watched};
-use super::plan::Login;
-use super::{Refusal, config_failure};
+use super::life::{Life, WatchedStream};
+use super::topology::Login;
+use super::{ErrorReply, config_failure};
 use crate::address::Address;
 use crate::dial::tls_error;
 use crate::redis::RedisConfig;
@@ -130,7 +130,7 @@ where
         .set_pipeline_buffer_size(config.options.max_in_flight + OTHER_REQUESTS)
         .set_write_backpressure_boundary(WRITE_BYTES);
     let life = Life::new();
-    let stream = Watched { stream, life: Arc::clone(&life) };
+    let stream = WatchedStream { stream, life: Arc::clone(&life) };
     let made = MultiplexedConnection::new_with_config(&info, stream, options).await;
     let (client, driver) = made.map_err(|error| unreachable(address, error))?;
     Ok((Connection { client, life }, spawn("redis.connection", driver)))
@@ -147,14 +147,14 @@ async fn log_in(
     let mut steps = Vec::new();
     if let Some(password) = &login.password {
         commands.cmd("AUTH").arg(login.user.as_deref()).arg(password.expose());
-        steps.push(Step::Auth);
+        steps.push(LoginStep::Auth);
     }
     if login.database > 0 {
         commands.cmd("SELECT").arg(login.database);
-        steps.push(Step::Select);
+        steps.push(LoginStep::Select);
     }
     commands.cmd("CLIENT").arg("SETNAME").arg(shown_name(name)).cmd("PING").cmd("ROLE");
-    steps.extend([Step::Name, Step::Ping, Step::Role]);
+    steps.extend([LoginStep::Name, LoginStep::Ping, LoginStep::Role]);
     let sent = connection.ask(&commands).await;
     let replies = sent.map_err(|error| lost(address, &error))?;
     for (step, reply) in steps.iter().zip(&replies) {
@@ -165,7 +165,7 @@ async fn log_in(
 
 /// What the login asks the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Step {
+enum LoginStep {
     Auth,
     Select,
     Name,
@@ -173,7 +173,7 @@ enum Step {
     Role,
 }
 
-impl Step {
+impl LoginStep {
     fn check(self, reply: &Value, address: &Address, login: &Login, wanted: Wanted) -> Result<(), Failure> {
         if let (Self::Role, Value::Array(role), Wanted::Master) = (self, reply, wanted)
             && matches!(role.first(), Some(Value::BulkString(role)) if role == b"slave")
@@ -182,7 +182,7 @@ impl Step {
             return Err(Failure::of_sink("redis.readonly", text));
         }
         let Value::ServerError(error) = reply else { return Ok(()) };
-        let Refusal { code, words } = Refusal::of(error);
+        let ErrorReply { code, words } = ErrorReply::of(error);
         let words = login.without_secrets(words);
         let fail = |name, text| Err(Failure::of_sink(name, format!("{address} {text}: {code} {words}")));
         match (self, code) {
@@ -212,7 +212,7 @@ pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::plan;
+    use super::super::topology;
     use super::*;
     use ::redis::cmd;
     use futures_util::poll;
@@ -222,7 +222,7 @@ pub(super) mod tests {
     /// A connection, and the server's end of it.
     pub(in super::super) async fn connected() -> (Connection, Driver, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let (address, _) = topology::server(topology::SHAPE, "redis://h:1").expect("an address");
         let made = over(ours, &RedisConfig::new("redis://h:1"), &address).await;
         let (connection, driver) = made.expect("no word is exchanged");
         (connection, driver, theirs)
@@ -245,7 +245,7 @@ pub(super) mod tests {
     /// A proxy that does not know the command repeats what it was given.
     #[test]
     fn a_password_that_the_server_repeats_is_not_shown() {
-        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let (address, _) = topology::server(topology::SHAPE, "redis://h:1").expect("an address");
         let login = Login {
             user: Some("shop".to_owned()),
             password: Some(crate::Secret::new("hunter2")),
@@ -254,7 +254,7 @@ pub(super) mod tests {
         };
         let words = "-ERR unknown command 'AUTH', with args beginning with: 'shop' 'hunter2'\r\n";
         let reply = ::redis::parse_redis_value(words.as_bytes()).expect("a reply");
-        let failure = Step::Auth.check(&reply, &address, &login, Wanted::Master).expect_err("refused");
+        let failure = LoginStep::Auth.check(&reply, &address, &login, Wanted::Master).expect_err("refused");
         assert!(failure.message.contains("unknown command"), "{failure:?}");
         assert!(!failure.message.contains("hunter2"), "{failure:?}");
     }
@@ -278,7 +278,7 @@ pub(super) mod tests {
         let [Value::BulkString(id), Value::ServerError(error), Value::Int(7)] = replies.as_slice() else {
             panic!("{replies:?}");
         };
-        assert_eq!((id.as_slice(), Refusal::of(error).code), (&b"1-0"[..], "OOM"));
+        assert_eq!((id.as_slice(), ErrorReply::of(error).code), (&b"1-0"[..], "OOM"));
     }
 
     #[tokio::test]

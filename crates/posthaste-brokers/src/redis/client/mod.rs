@@ -13,36 +13,36 @@ mod backlog;
 mod cluster;
 mod connection;
 mod life;
-mod plan;
 mod sentinel;
 mod session;
+mod topology;
 
-pub(super) use backlog::{BYTES_MIN, Lane};
-pub(super) use plan::Plan;
+pub(super) use backlog::{BYTES_MIN, SessionConnection};
 pub(super) use session::{Broken, Session};
+pub(super) use topology::Topology;
 
 use super::RedisConfig;
 use crate::BuildError;
 use ::redis::ServerError;
 use cluster::Cluster;
 use posthaste::sink::{Failure, Scope};
-use session::Link;
+use session::RedisLink;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The server, or the servers.
 #[derive(Debug)]
 pub(super) enum Servers {
-    One(Link),
+    One(RedisLink),
     Many(Cluster),
 }
 
 /// Begins to connect, and connects again whenever a session is lost. A server that is down is no error.
-pub(super) fn connect(config: &Arc<RedisConfig>, plan: Plan, name: &str) -> Servers {
+pub(super) fn connect(config: &Arc<RedisConfig>, topology: Topology, name: &str) -> Servers {
     let (config, name) = (Arc::clone(config), Arc::from(name));
-    match plan {
-        Plan::One(targets) => Servers::One(session::start(config, targets, Scope::Sink, name)),
-        Plan::Cluster(seeds) => Servers::Many(Cluster::start(config, seeds, name)),
+    match topology {
+        Topology::One(targets) => Servers::One(session::start(config, targets, Scope::Sink, name)),
+        Topology::Cluster(seeds) => Servers::Many(Cluster::start(config, seeds, name)),
     }
 }
 
@@ -81,12 +81,12 @@ impl Servers {
 
 /// A server's refusal: the word it begins with, and the rest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Refusal<'a> {
+pub(super) struct ErrorReply<'a> {
     pub(super) code: &'a str,
     pub(super) words: &'a str,
 }
 
-impl<'a> Refusal<'a> {
+impl<'a> ErrorReply<'a> {
     pub(super) fn of(error: &'a ServerError) -> Self {
         let words = error.details().unwrap_or_default();
         // `EXEC` repeats the reason for which it was itself refused.
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn where_a_moved_slot_is() {
-        let moved = |code, words| Refusal { code, words }.moved();
+        let moved = |code, words| ErrorReply { code, words }.moved();
         assert_eq!(moved("MOVED", "3999 127.0.0.1:6381"), Some((3999, "127.0.0.1:6381")));
         assert_eq!(moved("MOVED", "3999 :6381"), Some((3999, ":6381")));
         assert_eq!(moved("ASK", "3999 127.0.0.1:6381"), None);

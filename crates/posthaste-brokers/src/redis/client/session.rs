@@ -5,10 +5,10 @@
 //! ([`crate::redis`] says why). It lives as long as both do: when it ends, everything that waits on it is told so at
 //! once, and nothing of it is ever sent later.
 
-use super::backlog::{Backlog, Lane};
+use super::backlog::{ReplyBacklog, SessionConnection};
 use super::connection::{self, Connection, Driver, Wanted};
 use super::life::Life;
-use super::{Refusal, config_failure, sentinel};
+use super::{ErrorReply, config_failure, sentinel};
 use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
 use crate::redis::RedisConfig;
@@ -28,25 +28,30 @@ const GRACE: Duration = Duration::from_millis(200);
 
 /// What leads to a server.
 #[derive(Debug, Clone)]
-pub(crate) enum Target {
+pub(crate) enum EntryPoint {
     Server { address: Address, database: u32 },
     Sentinel { sentinel: Address, master: String, database: u32 },
 }
 
 /// The way to one server.
-pub(crate) type Link = crate::link::Link<Session>;
+pub(crate) type RedisLink = crate::link::Link<Session>;
 
 /// Begins to dial: the first target that leads to a server is used. `reach` is the scope of this server's
 /// failures.
-pub(crate) fn start(config: Arc<RedisConfig>, targets: Vec<Target>, reach: Scope, name: Arc<str>) -> Link {
-    Link::start("redis", reach, name, Dialler { config, targets, reach })
+pub(crate) fn start(
+    config: Arc<RedisConfig>,
+    targets: Vec<EntryPoint>,
+    reach: Scope,
+    name: Arc<str>,
+) -> RedisLink {
+    RedisLink::start("redis", reach, name, RedisDialler { config, targets, reach })
 }
 
 pub(crate) fn closed() -> Failure {
     Failure::of_sink("redis.closed", "the sink was closed")
 }
 
-impl Target {
+impl EntryPoint {
     async fn find(&self, config: &RedisConfig, name: &str) -> Result<(Address, u32), Failure> {
         match self {
             Self::Server { address, database } => Ok((address.clone(), *database)),
@@ -57,22 +62,22 @@ impl Target {
     }
 }
 
-struct Dialler {
+struct RedisDialler {
     config: Arc<RedisConfig>,
-    targets: Vec<Target>,
+    targets: Vec<EntryPoint>,
     reach: Scope,
 }
 
 #[async_trait]
-impl Dial for Dialler {
-    type Server = Target;
+impl Dial for RedisDialler {
+    type Server = EntryPoint;
     type Session = Session;
 
-    fn servers(&self) -> &[Target] {
+    fn servers(&self) -> &[EntryPoint] {
         &self.targets
     }
 
-    async fn live_through(&self, target: &Target, port: &Port<Session>) -> Ended {
+    async fn live_through(&self, target: &EntryPoint, port: &Port<Session>) -> Ended {
         let dialled = port.unless_closed(async {
             let (address, database) = target.find(&self.config, port.sink()).await?;
             Session::dial(&self.config, &address, database, self.reach, port.sink()).await
@@ -118,7 +123,7 @@ pub(crate) struct Session {
     plain: Connection,
     fence: Mutex<Fence>,
     fence_life: Arc<Life>,
-    pub(crate) backlog: Backlog,
+    pub(crate) backlog: ReplyBacklog,
     pub(super) address: Address,
     pub(crate) server: String,
     pub(crate) loopback: bool,
@@ -153,7 +158,7 @@ impl Session {
             plain,
             fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: false }),
-            backlog: Backlog::default(),
+            backlog: ReplyBacklog::default(),
             address: address.clone(),
             server: address.to_string(),
             loopback: address.is_loopback(),
@@ -170,7 +175,7 @@ impl Session {
     /// Commands that have nothing to do with each other; one reply for each. `end` is their end in the backlog.
     pub(crate) async fn send_each(&self, commands: &Pipeline, end: u64) -> Result<Vec<Value>, Broken> {
         let replies = self.plain.ask(commands).await.map_err(Broken::Lost)?;
-        self.backlog.answered(Lane::Plain, end);
+        self.backlog.answered(SessionConnection::Plain, end);
         Ok(replies)
     }
 
@@ -195,7 +200,7 @@ impl Session {
         fence.open = false;
         let mut replies = fence.connection.ask(&commands).await.map_err(Broken::Lost)?;
         fence.open = replies.pop() == Some(Value::Okay);
-        self.backlog.answered(Lane::Fence, end);
+        self.backlog.answered(SessionConnection::Fence, end);
         Ok(replies)
     }
 
@@ -252,12 +257,12 @@ impl Session {
     async fn keep_fence(&self) -> Failure {
         loop {
             sleep(PING_INTERVAL).await;
-            let end = self.backlog.end(Lane::Fence);
+            let end = self.backlog.end(SessionConnection::Fence);
             let opened = async { self.fence.lock().await.open(self).await };
             if let Some(failure) = self.unless_silent(opened, &self.fence_life).await {
                 return failure;
             }
-            self.backlog.answered(Lane::Fence, end);
+            self.backlog.answered(SessionConnection::Fence, end);
         }
     }
 
@@ -277,15 +282,15 @@ impl Session {
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        let end = self.backlog.end(Lane::Plain);
+        let end = self.backlog.end(SessionConnection::Plain);
         let answer = self.plain.ask_one(&cmd("PING")).await;
         if let Value::ServerError(error) = answer.map_err(|error| self.unreachable(&error.to_string()))?
-            && Refusal::of(&error).ends_session()
+            && ErrorReply::of(&error).ends_session()
         {
             let text = format!("{} refuses {}: {error}", self.server, self.identity);
             return Err(Failure::of_sink("redis.auth", text));
         }
-        self.backlog.answered(Lane::Plain, end);
+        self.backlog.answered(SessionConnection::Plain, end);
         Ok(())
     }
 
@@ -341,7 +346,7 @@ async fn bulk_bytes_max(connection: &Connection) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::connection::tests::{commands, connected};
-    use super::super::plan;
+    use super::super::topology;
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -358,9 +363,9 @@ mod tests {
             plain,
             fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: true }),
-            backlog: Backlog::default(),
+            backlog: ReplyBacklog::default(),
             server: "redis://h:1".to_owned(),
-            address: plan::server(plan::SHAPE, "redis://h:1").expect("an address").0,
+            address: topology::server(topology::SHAPE, "redis://h:1").expect("an address").0,
             loopback: false,
             identity: "a user".to_owned(),
             reach: Scope::Sink,
@@ -395,7 +400,7 @@ mod tests {
             end
         };
         let replies = async {
-            let bytes = session.backlog.add(Lane::Plain, 100_000);
+            let bytes = session.backlog.add(SessionConnection::Plain, 100_000);
             session.send_each(&request, bytes).await
         };
         let answered = async { tokio::join!(replies, slowly) };

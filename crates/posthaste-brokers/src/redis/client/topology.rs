@@ -1,6 +1,6 @@
 //! What the options say of servers and logins.
 
-use super::session::Target;
+use super::session::EntryPoint;
 use crate::address::{Address, Scheme, Shape};
 use crate::redis::RedisConfig;
 use crate::{BuildError, Secret};
@@ -27,9 +27,9 @@ const SENTINELS: Shape = Shape {
 
 /// Where the configuration says that the servers are.
 #[derive(Debug, Clone)]
-pub(crate) enum Plan {
+pub(crate) enum Topology {
     /// One server, or the sentinels that know it.
-    One(Vec<Target>),
+    One(Vec<EntryPoint>),
     /// Some nodes; they know the others.
     Cluster(Vec<Address>),
 }
@@ -68,7 +68,7 @@ impl RedisConfig {
         Ok(())
     }
 
-    pub(crate) fn plan(&self) -> Result<Plan, BuildError> {
+    pub(crate) fn topology(&self) -> Result<Topology, BuildError> {
         let bad = |why: &str| BuildError::option("url", why);
         let shape = if self.sentinel_master.is_some() { SENTINELS } else { SHAPE };
         let parsed: Result<Vec<_>, String> = self.url.iter().map(|url| server(shape, url)).collect();
@@ -89,12 +89,12 @@ impl RedisConfig {
                 Err(BuildError::option("sentinel_master", "must not be empty"))
             }
             (Some(name), _) => {
-                let target = |sentinel| Target::Sentinel { sentinel, master: name.clone(), database };
-                Ok(Plan::One(addresses.into_iter().map(target).collect()))
+                let target = |sentinel| EntryPoint::Sentinel { sentinel, master: name.clone(), database };
+                Ok(Topology::One(addresses.into_iter().map(target).collect()))
             }
             (None, true) if database != 0 => Err(bad("must name no database: a cluster has only 0")),
-            (None, true) => Ok(Plan::Cluster(addresses)),
-            (None, false) => Ok(Plan::One(vec![Target::Server { address: first, database }])),
+            (None, true) => Ok(Topology::Cluster(addresses)),
+            (None, false) => Ok(Topology::One(vec![EntryPoint::Server { address: first, database }])),
         }
     }
 
