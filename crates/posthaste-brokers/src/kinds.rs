@@ -1,5 +1,5 @@
-//! The kinds of sinks by their names and by the schemes of their addresses, whether or not they are built in; and what
-//! others ask about a kind without building one.
+//! The kinds of brokers, whether or not they are built in: their names, the schemes of their addresses, and
+//! what others ask about a kind without building a sink.
 
 /// A kind of broker.
 struct BrokerKind {
@@ -11,7 +11,7 @@ struct BrokerKind {
     built_in: bool,
     /// An address, for people.
     address: &'static str,
-    /// The option that a single word before the `@` of an address is meant for.
+    /// The option that an address means by a single word before its `@`.
     single_login: &'static str,
     /// A line about logging in, for a new configuration that says nothing about it.
     login_comment: &'static str,
@@ -64,7 +64,7 @@ const KINDS: [BrokerKind; 5] = [
         address: "https://HOST",
         single_login: "token",
         login_comment: "",
-        // Whoever answers 404 may have the path tomorrow, and nobody knows which it was.
+        // A server that answers 404 may have the path tomorrow, so this is no sure sign.
         no_destination: &[],
     },
 ];
@@ -80,7 +80,8 @@ pub fn kind_of(url: &str) -> Option<&'static str> {
     of_url(url).map(|kind| kind.name)
 }
 
-/// What to say about a kind of broker that exists and was left out of this build: what is missing, and what to do.
+/// What to say about a kind of broker that exists and was left out of this build: what is missing, and what
+/// to do.
 #[must_use]
 pub fn missing(name: &str) -> Option<String> {
     let built = format!("build it with `--features {name}`, or with `--features full` for all brokers");
@@ -124,7 +125,7 @@ pub struct LoginOption<'a> {
     pub is_secret: bool,
 }
 
-/// Takes the login out of an address: a sink takes none there, and has options for it.
+/// Takes the login out of an address, because a sink has options for it.
 #[must_use]
 pub fn split_login(url: &str) -> (String, Vec<LoginOption<'_>>) {
     let option = |name, value| LoginOption { name, value, is_secret: name != "user" };

@@ -1,12 +1,13 @@
 //! Posthaste's sinks for real brokers, and the one place that knows their names.
 //!
 //! The server reads a sink's table from its configuration into a [`SinkConfig`], calls
-//! [`build`](SinkConfig::build) and gets a `dyn Sink`. It never learns which brokers there are: a new one
-//! is a module here, a cargo feature and a variant below. A registry of boxed constructors was refused,
-//! because an enum gives serde the field names, so that a misspelt option is an error with a place.
+//! [`build`](SinkConfig::build) and gets a `dyn Sink`. It never learns which brokers there are: a new one is
+//! a module here, a cargo feature and a variant below. A registry of boxed constructors was refused. An enum
+//! gives serde the field names, so a misspelt option is an error that names its place.
 //!
-//! A module of a broker opens with its configuration and with the table of its verdicts: which answer of
-//! the broker means what, under which stable code. Those codes are public: metrics and overrides name them.
+//! A module of a broker opens with its configuration and with the table of its verdicts, which says what each
+//! answer of the broker means, and under which stable code. Those codes are public: metrics and overrides
+//! name them.
 //!
 //! Building never needs the broker. What is wrong with the configuration itself (a file that cannot be
 //! read, a URL that is none) is a [`BuildError`]; a broker that is down is an outage like any other and
@@ -81,7 +82,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use table::SinkTable;
 
-/// The option that bounds a call of a sink, of every kind that has a broker to wait for.
+/// The option that bounds a call, of every kind of sink that has a broker to wait for.
 pub const DELIVERY_TIMEOUT: &str = "delivery_timeout_ms";
 
 /// A sink as configuration describes it: `type` names the broker, the rest are its options.
@@ -141,8 +142,8 @@ impl SinkConfig {
         })
     }
 
-    /// Checks the words alone: no broker, no file that they name. Whoever only looks at an outbox need not
-    /// be able to read its broker's secrets.
+    /// Checks the options alone, without a broker and without the files that they name. Whoever only looks at
+    /// an outbox need not be able to read its broker's secrets.
     pub fn check(&self) -> Result<(), BuildError> {
         match self {
             Self::Null {} | Self::Stdout {} => Ok(()),
@@ -159,7 +160,7 @@ impl SinkConfig {
         }
     }
 
-    /// The same, and the files that the words name.
+    /// Checks the options, and the files that they name.
     pub fn check_files(&self) -> Result<(), BuildError> {
         match self {
             Self::Null {} | Self::Stdout {} => Ok(()),
@@ -193,8 +194,8 @@ impl SinkConfig {
         }
     }
 
-    /// How to make this broker remember the ids of messages for so long, where it drops duplicates for a time that
-    /// can be set.
+    /// How to make this broker remember the ids of messages for this long. There is an answer where the
+    /// broker drops duplicates for a time that can be set.
     #[must_use]
     pub fn longer_dedup(&self, seconds: u64) -> Option<String> {
         #[cfg(feature = "nats")]

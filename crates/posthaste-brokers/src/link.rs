@@ -1,11 +1,12 @@
 //! The way to a server: one session at a time.
 //!
-//! A task dials, and dials again whenever the session is lost. A session is what a broker's module makes of a connection:
-//! when it ends, everything that waits on it is told so at once, and nothing of it is ever sent later. Files and passwords
-//! are read for each session, so what was rotated is used at the next one. Several servers are tried in their order, each
-//! time from the first.
+//! A task dials, and dials again whenever the session is lost. A session is what a broker's module makes of a
+//! connection. When it ends, whoever waits on it is told so at once, and nothing of it is ever sent later.
+//! Files and passwords are read for each session, so what was rotated is used at the next one. Several
+//! servers are tried in their order, each time beginning with the first.
 //!
-//! Only the clients that leave this to us are here. Kafka's keeps its own connections, and HTTP has none to keep.
+//! This is for the clients that leave reconnecting to us. Kafka's client keeps its own connections, and HTTP
+//! has none to keep.
 
 use async_trait::async_trait;
 use posthaste::sink::{Failure, Scope};
@@ -17,9 +18,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// With the time of one try this makes sure that delivery goes on within 5 s of the broker's return.
+/// Together with the time of one try this leaves 5 s for going on after the broker's return.
 const PAUSE_MAX: Duration = Duration::from_millis(1_500);
-/// A session that lasted this long was a real one: the next pause is short again.
+/// A session that lasted this long was a real one, so the next pause is short again.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// How a broker's module opens a session and keeps it.
@@ -30,10 +31,10 @@ pub(crate) trait Dial: Send + Sync + 'static {
     /// What comes of it.
     type Session: Send + Sync + 'static;
 
-    /// In the order in which they are tried.
+    /// The servers, in the order in which they are tried.
     fn servers(&self) -> &[Self::Server];
 
-    /// Lives through one session with this server, if it gives one.
+    /// Opens a session with this server, keeps it to its end, and says how it ended.
     async fn live_through(&self, server: &Self::Server, port: &Port<Self::Session>) -> Ended;
 }
 
@@ -52,19 +53,19 @@ enum LinkState<S> {
     Closed,
 }
 
-/// The sink's end.
+/// The sink's end of the link.
 #[derive(Debug)]
 pub(crate) struct Link<S> {
-    /// First part of the codes.
+    /// The first part of the codes.
     kind: &'static str,
-    /// Scope of this server's failures.
+    /// The scope of this server's failures.
     reach: Scope,
     state: watch::Receiver<LinkState<S>>,
     closing: watch::Sender<bool>,
     _task: Task<()>,
 }
 
-/// The dialling task's end.
+/// The dialling task's end of the link.
 #[derive(Debug)]
 pub(crate) struct Port<S> {
     kind: &'static str,
@@ -88,7 +89,7 @@ impl<S: Send + Sync + 'static> Link<S> {
         Self { kind, reach, state, closing, _task: spawn("link", async move { port.keep(&dial).await }) }
     }
 
-    /// The open session, waiting for one at most this long; otherwise why there is none.
+    /// The open session, which may be waited for this long, or why there is none.
     pub(crate) async fn session(&self, wait: Duration) -> Result<Arc<S>, Failure> {
         self.session_when(wait, |state| matches!(state, LinkState::Up(_) | LinkState::Closed)).await
     }
@@ -104,7 +105,7 @@ impl<S: Send + Sync + 'static> Link<S> {
         known: impl FnMut(&LinkState<S>) -> bool,
     ) -> Result<Arc<S>, Failure> {
         let mut state = self.state.clone();
-        // Too late, or the task is gone: then the state says why.
+        // If it is too late, or the task is gone, the state says why.
         let _ = timeout(wait, state.wait_for(known)).await;
         let failure = match &*state.borrow() {
             LinkState::New => unreachable(self.kind, "no server has answered yet"),
@@ -141,12 +142,12 @@ impl<S> Port<S> {
         self.state.send_replace(LinkState::Up(Arc::clone(session)));
     }
 
-    /// There is none, although [`Dial::live_through`] has not returned yet.
+    /// There is no session any more, although [`Dial::live_through`] has not returned yet.
     pub(crate) fn down(&self, failure: &Failure) {
         self.state.send_replace(LinkState::Down(failure.clone()));
     }
 
-    /// What the future gives, unless the sink is closed, or gone, before.
+    /// The future's output, unless the sink is closed or gone before.
     pub(crate) async fn unless_closed<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut closing = self.closing.clone();
         tokio::select! {
@@ -155,7 +156,7 @@ impl<S> Port<S> {
         }
     }
 
-    /// Why there is no session any more when the sink was closed.
+    /// The failure that says that the sink was closed.
     pub(crate) fn closed(&self) -> Failure {
         closed(self.kind)
     }
@@ -175,7 +176,7 @@ impl<S> Port<S> {
                 pause = PAUSE_MIN;
             }
             self.down(&failure);
-            // An outage is said once, and again when its reason changes.
+            // An outage is logged once, and again when its reason changes.
             let was_up = self.was_up.swap(false, Ordering::SeqCst);
             if (was_up || known.as_ref() != Some(&failure)) && !self.is_closing() {
                 tracing::warn!(sink = &*self.sink, code = %failure.code, "{}", failure.message);

@@ -1,7 +1,7 @@
 //! A sink's table: which kind it is, and the rest of it.
 //!
-//! The kind is read where it stands, so that an error of it names the key `type`. The rest is kept as it is, for whoever
-//! the kind says.
+//! The kind is read where it stands, so that an error of it names the key `type`. The rest is kept as it is,
+//! for the module of that kind.
 
 use crate::kinds::built_in;
 use serde::de::{Error, MapAccess, Visitor};

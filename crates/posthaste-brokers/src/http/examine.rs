@@ -1,7 +1,7 @@
 //! What `posthaste doctor` says about receivers.
 //!
-//! It connects and says goodbye: name, address, TCP, TLS. No request is made, not even a `HEAD`: nobody
-//! knows what a stranger's handler does with one.
+//! The examination connects (name, address, TCP, TLS) and says goodbye. No request is made, not even a
+//! `HEAD`, because nobody knows what a stranger's handler does with one.
 
 use super::client::dial::DialTarget;
 use super::client::endpoint::origin;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
 
-/// For the resolver. A connection has the dialler's own bound.
+/// The time for the resolver. A connection has the dialler's own bound.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Names of all checks. Each finding bears one of them.
@@ -60,7 +60,7 @@ fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     Finding { check: check.to_owned(), level, text: text.into() }
 }
 
-/// One host: who it is, whether it is there, whether others can listen.
+/// Examines one host: its addresses, whether it is there, whether others can listen.
 async fn visit(sink: &HttpSink, origin: &str, url: &Url) -> Vec<Finding> {
     let (target, mut findings) = (DialTarget::new(url), Vec::new());
     let Some(current) = sink.reload.current() else {
@@ -100,7 +100,7 @@ async fn visit(sink: &HttpSink, origin: &str, url: &Url) -> Vec<Finding> {
     findings
 }
 
-/// The addresses of a host, or what is to be said of it.
+/// The addresses of a host, or the finding about it.
 async fn addresses(
     resolver: &Guarded,
     target: &DialTarget,

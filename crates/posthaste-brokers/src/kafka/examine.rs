@@ -1,9 +1,9 @@
 //! What `posthaste doctor` says about Kafka and the topics behind the destinations.
 //!
-//! It reads, and produces nothing. The rules come from what Kafka's acknowledgement is worth (F32): a broker
-//! answers before it has synced to its disk, so an acknowledged event is as safe as the number of brokers that
-//! have it. The settings of a topic need a right that delivery does not need; without it that is said, and as
-//! what cannot be seen may lose events, it is a warning.
+//! The examination reads, and produces nothing. The rules come from what Kafka's acknowledgement is worth
+//! (F32): a broker answers before it has synced to its disk, so an acknowledged event is as safe as the
+//! number of brokers that have it. Reading the settings of a topic needs a right that delivery does not need.
+//! Without that right there is a warning, because settings that cannot be seen may lose events.
 
 use super::KafkaConfig;
 use super::cause::{self, Causes};
@@ -17,9 +17,10 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// All of it together: less than the 5 s after which whoever wants to know gives up, so that a slow broker is named.
+/// The time for the whole examination. Its caller gives up after 5 s, so this is less, and a slow broker is
+/// named.
 const PATIENCE: Duration = Duration::from_millis(4_500);
-/// For a first answer of any broker; the rest is for the topics.
+/// The time for a first answer of any broker. The rest is for the topics.
 const CONNECT_WAIT: Duration = Duration::from_millis(2_500);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
@@ -79,10 +80,11 @@ impl Brokers {
     }
 }
 
-/// Who answers, if anybody does.
+/// The brokers that are there, if one answers.
 async fn brokers(fleet: &Fleet) -> Option<Brokers> {
     let metadata = fleet.metadata();
-    // A topic that cannot exist: the answer has the brokers, and not every topic of the cluster.
+    // The question is about a topic that cannot exist, so the answer has the brokers and not every topic of
+    // the cluster.
     let asked = tokio::task::spawn_blocking(move || metadata("posthaste.doctor", CONNECT_WAIT).ok());
     let metadata = asked.await.ok()??;
     let host = |broker: &rdkafka::metadata::MetadataBroker| format!("{}:{}", broker.host(), broker.port());

@@ -1,7 +1,7 @@
 //! The sink itself, and a call's messages on their way through the producers.
 //!
-//! [`KeyOrder`] names the line that a message goes to, and [`Reports`] hands it over. When time is up, the line that holds
-//! messages past their time is emptied, and what is still unanswered is looked into.
+//! [`KeyOrder`] names the line that a message goes to, and [`Reports`] hands it over. When time is up, the
+//! line that holds messages past their time is emptied, and the cause of the silence is looked for.
 
 use super::cause::{self, Causes};
 use super::client::{admin, watch};
@@ -24,9 +24,9 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A producer's queue is full of bytes: when to look again, if no report comes first.
+/// When to look again at a producer's queue that is full of bytes, if no report comes first.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
-/// Topics that are asked about; more of them at once have one cause.
+/// Topics that are asked about. If more are silent at once, they have one cause.
 const INQUIRY_TOPICS_MAX: usize = 16;
 /// Messages handed over before others may run.
 const BURST: usize = 512;
@@ -62,13 +62,13 @@ impl KafkaSink {
 #[async_trait]
 impl Sink for KafkaSink {
     fn capabilities(&self) -> Capabilities {
-        // Key and headers count too: what is larger than this is refused for certain.
+        // Key and headers count too, so a payload that is larger than this is refused for certain.
         let payload_bytes_max = Some(self.config.message_bytes_max);
         Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let call = self.shared.order.enter(messages);
         let patience = self.config.options.delivery_timeout();
         let flight = Flight::new(messages, patience).in_window(&self.shared.window);
@@ -94,18 +94,18 @@ struct Reports<'a> {
     call: OrderedCall<'a>,
     messages: &'a [Message],
     deadline: Instant,
-    /// By message: the line that it may go to, or has gone to.
+    /// For each message, the line that it may go to or has gone to.
     lines: Vec<LineId>,
-    /// By message: with a producer, and not reported.
+    /// For each message, whether it is with a producer and not reported.
     out: Vec<bool>,
-    /// By message: it was past its time when its line was emptied. Why, the inquiry says.
+    /// For each message, whether it was past its time when its line was emptied. The inquiry says why.
     purged: Vec<bool>,
-    /// The producer's queue was full.
+    /// Set while the producer's queue is full.
     full: Option<Pin<Box<Sleep>>>,
-    /// Time is up: nothing more is handed over.
+    /// Whether time is up, so that nothing more is handed over.
     stopped: bool,
     line: Option<Arc<ProducerLine>>,
-    /// The last one that was found good: most messages of a call have the same.
+    /// The last topic that was found good. Most messages of a call have the same.
     topic: &'a str,
     news: Vec<(u32, News)>,
     sent: Vec<u32>,
@@ -128,7 +128,7 @@ impl From<SendError> for HandOverError {
 }
 
 impl Publisher for Reports<'_> {
-    /// By topic, why it did not answer.
+    /// The cause of the silence, by topic.
     type Found = BTreeMap<String, Failure>;
 
     /// A producer may keep a message longer than the call.
@@ -191,11 +191,11 @@ impl Publisher for Reports<'_> {
     fn silence(&self, index: usize, message: &Message, is_sent: bool, causes: &Self::Found) -> Verdict {
         let cause = causes.get(&message.destination);
         if !is_sent {
-            // Only an outage of the whole sink is its affair.
+            // A message that was not sent is only concerned by an outage of the whole sink.
             let outage = causes.values().find(|failure| failure.scope == Scope::Sink);
             return outage.map_or(Verdict::Held, |failure| Silence::Absent(failure.clone()).verdict(false));
         }
-        // Its topic is well: it was in bad company.
+        // Its topic is well, so other messages of the line are to blame.
         if self.purged[index] && cause.is_none_or(cause::is_unknown) {
             return Verdict::Held;
         }
@@ -274,7 +274,8 @@ impl<'a> Reports<'a> {
         verdict::of_fault(fault, at)
     }
 
-    /// What its key has behind it must not go: heard before anything else is handed over.
+    /// The messages of its key behind it must not go. The call hears that before anything else is handed
+    /// over.
     fn refuse(&mut self, index: usize, fault: DeliveryFault, flight: &mut Flight<'_>) {
         self.call.sent(&mut self.sent);
         self.call.refuse(index as u32, fault);
@@ -289,7 +290,7 @@ impl<'a> Reports<'a> {
             self.topic = topic;
         }
         match self.hand_over(index, line) {
-            // The line is gone, and another one takes its place: at the latest when it is asked for.
+            // The line is gone, and another one takes its place when it is asked for.
             Err(SendError::Fault(fault)) if fault.is_nobodys() => {
                 self.line = None;
                 let _ = self.sink.fleet.line(line);
@@ -323,7 +324,7 @@ impl<'a> Reports<'a> {
 
 impl Drop for Reports<'_> {
     fn drop(&mut self) {
-        // What is unanswered is a ghost, and must not be one for ever.
+        // An unanswered message is a ghost, and must not be one for ever.
         let out = (0..self.messages.len()).filter(|index| self.out[*index]);
         let lines: BTreeSet<LineId> = out.map(|index| self.lines[index]).collect();
         for line in lines {
@@ -348,8 +349,8 @@ impl Inquiry {
         let settings = admin::settings(&self.config, asked, within);
         let (found, settings) =
             tokio::join!(admin::partitions(self.fleet.metadata(), asked, within), settings);
-        // Whoever answers has let us in, and one broker of several that is away is not the whole sink's outage: so
-        // complaints explain a silence only when nobody answers.
+        // A broker that answers has let us in, and one missing broker of several is no outage of the whole
+        // sink. So complaints explain a silence only when nobody answers.
         let nobody = || cause::unreachable(&self.config, "no broker answers");
         let outage = || self.causes.current(&self.config).unwrap_or_else(nobody);
         let wanted = |topic: &String| {

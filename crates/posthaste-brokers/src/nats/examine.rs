@@ -1,8 +1,8 @@
 //! What `posthaste doctor` says about a NATS server and the streams behind the destinations.
 //!
-//! It reads, and publishes nothing but a ping to our own inbox. The rules come from what JetStream's
-//! acknowledgement is worth (F38, F39). Whether a server syncs before it acknowledges cannot be seen by
-//! a client, so that remark is made wherever nothing else covers it.
+//! The examination reads, and publishes nothing but a ping to our own inbox. The rules come from what
+//! JetStream's acknowledgement is worth (F38, F39). A client cannot see whether a server syncs before it
+//! acknowledges, so that remark is made wherever replicas do not cover it.
 
 use super::NatsConfig;
 use super::client::link::NatsLink;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time for a first try at every server; a diagnosis is not in a hurry.
+/// The time for a first try at every server. A diagnosis is not in a hurry.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
@@ -68,8 +68,8 @@ fn reachable(info: &ServerInfo) -> Finding {
     finding("reachable", Level::Warn, text)
 }
 
-/// The server's own wish for TLS comes in the clear, and whoever is in between can take it away: where a secret is sent,
-/// only what the configuration asks for counts.
+/// The server's own wish for TLS comes in the clear, and whoever is in between can take it away. So where a
+/// secret is sent, only TLS that the configuration asks for counts.
 fn transport(config: &NatsConfig, info: &ServerInfo) -> Finding {
     let servers = config.addresses().unwrap_or_default();
     let is_asked_for = config.wants_tls() || servers.iter().all(|server| server.tls);
@@ -154,7 +154,7 @@ async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<StreamConfig
         Unseen::NoStream => fail(format!(
             "no stream takes the subject {subject:?}: its events wait until one does (nats stream add)"
         )),
-        // A user with no more rights than it needs may not ask; publishing works all the same.
+        // A user with no more rights than it needs may not ask. Publishing works all the same.
         Unseen::NoAnswer(why) => {
             let text = format!(
                 "cannot see which stream takes {subject:?} ({why}); delivery does not need that right"
@@ -189,7 +189,7 @@ fn durability(config: &StreamConfig) -> Finding {
     )
 }
 
-/// Streams that do not do what a stream for events should.
+/// The finding about a stream that is not made for events.
 fn peculiar(config: &StreamConfig) -> Option<Finding> {
     let name = &config.name;
     if config.no_ack {

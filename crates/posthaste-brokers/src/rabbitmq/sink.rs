@@ -1,8 +1,8 @@
 //! The sink itself: the way to the broker, the window, the chain, and a [`Publisher`] for each call.
 //!
-//! One channel keeps the order of publishes, so whole keys could travel in a row; but one of them may be
-//! refused or come back alone while those behind it are stored. So a key has one message in flight, as
-//! with every broker that answers message by message; many keys fill the window.
+//! One channel keeps the order of publishes, so the messages of a key could travel in a row. But one of them
+//! may be refused or come back alone, while those behind it are stored. So a key has one message in flight,
+//! as with every broker that answers message by message. Many keys fill the window.
 
 use super::client::{
     self, ConnectOptions, Note, Publish, PublishOutcome, Question, Registration, Server, Session,
@@ -53,13 +53,13 @@ impl RabbitmqSink {
 #[async_trait]
 impl Sink for RabbitmqSink {
     fn capabilities(&self) -> Capabilities {
-        // The broker tells its limit only to those who have passed it.
+        // The broker tells its limit only when a message was larger.
         let payload_bytes_max = self.link.current().and_then(|session| session.bytes_max());
         Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let flight = Flight::new(messages, self.config.options.delivery_timeout())
             .in_turns(self.chain.enter(messages))
             .in_window(&self.window);
@@ -140,7 +140,7 @@ impl Publisher for Confirms<'_> {
         for note in notes.drain(..) {
             match note {
                 Note::Outcome(index, answer) => self.hear(index, answer, flight),
-                // Whatever had left has been answered for before: the rest never did.
+                // The outcome of every message that had left was told before. The rest never left.
                 Note::Ended(why) => flight.decide_rest(|_, _| verdict::connection_lost(&why).verdict(false)),
             }
         }
@@ -187,7 +187,7 @@ impl Publisher for Confirms<'_> {
     }
 }
 
-/// A broker that blocks the connection does not listen, and need not be asked.
+/// Whether the broker is there. One that blocks the connection does not listen, and need not be asked.
 async fn is_there(session: &Session, within: Duration) -> bool {
     session.blocked().is_none() && session.ask(Question::Ping, within).await != Err(None)
 }
@@ -197,7 +197,7 @@ impl Confirms<'_> {
         if !flight.is_sent(index) {
             return;
         }
-        // It was sent, so its destination is one.
+        // The message was sent, so its destination is good.
         let (exchange, routing_key) =
             self.config.place(&flight.messages()[index].destination).unwrap_or_default();
         let identity = self.answers.session().identity();

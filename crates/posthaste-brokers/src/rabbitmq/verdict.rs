@@ -1,8 +1,8 @@
-//! From what happened to a message to what the relay is told of it: the table of [`super`] in code.
+//! The table of [`super`] in code: what the relay is told about a message.
 //!
-//! Pure, so that each row can be read and tested without a server. The one rule behind the rows: an
-//! event may only be rejected for something that is its own. What could heal by an operator's hand, a
-//! missing exchange, a full queue, a missing right, stays a `Retry` of its destination.
+//! The functions are pure, so each row can be read and tested without a server. The one rule behind the rows:
+//! an event may only be rejected for something that is its own. What an operator can heal (a missing
+//! exchange, a full queue, a missing right) stays a `Retry` of its destination.
 
 use super::client::{
     ACCESS_REFUSED, CONTENT_TOO_LARGE, Close, NOT_FOUND, PRECONDITION_FAILED, PublishOutcome,
@@ -11,7 +11,7 @@ use crate::call::Silence;
 use posthaste::sink::{Failure, Verdict};
 use std::time::Duration;
 
-/// What the relay is told of a message; `identity` is as whom we are connected.
+/// What the relay is told of a message. `identity` says as whom we are connected.
 pub(super) fn of(answer: PublishOutcome, exchange: &str, routing_key: &str, identity: &str) -> Verdict {
     let place = place(exchange, routing_key);
     match answer {

@@ -43,7 +43,7 @@ impl Sink for RedisSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let flight = Flight::new(messages, self.config.options.delivery_timeout())
             .in_turns(self.chain.enter(messages))
             .in_window(&self.window);

@@ -1,17 +1,19 @@
 //! One connection to a host: HTTP/1.1, or HTTP/2 where TLS has agreed on it. hyper speaks both.
 //!
-//! A connection of HTTP/1.1 has no task. Whoever waits for a response drives it, so a response wakes one task and not two, and
-//! dropping the connection ends a request. One of HTTP/2 serves many requests at once and has a task of its own.
+//! A connection of HTTP/1.1 has no task. Whoever waits for a response drives it. So a response wakes one task
+//! and not two, and dropping the connection ends a request. A connection of HTTP/2 serves many requests at
+//! once and has a task of its own.
 //!
 //! # A 2xx before the end of the request
 //!
-//! Responses are read while the request is being written. A refusal counts at once. A 2xx is a promise for what is not
-//! there yet: it counts when hyper has handed the whole body on ([`BodyChunk`]), nobody keeps any of it back ([`TrackedStream`]) and the
-//! response has ended, and not at all if one of them does not happen.
+//! Responses are read while the request is being written. A refusal counts at once. A 2xx before the end of
+//! the request is a promise for what is not there yet. It counts when hyper has handed the whole body on
+//! ([`BodyChunk`]), nobody keeps any of it back ([`TrackedStream`]), and the response has ended. If one of
+//! these does not happen, it does not count at all.
 //!
-//! What lies in the kernel must not be lost with the connection. Closing a socket with something unread resets it and takes
-//! back what has not left. So a connection whose 2xx is not read to its end goes on in the background for a while and is
-//! closed after that ([`Http1::close`]).
+//! What lies in the kernel must not be lost with the connection. Closing a socket with something unread
+//! resets it, and what has not left is lost. So a connection whose 2xx is not read to its end goes on in the
+//! background for a while, and is closed after that ([`Http1::close`]).
 
 use super::endpoint::Endpoint;
 use super::streams::{self, StreamPermit, Streams};
@@ -36,11 +38,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Of a response's head: four times what usual servers can be made to send. hyper takes 100 headers.
+/// The largest head of a response: four times what usual servers can be made to send. hyper takes 100
+/// headers.
 const HEAD_BYTES_MAX: u16 = u16::MAX;
-/// A body that is longer is not read to its end: a new connection is cheaper.
+/// A longer body is not read to its end, because a new connection is cheaper.
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// Of a body these are kept.
+/// How much of a body is kept.
 const WORDS_BYTES_MAX: usize = 4 << 10;
 /// A connection of HTTP/2 carries all requests of a host. One that has died silently must be noticed before
 /// they all have timed out.
@@ -48,7 +51,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a connection that nobody uses any more may take to write what is left.
 const CLOSE_WAIT: Duration = Duration::from_secs(3);
-/// What is read of a response meanwhile: who cannot get rid of it may not go on reading the request.
+/// How much of a response is read meanwhile. A server that cannot get rid of its response may not go on
+/// reading the request.
 const CLOSE_BYTES_MAX: usize = 4 << 20;
 
 /// TCP, or TLS on top of it.
@@ -68,7 +72,7 @@ pub(crate) struct ResponseHead {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<String>,
     body: Incoming,
-    /// Given back when the response is.
+    /// The permit is given back when the response is dropped.
     _stream: Option<StreamPermit>,
 }
 
@@ -95,7 +99,7 @@ impl Connection {
         Http2::open(stream).await.map(Self::Many)
     }
 
-    /// The connection once more, if several can use it.
+    /// The same connection for another user, if several can use it.
     pub(crate) fn shared(&self) -> Option<Self> {
         match self {
             Self::One(_) => None,
@@ -103,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Whether a request can be sent now: looks whether the other side has closed it.
+    /// Whether a request can be sent now. It looks whether the other side has closed the connection.
     pub(crate) async fn is_ready(&mut self) -> bool {
         match self {
             Self::One(one) => one.is_ready().await,
@@ -111,7 +115,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the server has room for one more request. One of HTTP/1.1 has, when it is ready.
+    /// Waits until the server has room for one more request. A server of HTTP/1.1 has room when the
+    /// connection is ready.
     pub(crate) async fn stream(&mut self) -> Option<StreamPermit> {
         match self {
             Self::One(_) => None,
@@ -132,7 +137,8 @@ impl Connection {
         }
     }
 
-    /// The beginning of a response's body, into `words`. Answers whether the connection can be used again.
+    /// Reads the beginning of a response's body into `words`, and answers whether the connection can be used
+    /// again.
     pub(crate) async fn read(&mut self, answer: &mut ResponseHead, words: &mut Vec<u8>) -> bool {
         match self {
             Self::One(one) => one.read(answer, words).await,
@@ -150,7 +156,7 @@ impl Connection {
 
     /// Writes what is left and reads the rest, within bounds.
     pub(crate) async fn close(self, answer: ResponseHead) {
-        // One of HTTP/2 ends by itself when nobody has it.
+        // A connection of HTTP/2 ends by itself when nobody has it any more.
         if let Self::One(one) = self {
             one.close(answer.body).await;
         }
@@ -177,7 +183,7 @@ impl Http1 {
         Ok(Self { sender, connection: Some(connection), progress })
     }
 
-    /// Lets hyper read and write. How it ended is told to who waits for a response.
+    /// Lets hyper read and write. Whoever waits for a response is told how the connection ended.
     fn drive(&mut self, context: &mut Context<'_>) {
         self.connection.take_if(|connection| connection.poll_unpin(context).is_ready());
     }
@@ -193,7 +199,8 @@ impl Http1 {
     async fn send(&mut self, request: Request, to: &Endpoint) -> Result<ResponseHead, Lost> {
         let (mut request, taken) = Payload::carry(request, &self.progress);
         *request.uri_mut() = to.path.clone();
-        // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again (G2).
+        // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again
+        // (G2).
         let mut sent = pin!(self.sender.try_send_request(request));
         let response = poll_fn(|context| {
             self.drive(context);
@@ -207,7 +214,8 @@ impl Http1 {
         Ok(answer)
     }
 
-    /// Makes a 2xx count. One before the end of the request is read to its own end while the rest is written.
+    /// Makes a 2xx count. A response before the end of the request is read to its own end while the rest is
+    /// written.
     async fn finish(&mut self, body: &mut Incoming, mut taken: BodyTaken) -> Result<(), Lost> {
         let mut mark = taken.try_recv().ok();
         if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
@@ -270,7 +278,7 @@ impl Http1 {
             while let Some(Ok(part)) = frame(&mut body).await {
                 length += part.data_ref().map_or(0, Bytes::len);
                 if length > CLOSE_BYTES_MAX {
-                    // Nothing more is read, and it stays open until its time is up.
+                    // Nothing more is read, and the connection stays open until its time is up.
                     std::future::pending().await
                 }
             }
@@ -302,17 +310,17 @@ impl Http2 {
         let task = spawn("http2 connection", async move {
             let (mut connection, mut unused) = (pin!(connection), pin!(unused));
             loop {
-                // How it ended is told to those who wait for responses.
+                // Those who wait for responses are told how it ended.
                 tokio::select! {
                     _ = connection.as_mut() => break,
                     _ = unused.as_mut() => break drop(timeout(CLOSE_WAIT, connection).await),
                     () = heard.heard.notified() => allowed.allow(connection.current_max_send_streams()),
                 }
             }
-            // Who waits for a stream finds that it is closed.
+            // Whoever waits for a stream finds that the connection is closed.
             allowed.allow(usize::MAX);
         });
-        // It writes what is left, and ends in time.
+        // The task writes what is left, and ends in time.
         task.detach();
         Ok(Self { sender, streams, progress, in_use: Arc::new(in_use) })
     }
@@ -348,8 +356,8 @@ impl Http2 {
         Ok(answer)
     }
 
-    /// Makes a 2xx count. One before the end of the request is read to its own end: dropping a response half way resets the
-    /// stream, and a receiver that still reads would lose what it has not read.
+    /// Makes a 2xx count. A response before the end of the request is read to its own end. Dropping it half
+    /// way resets the stream, and a receiver that still reads would lose what it has not read.
     async fn finish(&self, body: &mut Incoming, mut taken: BodyTaken) -> Result<(), Lost> {
         let mark = taken.try_recv().ok();
         if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
@@ -366,8 +374,8 @@ impl Http2 {
     }
 }
 
-/// Whether a server of HTTP/2 says that it has not looked at the request. One that leaves may have taken a request that
-/// is whole with its head.
+/// Whether a server of HTTP/2 says that it has not looked at the request. A server that leaves may have taken
+/// a request without a body, which is whole with its head.
 fn is_unseen(error: &hyper::Error, is_empty: bool) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
     source.is_some_and(|error| {
@@ -388,14 +396,14 @@ impl Lost {
     }
 }
 
-/// Hears when a body has been handed on as a whole, or that it never will be.
+/// The waiting end hears when a body has been handed on as a whole, or that it never will be.
 type BodyTaken = oneshot::Receiver<FlushMark>;
 
 /// The body of a request, in one piece.
 pub(crate) struct Payload(Option<BodyChunk>);
 
-/// What is left of it. Whoever writes it, or copies it to write it with something else, moves its beginning. When it is at
-/// its end, the next flush has all of it.
+/// The rest of a body. Whoever writes it, or copies it to write it with something else, moves its beginning.
+/// When nothing is left of it, the next flush has all of the body.
 pub(crate) struct BodyChunk {
     left: Bytes,
     progress: Arc<FlushProgress>,
@@ -407,7 +415,7 @@ impl Payload {
         Self(None)
     }
 
-    /// A body that holds nothing goes with the head.
+    /// An empty body goes with the head.
     fn new(payload: Bytes, progress: &Arc<FlushProgress>) -> (Self, Option<BodyTaken>) {
         if payload.is_empty() {
             return (Self::empty(), None);

@@ -1,8 +1,8 @@
-//! Making a connection: name, address, TCP, TLS; or a proxy, and TLS through it.
+//! Makes a connection: by name, address, TCP and TLS, or through a proxy, with TLS inside.
 //!
-//! Whatever is dialled was admitted by the guard a moment before, in this file, and by nothing else: names and addresses
-//! that stand in a URL come through the same door ([`Guarded::admitted`]). Behind a proxy it is the proxy that looks up the
-//! name and connects, so there the proxy has to be the guard.
+//! The guard admits each address in this file, a moment before it is dialled. Names, and addresses that stand
+//! in a URL, come through the same door ([`Guarded::admitted`]). A proxy looks up the name and connects by
+//! itself, so there the proxy has to be the guard.
 
 use super::BoxError;
 use super::connection::{BoxedTransport, Connection};
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-/// Who is to be connected to.
+/// The host that is to be connected to.
 #[derive(Debug, Clone)]
 pub(crate) struct DialTarget {
     /// Without brackets.

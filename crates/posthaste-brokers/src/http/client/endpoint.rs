@@ -1,8 +1,9 @@
 //! From a destination to the URL that its requests go to.
 //!
 //! Destinations may hold what a stranger wrote (`{header:x}` in a template). Below a base URL they are only
-//! ever path segments: each is encoded by the parser that will read it again, and the result is compared
-//! with the base at the end, so that a surprise of that parser is a rejection and not a request elsewhere.
+//! ever path segments. Each segment is encoded by the parser that will read it again, and the result is
+//! compared with the base at the end. So a surprise of that parser is a rejection, and not a request
+//! elsewhere.
 
 use super::dial::DialTarget;
 use crate::{BuildError, Urls};
@@ -28,7 +29,7 @@ impl Addresses {
         Ok(Self { base, wants_tls })
     }
 
-    /// What all destinations are below, if there is such a URL.
+    /// The URL that all destinations are below, if there is one.
     pub(crate) fn base(&self) -> Option<&Url> {
         self.base.as_ref()
     }
@@ -49,7 +50,7 @@ impl Addresses {
     }
 }
 
-/// Scheme, host and port: who answers.
+/// Scheme, host and port of the server that answers.
 pub(crate) fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
@@ -141,7 +142,7 @@ impl Endpoint {
         let name = url.host_str().ok_or(ODD)?;
         // The usual port of a scheme is left out.
         let host = url.port().map_or(name.to_owned(), |port| format!("{name}:{port}"));
-        // The URL's parser has encoded everything else. A line of a request must never depend on it.
+        // The URL's parser has encoded everything else, but a line of a request must not depend on that.
         let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_plain(path) || !is_plain(&host) {
             return Err(ODD);

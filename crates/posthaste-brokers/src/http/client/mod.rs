@@ -1,9 +1,10 @@
-//! The HTTP client: who may be connected to, connections that are used again, and how many of them a host gets.
+//! The HTTP client: which addresses are connected to, connections that are used again, and how many a host
+//! gets.
 //!
-//! It knows requests and responses, and nothing of messages, verdicts or the relay. hyper speaks HTTP/1.1 and HTTP/2. Ours is
-//! what a library cannot decide: which addresses are dialled ([`guard`]), through which proxy ([`proxy`]), and how much a
-//! host may take of us ([`hosts`], [`pool`]). reqwest and hyper-util's pool were refused: they hide the address that is
-//! connected to, and whether a request has left.
+//! It knows requests and responses, and nothing of messages, verdicts or the relay. hyper speaks HTTP/1.1 and
+//! HTTP/2. Our part is what a library cannot decide: which addresses are dialled ([`guard`]), through which
+//! proxy ([`proxy`]), and how much a host may take of us ([`hosts`], [`pool`]). reqwest and hyper-util's pool
+//! were refused, because they hide the address that is connected to, and whether a request has left.
 
 pub(crate) mod connection;
 pub(crate) mod dial;
@@ -27,26 +28,26 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For name, TCP, proxy and TLS together.
+/// The time for name, TCP, proxy and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A `POST`: all its headers, `Host` included, and its body. Where it goes is the endpoint's.
+/// A `POST`: all its headers, `Host` included, and its body. The endpoint says where it goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) headers: HeaderMap,
     pub(crate) payload: Bytes,
 }
 
-/// How connections are made, and those that wait for their next request.
+/// Makes connections, and keeps those that wait for their next request.
 pub(crate) struct Client {
     pub(crate) dialler: Dialler,
     pub(crate) pool: Arc<Pool>,
 }
 
 impl Client {
-    /// Reads the files.
+    /// Reads the files of TLS.
     pub(crate) fn new(
         files: Files<'_>,
         resolver: Guarded,

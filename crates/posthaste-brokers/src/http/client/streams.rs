@@ -1,12 +1,14 @@
-//! How many requests a connection of HTTP/2 may carry at once: its server says so.
+//! How many requests a connection of HTTP/2 may carry at once, as its server says.
 //!
-//! h2 takes more and keeps them until a stream is free. Nobody sees how long that takes, and a request that has waited there is
-//! cut off by a deadline that was not meant for it. So requests wait here, where they have not begun.
+//! h2 takes more requests and keeps them until a stream is free. Nobody sees how long that takes, and a
+//! request that has waited there is cut off by a deadline that was not meant for it. So requests wait here,
+//! before they begin.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// What is allowed before the server has spoken. It speaks first, so the others hardly wait.
+/// How many are allowed before the server has said its limit. It says so first, so the other requests hardly
+/// wait.
 pub(crate) const FIRST: usize = 1;
 
 /// The streams of one connection.
@@ -26,7 +28,7 @@ impl StreamCount {
     }
 }
 
-/// The right to one of them. Dropping it gives it back.
+/// The right to one stream. Dropping it gives the stream back.
 pub(crate) struct StreamPermit(Arc<Streams>);
 
 impl Drop for StreamPermit {
@@ -52,7 +54,7 @@ impl Streams {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server allows so many.
+    /// The server allows this many streams.
     pub(crate) fn allow(&self, allowed: usize) {
         let has_grown = {
             let mut state = self.state();
@@ -75,7 +77,7 @@ impl Streams {
     /// Waits until there is room for one more.
     pub(crate) async fn open(self: &Arc<Self>) -> StreamPermit {
         loop {
-            // Made before the look: what changes after it is heard.
+            // This is made before the look, so a change after the look is heard.
             let changed = self.changed.notified();
             if let Some(stream) = self.try_open() {
                 return stream;
@@ -113,7 +115,7 @@ mod tests {
         third.await;
     }
 
-    /// Who was called and left without coming calls the next one.
+    /// A waiter that was called and has left calls the next one.
     #[tokio::test]
     async fn nobody_waits_for_one_who_has_left() {
         let streams = Streams::new();

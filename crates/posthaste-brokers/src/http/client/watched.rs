@@ -1,7 +1,8 @@
 //! A stream that says how far it has come.
 //!
-//! hyper and h2 copy what is small into buffers of their own, and TLS keeps back what the kernel does not take. Both flush the
-//! stream only when they keep nothing back, so a flush that ends after a body was handed on means that the kernel has all of it.
+//! hyper and h2 copy what is small into buffers of their own, and TLS keeps back what the kernel does not
+//! take. Both flush the stream only when they keep nothing back. So when a flush ends after a body was handed
+//! on, the kernel has all of that body.
 
 use super::connection::BoxedTransport;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -20,11 +21,11 @@ pub(crate) struct FlushProgress {
     is_closed: AtomicBool,
     /// A flush has ended, or the stream is closed.
     moved: Notify,
-    /// What came in has been understood, and more is waited for.
+    /// What came in has been read and understood.
     pub(crate) heard: Notify,
 }
 
-/// A moment of a stream: before the flush that counts.
+/// A moment in the life of a stream. The flush that counts ends after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FlushMark(usize);
 
@@ -33,16 +34,16 @@ impl FlushProgress {
         FlushMark(self.flushes.load(Ordering::Acquire))
     }
 
-    /// Whether a flush has ended since then.
+    /// Whether a flush has ended since that moment.
     pub(crate) fn is_flushed(&self, since: FlushMark) -> bool {
         self.mark() != since
     }
 
-    /// Waits for a flush that ends after this moment, and answers whether there was one. Only for a stream that somebody
-    /// else drives.
+    /// Waits for a flush that ends after this moment, and answers whether there was one. Somebody else has to
+    /// drive the stream meanwhile.
     pub(crate) async fn flushed(&self, since: FlushMark) -> bool {
         loop {
-            // Made before the look: what changes after it is heard.
+            // This is made before the look, so a change after the look is heard.
             let moved = self.moved.notified();
             let is_closed = self.is_closed.load(Ordering::Acquire);
             if is_closed || self.is_flushed(since) {

@@ -30,7 +30,7 @@ use table::OrderTable;
 /// The number of a producer. Never used again.
 pub(super) type LineId = u64;
 
-/// What a call hears of one of its messages, by place.
+/// What a call hears of one of its messages, by index.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum News {
     /// Hand it to this line, then say so.
@@ -39,11 +39,11 @@ pub(super) enum News {
     Held,
     /// The broker has it.
     Delivered,
-    /// It failed. `sent`: whether it had been handed to the producer.
+    /// It failed. `sent` is whether it had been handed to the producer.
     Failed { fault: DeliveryFault, sent: bool, line: LineId },
 }
 
-/// A message: the call's number and its place there.
+/// A message, by the call's number and its index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MessageRef {
     pub(super) call: u32,
@@ -105,7 +105,7 @@ impl OrderedCall<'_> {
         self.id
     }
 
-    /// Takes what there is to hear, or leaves the waker.
+    /// Takes the news. If there are none, the waker is kept.
     pub(super) fn poll_news(&self, context: &mut Context<'_>, news: &mut Vec<(u32, News)>) -> Poll<()> {
         let mut table = self.order.table();
         let Some(entry) = table.calls.get_mut(&self.id) else { return Poll::Pending };
@@ -119,7 +119,7 @@ impl OrderedCall<'_> {
         Poll::Ready(())
     }
 
-    /// Takes what there is to hear.
+    /// Takes the news that are there.
     pub(super) fn take_news(&self, news: &mut Vec<(u32, News)>) {
         if let Some(entry) = self.order.table().calls.get_mut(&self.id) {
             news.append(&mut entry.news);
@@ -140,12 +140,12 @@ impl OrderedCall<'_> {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// The line of this turn is gone: where to go instead, if nothing of its key is out with it.
+    /// The line of this turn is gone. The answer is where to go instead, if nothing else of its key is out.
     pub(super) fn reroute(&self, index: u32) -> Option<LineId> {
         self.order.table().reroute(MessageRef { call: self.id, index })
     }
 
-    /// This one could not be handed over.
+    /// This message could not be handed over.
     pub(super) fn refuse(&self, index: u32, fault: DeliveryFault) {
         let mut woken = Vec::new();
         let message = MessageRef { call: self.id, index };

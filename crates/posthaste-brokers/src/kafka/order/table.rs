@@ -1,4 +1,4 @@
-//! The table itself: keys, topics and calls. Who holds the lock calls these; nothing here waits.
+//! The table itself: keys, topics and calls. Its methods are called under the lock, and none of them waits.
 
 use super::topics::{TopicStanding, Topics};
 use super::{DeliveryFault, LineId, Message, MessageRef, News};
@@ -10,7 +10,7 @@ use std::task::Waker;
 enum MessageState {
     /// Behind others of its key.
     Waiting,
-    /// Next of its key; its topic is on trial and has enough out.
+    /// Next of its key, but its topic is on trial and has enough messages out.
     Queued,
     /// May be handed to the line.
     Go(LineId),
@@ -23,21 +23,21 @@ enum MessageState {
 struct TrackedMessage {
     key: Option<u32>,
     topic: u32,
-    /// What decides about the partition, where that is not the key itself.
+    /// The text that decides about the partition, where that is not the key itself.
     partition: Option<Box<str>>,
     /// The next waiting message of the key.
     next: Option<MessageRef>,
     state: MessageState,
-    /// Counted among those of its topic that are out on trial.
+    /// Whether it is counted among the messages of its topic that are out on trial.
     trial: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct CallEntry {
     messages: Vec<TrackedMessage>,
-    /// Places that are with a line, or may go to one.
+    /// Messages that are with a line, or may go to one.
     out: usize,
-    /// Not returned yet.
+    /// Whether the call has not returned yet.
     live: bool,
     pub(super) news: Vec<(u32, News)>,
     pub(super) waker: Option<Waker>,
@@ -50,7 +50,7 @@ impl CallEntry {
     }
 }
 
-/// Where messages of a key are: messages of equal rails end in one partition, in order.
+/// Where messages of a key are. Messages on equal rails end in one partition, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rail {
     line: LineId,
@@ -64,16 +64,16 @@ struct KeyState {
     /// Waiting messages: the first and the last.
     head: Option<MessageRef>,
     tail: Option<MessageRef>,
-    /// Places of calls that have not returned.
+    /// Messages of calls that have not returned.
     live: usize,
-    /// Messages that may go or are gone, and have no answer; ghosts too.
+    /// Messages that may go or are gone, and have no answer. Ghosts count, too.
     out: usize,
-    /// Those of them that are not handed over yet, and by which call.
+    /// How many of them are not handed over yet, and which call has them.
     unsent: usize,
     sender: u32,
-    /// Where those that are out are, if all are on one rail.
+    /// The rail of the messages that are out, if all of them are on one.
     open: Option<Rail>,
-    /// Where the last one was delivered.
+    /// The rail on which the last message was delivered.
     warm: Option<Rail>,
     failed: bool,
 }
@@ -81,7 +81,7 @@ struct KeyState {
 #[derive(Debug, Default)]
 pub(super) struct OrderTable {
     pub(super) numbers: FxHashMap<Arc<str>, u32>,
-    /// By number. Numbers are used again, so that a key costs one look-up a message.
+    /// Keys by number. With numbers a key costs one look-up for each message. They are used again.
     keys: Vec<Option<KeyState>>,
     free: Vec<u32>,
     pub(super) calls: FxHashMap<u32, CallEntry>,
@@ -219,7 +219,7 @@ impl OrderTable {
         entry.tell(at.index, News::Held, woken);
     }
 
-    /// The next of its key: it goes, or waits for its topic's trial.
+    /// The message is the next of its key. It goes, or waits for its topic's trial.
     fn claim(&mut self, at: MessageRef, woken: &mut Vec<Waker>) {
         let Some(entry) = self.calls.get_mut(&at.call) else { return };
         entry.out += 1;
@@ -234,7 +234,7 @@ impl OrderTable {
         match self.topics.admit(topic, at) {
             Some(standing) => self.go(at, standing, woken),
             None => {
-                // It is on no rail until its topic has a place for it.
+                // It is on no rail until its topic has room for it.
                 if let Some(key) = number.and_then(|number| self.key(number)) {
                     key.open = None;
                 }
@@ -266,7 +266,7 @@ impl OrderTable {
             return None;
         }
         let (trial, topic) = (self.message(at)?.trial, self.message(at)?.topic);
-        // One that has failed meanwhile must not end the next main line too.
+        // A topic that has failed meanwhile must not end the next main line too.
         if !trial && self.topics.standing(topic) != TopicStanding::Proven {
             return None;
         }
@@ -290,7 +290,8 @@ impl OrderTable {
         }
     }
 
-    /// A report of a line. One about a message that another line has, or that is done, says nothing.
+    /// A line reports on a message. A report on a message that another line has, or that is done, says
+    /// nothing.
     pub(super) fn settle(
         &mut self,
         at: MessageRef,
@@ -314,13 +315,15 @@ impl OrderTable {
         }
     }
 
-    /// Could not be handed over: those of its key that its call still holds must not be either.
+    /// The message could not be handed over. So the messages of its key that its call still holds must not be
+    /// either.
     pub(super) fn refuse(&mut self, at: MessageRef, fault: DeliveryFault, woken: &mut Vec<Waker>) {
         let Some(MessageState::Go(line)) = self.message(at).map(|message| message.state) else { return };
         self.fail(at, fault, false, line, woken);
     }
 
-    /// With its topic's fault, what the topic keeps waiting fails too, unsent.
+    /// The message failed. If that is its topic's fault, the messages that wait for the topic fail too,
+    /// unsent.
     fn fail(
         &mut self,
         at: MessageRef,
@@ -337,7 +340,7 @@ impl OrderTable {
         }
     }
 
-    /// The place of a call that has gone meanwhile is unknown; then there is nobody to tell either.
+    /// The topic of a message. It is unknown when the call is gone, and then there is nobody to tell either.
     fn topic_of(&self, at: MessageRef) -> Option<u32> {
         Some(self.calls.get(&at.call)?.messages.get(at.index as usize)?.topic)
     }
@@ -379,7 +382,7 @@ impl OrderTable {
             key.unsent -= 1;
         }
         if delivered {
-            // A rail is only left behind when nothing is out on it: what was delivered was on it.
+            // A rail is only left when nothing is out on it, so the delivered message was on the open one.
             if key.warm != key.open {
                 key.warm.clone_from(&key.open);
             }
@@ -429,7 +432,7 @@ impl OrderTable {
         }
     }
 
-    /// A key that no call holds is open again; one that nothing is left of is gone.
+    /// A key that no call holds is open again. A key without messages is removed.
     fn tidy(&mut self, number: u32) {
         let Some(key) = self.key(number) else { return };
         if key.live == 0 {
@@ -443,7 +446,7 @@ impl OrderTable {
         }
     }
 
-    /// A call returns, or was dropped. What it did not send is not sent; what has no answer is a ghost.
+    /// A call returns, or was dropped. What it did not send is never sent. What has no answer is a ghost.
     pub(super) fn leave(&mut self, call: u32, woken: &mut Vec<Waker>) {
         let Some(entry) = self.calls.get_mut(&call) else { return };
         entry.waker = None;
@@ -470,7 +473,8 @@ impl OrderTable {
         }
     }
 
-    /// Its call did not wait for its end: those behind it must not go, its verdict is not `Delivered`.
+    /// The call did not wait for the end of this message, so its verdict is not `Delivered`. The messages
+    /// behind it must not go.
     fn abandon(&mut self, at: MessageRef, woken: &mut Vec<Waker>) {
         let Some(message) = self.message(at) else { return };
         let (state, topic, number) = (message.state, message.topic, message.key);

@@ -1,9 +1,9 @@
 //! The table against a model of producers and brokers, with a seed.
 //!
-//! A model line behaves as [`super::super`] says of a real one: per partition, messages are delivered in the order in
-//! which they were handed over, and once one fails all behind it fail, on that line. The trial line fails messages one
-//! by one. The rule to hold (G3): when a message is delivered, every earlier one of its key was delivered before it,
-//! or failed in a call that had returned before this one's call began.
+//! A model line behaves as [`super::super`] says of a real one: per partition, messages are delivered in the
+//! order in which they were handed over, and once one fails all behind it fail, on that line. The trial line
+//! fails messages one by one. The rule to hold (G3): when a message is delivered, every earlier one of its
+//! key was delivered before it, or failed in a call that had returned before this one's call began.
 
 use super::*;
 use posthaste::event::{Event, StoredEvent, Timestamp};
@@ -328,7 +328,8 @@ impl<'a> Model<'a> {
         self.order.report(line, &mut reports);
     }
 
-    /// A message is delivered: every earlier one of its key was, or its failure was known before this one entered.
+    /// A message is delivered: every earlier one of its key was, or its failure was known before this one
+    /// entered.
     fn check(&self, number: usize) {
         let this = &self.all[number];
         // One that nobody waits for may come late: its call has returned.

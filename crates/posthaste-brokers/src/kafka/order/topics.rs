@@ -1,9 +1,10 @@
 //! What is known of each topic: whether it has proven itself.
 //!
-//! A failure that Kafka calls permanent ends a whole producer of the main line, because what comes behind it
-//! must not go on (see [`super`]). So the main line gets only topics that work. A topic begins on trial: its
-//! messages go to another producer, one for each request, few at a time, until the first one is delivered. A
-//! topic that fails on the main line is on trial again, for a time that doubles with each relapse.
+//! A failure that Kafka calls permanent ends a whole producer of the main line, because the messages behind
+//! it must not go on (see [`super`]). So the main line gets only topics that work. A topic begins on trial:
+//! its messages go to another producer, one for each request, few at a time, until the first one is
+//! delivered. A topic that fails on the main line is on trial again, for a time that doubles with each
+//! relapse.
 
 use super::MessageRef;
 use crate::kafka::verdict::DeliveryFault;
@@ -12,25 +13,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Messages of one topic that are out on the trial line. A topic that is sound leaves after the first; one that
-/// stays for a while keeps some speed with this many.
+/// Messages of one topic that may be out on the trial line. A sound topic leaves the trial after the first. A
+/// topic that stays for a while keeps some speed with this many.
 const TRIAL_OUT_MAX: usize = 64;
 /// A topic that nobody has heard of yet shows with one message whether it works.
 const PROBE_OUT_MAX: usize = 1;
 /// First and longest probation of a topic that failed on the main line.
 const PROBATION_MIN: Duration = Duration::from_secs(5);
 const PROBATION_MAX: Duration = Duration::from_secs(600);
-/// Probation of a topic that was silent: what was given up comes again at once, and meets the trial line, which finds
-/// out why. Another partition's success does not speak for it.
+/// Probation of a topic that was silent. Its messages come again at once, and the trial line finds out why
+/// they were given up. A success in another partition does not end the probation.
 const SILENCE_PROBATION: Duration = Duration::from_secs(2);
-/// Topics that are remembered. Names may be made from events, so there is no other bound.
+/// Topics that are remembered. Names may be made from events, so they need a bound.
 const TOPICS_MAX: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::kafka) enum TopicStanding {
-    /// Works: the main line takes it.
+    /// The topic works: the main line takes its messages.
     Proven,
-    /// Must show that it works.
+    /// The topic must show that it works.
     Trial,
 }
 
@@ -38,14 +39,14 @@ pub(in crate::kafka) enum TopicStanding {
 struct TopicState {
     name: Arc<str>,
     standing: TopicStanding,
-    /// Not before this.
+    /// The topic is not proven before this time.
     on_trial_until: Option<Instant>,
     probation: Duration,
-    /// On the trial line.
+    /// Messages that are out on the trial line.
     out: usize,
     /// Whether the last message on trial was delivered.
     sound: bool,
-    /// May go as soon as others are back.
+    /// Messages that may go as soon as others are back.
     queue: VecDeque<MessageRef>,
     /// Messages in the table.
     references: usize,
@@ -56,7 +57,7 @@ pub(in crate::kafka) struct Topics {
     numbers: FxHashMap<Arc<str>, u32>,
     topics: Vec<Option<TopicState>>,
     free: Vec<u32>,
-    /// Messages of one call mostly have one topic.
+    /// The topic that was asked for last. Messages of one call mostly have one topic.
     last: Option<(Arc<str>, u32)>,
 }
 
@@ -144,7 +145,8 @@ impl Topics {
         None
     }
 
-    /// A message is back; `trial`: it was out on trial. Answers with those that may go now.
+    /// A message is back, which was out on trial if `trial` says so. The answer is the list of messages that
+    /// may go now.
     pub(in crate::kafka) fn finish(
         &mut self,
         number: u32,
@@ -170,12 +172,12 @@ impl Topics {
         released
     }
 
-    /// Takes those that wait for the topic's trial.
+    /// Takes the messages that wait for the topic's trial.
     pub(in crate::kafka) fn take_queued(&mut self, number: u32) -> VecDeque<MessageRef> {
         self.get(number).map(|topic| std::mem::take(&mut topic.queue)).unwrap_or_default()
     }
 
-    /// One that waited is gone.
+    /// A message that waited is gone.
     pub(in crate::kafka) fn forget(&mut self, number: u32, message: MessageRef) {
         if let Some(topic) = self.get(number) {
             topic.queue.retain(|other| *other != message);
@@ -195,7 +197,8 @@ impl Topics {
         if fault.is_silence() && topic.on_trial_until.is_none() {
             topic.on_trial_until = Some(Instant::now() + SILENCE_PROBATION);
         }
-        // What heals by itself is over with the first success. What events bring along comes again.
+        // A fault that heals by itself is over with the first success. A fault that events bring along comes
+        // again.
         if fault.is_events() && topic.on_trial_until.is_none() {
             topic.on_trial_until = Some(Instant::now() + topic.probation);
             topic.probation = (topic.probation * 2).min(PROBATION_MAX);

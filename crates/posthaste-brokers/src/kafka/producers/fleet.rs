@@ -1,8 +1,8 @@
 //! The lines of a sink: the main one, the trial, and those that are being emptied.
 //!
-//! A line that ended (fatal error), that holds messages past their time, or whose credentials have changed
-//! is replaced: new messages go to a new producer, and the old one ends when its last message is answered.
-//! Events are not dropped by any of this: what an old line could not deliver is told to its call.
+//! A line is replaced when it ended (fatal error), when it holds messages past their time, or when its
+//! credentials have changed. New messages go to a new producer, and the old one ends when its last message is
+//! answered. No event is dropped by this: a call is told what an old line could not deliver.
 
 use super::line::{GRACE, LineContext, ProducerLine};
 use crate::BuildError;
@@ -46,8 +46,9 @@ impl Fleet {
         Ok(Self { config: config.clone(), name: name.to_owned(), shared, lines })
     }
 
-    /// The line of this number, if it still takes messages. One that has ended is replaced here, when
-    /// somebody wants it: a principal without rights would end one producer after the other for nobody.
+    /// The line of this number, if it still takes messages. A line that has ended is replaced only here, when
+    /// somebody wants it. Otherwise a principal without rights would end one producer after the other for
+    /// nobody.
     pub(in crate::kafka) fn line(&self, id: LineId) -> Result<Arc<ProducerLine>, DeliveryFault> {
         let nobodys = DeliveryFault(RDKafkaErrorCode::PurgeQueue);
         let mut lines = self.lines();
@@ -62,7 +63,7 @@ impl Fleet {
         Err(if line.is_trial() { fault } else { nobodys })
     }
 
-    /// The line on which topics prove themselves: also for questions.
+    /// The line on which topics prove themselves. It is also used for questions.
     fn trial(&self) -> Arc<ProducerLine> {
         let mut lines = self.lines();
         if lines.trial.broken().is_some() || lines.trial.is_retired() {
@@ -72,7 +73,7 @@ impl Fleet {
         Arc::clone(&lines.trial)
     }
 
-    /// Asks the brokers about a topic. It blocks.
+    /// Asks the brokers about a topic. This blocks the thread.
     pub(in crate::kafka) fn metadata(
         &self,
     ) -> impl Fn(&str, Duration) -> KafkaResult<Metadata> + Send + 'static {
@@ -88,8 +89,8 @@ impl Fleet {
         self.lines().closed
     }
 
-    /// Messages of this line are past their time. The main line never gives one up by itself: it is
-    /// emptied and ended. The trial line does.
+    /// Messages of this line are past their time. The trial line gives them up by itself. The main line does
+    /// not, so it is emptied and ended.
     pub(in crate::kafka) fn overdue(&self, id: LineId) {
         let mut lines = self.lines();
         if lines.main.id() == id {
@@ -98,7 +99,7 @@ impl Fleet {
         }
     }
 
-    /// Nobody waits any more for something that this line has.
+    /// From this time on nobody waits for some message that this line has.
     pub(in crate::kafka) fn expire(&self, id: LineId, at: Instant) {
         let lines = self.lines();
         if lines.main.id() == id {
@@ -122,7 +123,7 @@ impl Fleet {
         let number = lines.started + 1;
         let line = match start(&self.config, &self.name, &self.shared, number, trial) {
             Ok(line) => line,
-            // A file is being changed just now, or there is no room for a thread: the next one may succeed.
+            // A file is being changed just now, or there is no room for a thread. The next try may succeed.
             Err(error) => return tracing::warn!(sink = self.name, "no new producer: {error}"),
         };
         lines.started = number;
@@ -136,7 +137,7 @@ impl Fleet {
         old.retire(Instant::now() + patience);
     }
 
-    /// Ends both lines. What has no answer gets none.
+    /// Ends both lines. Messages without an answer get none.
     pub(in crate::kafka) fn close(&self) {
         let mut lines = self.lines();
         lines.closed = true;

@@ -1,12 +1,13 @@
-//! One producer, the thread that reads its reports, and what it tells beside them.
+//! One producer, and the thread that reads its reports and complaints.
 //!
-//! A report names its message by a number that travels with it as the delivery opaque: call and place. So
-//! nothing is allocated for a report, and a burst of them is told to [`KeyOrder`] under one lock.
+//! A report names its message by a number that travels with it as the delivery opaque: the call and the
+//! index. So nothing is allocated for a report, and a burst of reports is told to [`KeyOrder`] under one
+//! lock.
 //!
-//! The reading thread sleeps while nothing is in flight. While something is, it looks for reports twice in a
-//! millisecond, takes all that are there, and wakes each call once for them. Waiting inside the client's `poll` was
-//! refused: it does not return when something has come, and it counts whole milliseconds, so that the last one of
-//! every wait is spent spinning (a fifth of all CPU time, measured).
+//! The reading thread sleeps while nothing is in flight. Otherwise it looks for reports twice in a
+//! millisecond, takes all that are there, and wakes each call once for them. Waiting inside the client's
+//! `poll` was refused. It does not return when something has come, and it counts whole milliseconds, so that
+//! the last one of every wait is spent spinning (a fifth of all CPU time, measured).
 
 use crate::kafka::cause::Causes;
 use crate::kafka::order::{KeyOrder, LineId, MessageRef};
@@ -24,13 +25,13 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// How long reports are gathered before they are told: a quarter of a millisecond of latency, and 2,000 short looks a
-/// second while something is in flight.
+/// How long reports are gathered before they are told. It costs a quarter of a millisecond of latency, and
+/// 2,000 short looks a second while something is in flight.
 const SLICE: Duration = Duration::from_micros(500);
 /// How often an idle producer is asked for errors.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// What a line that is replaced has left for the answers that are on their way.
+/// The time that a replaced line has left for the answers that are on their way.
 pub(in crate::kafka) const GRACE: Duration = Duration::from_millis(500);
 
 const _: () = assert!(usize::BITS == 64, "a call's number and a place there share a pointer");
@@ -41,7 +42,7 @@ pub(in crate::kafka) struct ProducerLine {
     trial: bool,
     producer: BaseProducer<Ears>,
     thread: Mutex<Option<Thread>>,
-    /// Takes nothing more.
+    /// Whether the line takes nothing more.
     retired: RwLock<bool>,
     times: Mutex<Times>,
 }
@@ -50,7 +51,8 @@ pub(in crate::kafka) struct ProducerLine {
 struct Times {
     /// When a retired line gives up what is unanswered.
     give_up: Option<Instant>,
-    /// When a line retires by itself, unless all is answered before: nobody waits for what it has.
+    /// When a line retires by itself, because nobody waits for its messages any more. It does not if all is
+    /// answered before.
     expire: Option<Instant>,
 }
 
@@ -85,7 +87,7 @@ pub(in crate::kafka) struct Record<'a> {
 /// Why a producer does not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::kafka) enum SendError {
-    /// Its queue is full: later.
+    /// The queue is full: later.
     Full,
     Fault(DeliveryFault),
 }
@@ -136,12 +138,12 @@ impl ProducerLine {
         &self.producer
     }
 
-    /// Why it takes nothing any more, if that is so.
+    /// Why the line takes nothing any more, if that is so.
     pub(in crate::kafka) fn broken(&self) -> Option<DeliveryFault> {
         if self.ears().fatal.load(Ordering::Acquire) { self.fatal() } else { None }
     }
 
-    /// The client's own word, which may come before its callback.
+    /// The fatal error that the client knows of, perhaps before its callback has told it.
     fn fatal(&self) -> Option<DeliveryFault> {
         let (code, _) = self.producer.client().fatal_error()?;
         self.ears().fatal.store(true, Ordering::Release);
@@ -160,10 +162,11 @@ impl ProducerLine {
             headers: Some(record.headers),
             delivery_opaque: opaque,
         };
-        // Counted before it is sent, because the report may be there first; and before the look at `retired`: a
-        // reader that sees both waits for this one.
+        // The message is counted before it is sent, because the report may be there first. It is also counted
+        // before the look at `retired`, so a reader that sees the line retired waits for this message.
         let before = self.ears().in_flight.fetch_add(1, Ordering::SeqCst);
-        // Held until the producer has it: what is handed to a line after it was given up could still go out (G3).
+        // The lock is held until the producer has the message. A message that is handed to a line after that
+        // was given up could still go out (G3).
         let retired = self.retired.read().unwrap_or_else(PoisonError::into_inner);
         if *retired {
             self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -178,7 +181,7 @@ impl ProducerLine {
         self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::QueueFull) => Err(SendError::Full),
-            // It ended, and the reader has not heard of it yet.
+            // The producer has ended, and the reader has not heard of it yet.
             Some(RDKafkaErrorCode::Fatal) => {
                 let fault = self.fatal().filter(|_| self.trial);
                 Err(SendError::Fault(fault.unwrap_or(DeliveryFault(RDKafkaErrorCode::Fatal))))
@@ -188,7 +191,7 @@ impl ProducerLine {
         }
     }
 
-    /// Takes nothing more, ends when all is answered, and gives the rest up at that time.
+    /// The line takes nothing more and ends when all is answered. At the time `give_up` it gives up the rest.
     pub(in crate::kafka) fn retire(&self, give_up: Instant) {
         let mut times = lock(&self.times);
         times.give_up = Some(times.give_up.map_or(give_up, |before| before.min(give_up)));
@@ -201,7 +204,7 @@ impl ProducerLine {
         *self.retired.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody waits any more for something that it has: from then on it must not keep that for ever.
+    /// From this time on nobody waits for some message of this line, so the line must not keep it for ever.
     pub(in crate::kafka) fn expire(&self, at: Instant) {
         let mut times = lock(&self.times);
         times.expire = Some(times.expire.map_or(at, |before| before.min(at)));
@@ -217,7 +220,7 @@ impl ProducerLine {
         self.producer.context()
     }
 
-    /// Reads reports until it is retired and nothing is left.
+    /// Reads reports until the line is retired and nothing is left.
     fn read(self: Arc<Self>) {
         loop {
             let retired = self.is_retired();
@@ -230,13 +233,13 @@ impl ProducerLine {
             self.take_events();
             self.tell();
         }
-        // The last owner waits for the client's threads: that must not be a task.
+        // The last owner waits for the client's threads, so it must not be a task.
         while Arc::strong_count(&self) > 1 {
             std::thread::park_timeout(SLICE);
         }
     }
 
-    /// Takes what the client has to say, until it has nothing more.
+    /// Takes the client's events until there are no more.
     fn take_events(&self) {
         loop {
             let before = self.ears().heard.load(Ordering::Relaxed);
@@ -271,7 +274,7 @@ impl ProducerLine {
         }
         let fatal = if batch.faults && self.trial { self.fatal() } else { None };
         if let Some(fatal) = fatal {
-            // On trial the reason of the producer's end is the topic's: the client could not even begin.
+            // On trial the producer's end is the topic's fault, because the client could not even begin.
             for fault in batch.reports.iter_mut().filter_map(|(_, fault)| fault.as_mut()) {
                 if fault.is_nobodys() {
                     *fault = fatal;
@@ -282,12 +285,12 @@ impl ProducerLine {
     }
 }
 
-/// What the client calls.
+/// The callbacks of the client.
 pub(in crate::kafka) struct Ears {
     line: LineId,
     trial: bool,
     shared: LineContext,
-    /// Handed over and not reported.
+    /// Messages that were handed over and not reported.
     in_flight: AtomicUsize,
     fatal: AtomicBool,
     /// Reports, errors and lines of the log so far.

@@ -1,4 +1,4 @@
-//! What comes back for a message: a stream's word, or that nobody listens.
+//! What comes back for a message: the word of a stream, or that nobody listens.
 
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -26,8 +26,8 @@ pub(in crate::nats) struct ApiError {
 }
 
 impl PublishReply {
-    /// Reads a reply. `None`: it is no word of JetStream's. A service that listens on the same subject
-    /// may answer too, and must not be taken for a stream.
+    /// Reads a reply. It is `None` for what is no word of JetStream's. A service that listens on the same
+    /// subject may answer too, and must not be taken for a stream.
     pub(in crate::nats) fn read(status: Option<u16>, payload: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Ack<'a> {

@@ -1,20 +1,21 @@
 //! How many bytes the client has taken and not written yet.
 //!
-//! The client bounds its queue by messages, and a message may have megabytes. So whoever hands messages over counts their
-//! bytes here. Beyond the bound they stay with their calls, and count as not sent, until the client says that it has
-//! written what it had.
+//! The client bounds its queue by messages, and a message may have megabytes. So whoever hands messages over
+//! counts their bytes here. Beyond the bound messages stay with their calls and count as not sent, until the
+//! client says that it has written its queue.
 
 use async_nats::Client;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
-/// Enough for a thousand events; more would only wait here instead of in the calls.
+/// Enough for a thousand events. More would only wait here instead of in the calls.
 const BYTES_MAX: usize = 1 << 20;
-/// From here on the client is asked to say when it has written them. Rare enough to cost nothing.
+/// From so many bytes on the client is asked to say when it has written them. That is rare enough to cost
+/// nothing.
 const FLUSH_BYTES: usize = BYTES_MAX / 4;
 
-/// What one connection has to write.
+/// The bytes that one connection has to write.
 #[derive(Debug, Default)]
 pub(in crate::nats) struct WriteBacklog {
     inside: Mutex<UnwrittenBytes>,
@@ -24,17 +25,17 @@ pub(in crate::nats) struct WriteBacklog {
 #[derive(Debug, Default)]
 struct UnwrittenBytes {
     bytes: usize,
-    /// Who waits for room.
+    /// Calls that wait for room.
     waiting: Vec<Waker>,
 }
 
 impl WriteBacklog {
-    /// How many bytes may be handed over before the next look. A single message may have more.
+    /// How many bytes may be handed over before the next look. A single message may be larger.
     pub(in crate::nats) fn room(&self) -> usize {
         BYTES_MAX.saturating_sub(self.inside().bytes)
     }
 
-    /// These were handed over.
+    /// These bytes were handed over.
     pub(in crate::nats) fn add(&self, bytes: usize) {
         let mut inside = self.inside();
         inside.bytes += bytes;
@@ -45,7 +46,7 @@ impl WriteBacklog {
         }
     }
 
-    /// Whether there is room; if not, the waker is kept.
+    /// Whether there is room. If there is none, the waker is kept.
     pub(in crate::nats) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inside = self.inside();
         if inside.bytes < BYTES_MAX {
@@ -57,13 +58,13 @@ impl WriteBacklog {
         Poll::Pending
     }
 
-    /// Looks after it as long as the connection lasts. It does not end.
+    /// Empties the backlog when the client has written, as long as the connection lasts. This does not end.
     pub(in crate::nats) async fn keep(&self, client: &Client) {
         loop {
             self.grown.notified().await;
             let bytes = self.inside().bytes;
             if client.flush().await.is_err() {
-                // The connection is gone, and nothing is written any more. Others tell the calls.
+                // The connection is gone, and nothing is written any more. The session tells the calls.
                 std::future::pending::<()>().await;
             }
             self.written(bytes);

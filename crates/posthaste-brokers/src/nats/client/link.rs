@@ -1,7 +1,7 @@
 //! The way to the broker: one session at a time, kept by [`crate::link`].
 //!
-//! Servers are tried in the order of the configuration, or in one that is drawn at the start. What a cluster tells of its
-//! other servers is used when none of those answers, if the configuration says so.
+//! Servers are tried in the order of the configuration, or in an order that is drawn at the start. If the
+//! configuration says so, and none of them answers, the other servers that a cluster has told of are tried.
 
 use super::super::{NatsConfig, SHAPE};
 use super::connect;
@@ -14,12 +14,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// For the ping that a new session begins with.
+/// The time for the ping that a new session begins with.
 const PING_WAIT: Duration = Duration::from_secs(3);
-/// For answers that are under way when a server asks us to go. Calls that come meanwhile wait for the next server, so it is
-/// shorter than they do.
+/// The time for answers that are under way when a server asks us to go. New calls wait for the next server
+/// meanwhile, so it is shorter than a call's wait for a connection.
 const GRACE: Duration = Duration::from_millis(500);
-/// Servers that a cluster may tell of. More are not remembered.
+/// Servers that a cluster may tell of. More of them are not remembered.
 const DISCOVERED_MAX: usize = 64;
 
 /// The way to the broker.
@@ -97,7 +97,7 @@ impl NatsDialler {
         Ended::Lost(failure)
     }
 
-    /// Connects, and sends a ping before the first message: it shows that answers reach us.
+    /// Connects, and sends a ping before the first message. The ping shows that answers reach us.
     async fn open(&self, server: &Address, sink: &str) -> Result<(Arc<Session>, SessionInbox), Failure> {
         let unreachable = |why: &str| Failure::of_sink("nats.unreachable", format!("{server}: {why}"));
         let connection = connect(&self.config, server, sink).await?;
@@ -117,7 +117,8 @@ impl NatsDialler {
         self.discovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remembers servers that are reached in the same way as the one that told of them. What is no address is passed over.
+    /// Remembers the servers that `teller` told of. They are reached in the same way as it. What is no
+    /// address is passed over.
     fn discover(&self, urls: &[String], teller: &Address) {
         let told = urls.iter().filter_map(|url| SHAPE.parse(url).ok());
         let told = told.map(|(address, _)| teller.sibling(&address.host, address.port));

@@ -1,12 +1,13 @@
 //! One connection as calls see it: where their messages go, and where the answers come from.
 //!
 //! Every call that publishes has a mailbox here, under a number. The reply subject of a message is
-//! `INBOX.<call>-<index>`, so an answer finds its way by itself, and one that comes after its call has gone is
-//! nobody's: numbers are not used again, so it can never be taken for another message's. The client's own publishing with
-//! acknowledgements was refused: it keeps something for each message, and tells an answer of a stream from no other.
+//! `INBOX.<call>-<index>`, so an answer finds its way by itself. Numbers are not used again. So an answer
+//! that comes after its call has gone is nobody's, and can never be taken for another message's. The client's
+//! own publishing with acknowledgements was refused. It keeps something for each message, and does not tell a
+//! stream's answer from any other.
 //!
-//! A session is one connection. When that ends, everybody who waits is told so at once, and nothing of it is ever
-//! sent later.
+//! A session is one connection. When it ends, every call that waits is told so at once, and nothing of it is
+//! ever sent later.
 
 use super::answer::PublishReply;
 use super::{Connection, WriteBacklog, is_refusal, refused};
@@ -26,10 +27,11 @@ use tokio::time::{Instant, timeout};
 
 /// The last part of the subject that we send pings to.
 const PING: &str = "ping";
-/// How long a server's limits are believed. An operator may change them, and the client does not hear of it. Once in this
-/// time a message that is too large costs a new session.
+/// How long a server's limits are believed. An operator may change them, and the client does not hear of
+/// that. So a message that is too large costs a new session, once in this time.
 const FRESH: Duration = Duration::from_secs(30);
-/// For what a call did not ask for: refusals of others' subjects, answers that come twice. More are dropped.
+/// Notes that a call did not ask for: refusals of others' subjects, answers that come twice. More are
+/// dropped.
 const SPARE_NOTES: usize = 128;
 
 /// What a call hears.
@@ -39,18 +41,18 @@ pub(in crate::nats) enum Note {
     Reply(usize, PublishReply),
     /// Publishing to this subject is not allowed.
     Denied(Arc<str>),
-    /// The connection is about to be left: answers may come, and nothing more is to be sent.
+    /// The connection is about to be left. Answers may still come, and nothing more is to be sent.
     Leaving,
     /// The connection is gone, and no answer will come.
     Ended(Arc<str>),
 }
 
-/// How it came to an end.
+/// How a session came to an end.
 #[derive(Debug)]
 pub(in crate::nats) enum SessionEnd {
     /// The connection is gone, or of no use.
     Lost(Failure),
-    /// The server asks us to go. What is under way may still be answered.
+    /// The server asks us to go. Messages that are under way may still be answered.
     Leaving(Failure),
 }
 
@@ -61,18 +63,18 @@ pub(in crate::nats) struct Session {
     pub(in crate::nats) backlog: WriteBacklog,
     /// What the server said of itself at the beginning.
     pub(in crate::nats) info: ServerInfo,
-    /// Whether that may be somebody else's word.
+    /// Whether `info` may be somebody else's word.
     pub(in crate::nats) is_hearsay: bool,
     opened_at: Instant,
-    /// Somebody wants to know what the server says now.
+    /// Notified when somebody wants to know what the server says of itself now.
     stale: Notify,
     /// As whom we are connected, in words.
     pub(in crate::nats) identity: String,
     server: Address,
-    /// With the dot at its end.
+    /// The subject of the inbox, with the dot at its end.
     inbox: String,
     calls: Mutex<Calls>,
-    /// The last call has gone.
+    /// Notified when the last call has gone.
     idle: Notify,
     /// How many pings were answered.
     pongs: watch::Sender<u64>,
@@ -94,7 +96,7 @@ struct CallMailbox {
 }
 
 impl CallMailbox {
-    /// Every message is answered once, or refused. Others fill no more than what is left.
+    /// Every message is answered once, or refused. Other notes fill no more than the spare room.
     fn answer(&self, index: usize, answer: PublishReply) -> bool {
         self.notes.post_within(Note::Reply(index, answer), 2 * (self.messages + SPARE_NOTES))
     }
@@ -111,7 +113,7 @@ impl CallMailbox {
 }
 
 impl Session {
-    /// Opens the inbox. `None`: the connection is gone already.
+    /// Opens the inbox. It is `None` if the connection is gone already.
     pub(super) async fn open(
         connection: Connection,
         server: &Address,
@@ -140,12 +142,12 @@ impl Session {
         ))
     }
 
-    /// Headers and payload of a message together, if the server has named a limit.
+    /// The server's limit for headers and payload of a message together, if it has named one.
     pub(in crate::nats) fn bytes_max(&self) -> Option<usize> {
         Some(self.info.max_payload).filter(|bytes| *bytes > 0)
     }
 
-    /// Whether what the server said of itself is recent.
+    /// Whether the server's limits are recent.
     pub(in crate::nats) fn is_fresh(&self) -> bool {
         self.opened_at.elapsed() < FRESH
     }
@@ -155,7 +157,7 @@ impl Session {
         self.stale.notify_one();
     }
 
-    /// Opens a mailbox for a call with so many messages. It closes when the handle is dropped.
+    /// Opens a mailbox for a call with this many messages. It closes when the handle is dropped.
     pub(in crate::nats) fn register(self: &Arc<Self>, messages: usize) -> Registration {
         let mailbox = Arc::new(CallMailbox { notes: Mailbox::default(), messages });
         let mut calls = self.calls();
@@ -172,7 +174,7 @@ impl Session {
         Registration { session: Arc::clone(self), call, mailbox }
     }
 
-    /// Until no call waits for anything.
+    /// Waits until no call waits for anything.
     async fn until_idle(&self) {
         loop {
             let idle = self.idle.notified();
@@ -183,7 +185,7 @@ impl Session {
         }
     }
 
-    /// Tells everybody to send nothing more here.
+    /// Tells every call to send nothing more here.
     pub(in crate::nats) fn leave(&self) {
         let mut calls = self.calls();
         calls.is_leaving = true;
@@ -192,7 +194,7 @@ impl Session {
         open.iter().for_each(|mailbox| mailbox.tell(Note::Leaving));
     }
 
-    /// Tells everybody that no answer will come any more.
+    /// Tells every call that no answer will come any more.
     pub(in crate::nats) fn end(&self, why: &str) {
         let why: Arc<str> = why.into();
         let mut calls = self.calls();
@@ -213,11 +215,11 @@ impl Session {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        // A panic elsewhere leaves what is inside whole: nothing under this lock can panic half way.
+        // Nothing under this lock panics half way.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an answer into its mailbox and notes which one is to be rung.
+    /// Puts an answer into its mailbox, and remembers that this one is to be rung.
     fn deliver(&self, message: &Message, rung: &mut Vec<Arc<CallMailbox>>) {
         let Some(token) = message.subject.strip_prefix(self.inbox.as_str()) else { return };
         if token == PING {
@@ -232,7 +234,7 @@ impl Session {
         }
     }
 
-    /// What the server said beside the messages. `Some`: this session is of no use.
+    /// Handles what the server said beside the messages. If it is `Some`, this session is of no use.
     fn complain(&self, text: &str) -> Option<Failure> {
         let subject = &quoted(text)?;
         if text.contains("Permissions Violation for Subscription") {
@@ -282,7 +284,7 @@ fn escaped(rest: &mut std::str::Chars<'_>) -> Option<char> {
         'x' => 2,
         'u' => 4,
         'U' => 8,
-        // A quote or a backslash: subjects have no other ones.
+        // A quote or a backslash. Subjects have no other escapes.
         plain => return Some(plain),
     };
     let digits: String = rest.by_ref().take(digits).collect();
@@ -294,7 +296,7 @@ fn parse(token: &str) -> Option<(u64, usize)> {
     Some((u64::from_str_radix(call, 16).ok()?, usize::from_str_radix(index, 16).ok()?))
 }
 
-/// What comes over a session's connection.
+/// The incoming side of a session's connection.
 pub(in crate::nats) struct SessionInbox {
     answers: Subscriber,
     events: mpsc::Receiver<Event>,
@@ -304,7 +306,7 @@ pub(in crate::nats) struct SessionInbox {
 }
 
 impl SessionInbox {
-    /// Gives everything to whom it is for, until the connection ends or is to be left.
+    /// Gives every answer to its call, until the connection ends or is to be left.
     pub(in crate::nats) async fn serve(&mut self, session: &Session) -> SessionEnd {
         let mut backlog = pin!(session.backlog.keep(&session.client));
         loop {
@@ -328,7 +330,7 @@ impl SessionInbox {
         }
     }
 
-    /// Goes on until no call waits for an answer, or this time is over.
+    /// Serves until no call waits for an answer, or this time is over.
     pub(in crate::nats) async fn serve_until_idle(&mut self, session: &Session, within: Duration) {
         let rest = async {
             tokio::select! {
@@ -339,10 +341,10 @@ impl SessionInbox {
         let _ = timeout(within, rest).await;
     }
 
-    /// All that is there, before anybody is woken: calls then send their next messages in one go, and the client writes
-    /// them in one go.
+    /// Takes all answers that are there, before any call is woken. So calls send their next messages in one
+    /// go, and the client writes them in one go.
     fn take(&mut self, answer: &Message, session: &Session) {
-        // It went on talking, so they were no reason to hang up.
+        // The server went on talking, so its last words were no reason to hang up.
         self.last_words = None;
         session.deliver(answer, &mut self.rung);
         while let Some(Some(answer)) = self.answers.next().now_or_never() {
@@ -363,7 +365,7 @@ impl SessionInbox {
                 Some(SessionEnd::Leaving(Failure::of_sink("nats.unreachable", text)))
             }
             Event::Disconnected => {
-                // What came before counts.
+                // An answer that came before counts.
                 if let Some(Some(answer)) = self.answers.next().now_or_never() {
                     self.take(&answer, session);
                 }
@@ -378,12 +380,13 @@ impl SessionInbox {
             return Some(SessionEnd::Lost(refused(&session.server, &session.identity, &words)));
         }
         let failure = session.complain(&words);
-        // After most of its complaints the server hangs up, and then they are the reason. After this one it does not.
+        // After most complaints the server hangs up, and then the complaint is the reason. After this one it
+        // does not.
         self.last_words = Some(words).filter(|words| !words.starts_with("Permissions Violation"));
         failure.map(SessionEnd::Lost)
     }
 
-    /// The client has ended. What the server said before it is still on its way.
+    /// The client has ended. What the server said before that is still on its way.
     async fn lost(&mut self, session: &Session) -> SessionEnd {
         while let Some(event) = self.events.recv().await {
             if let Some(end) = self.hear(event, session) {
@@ -413,12 +416,12 @@ impl Registration {
         &self.session
     }
 
-    /// Where answers go, but for the index of the message.
+    /// The reply subject, but for the index of the message.
     pub(in crate::nats) fn reply(&self) -> String {
         format!("{}{:x}-", self.session.inbox, self.call)
     }
 
-    /// Takes all notes, or leaves the waker.
+    /// Takes all notes. If there are none, the waker is kept.
     pub(in crate::nats) fn poll_notes(&self, context: &mut Context<'_>, notes: &mut Vec<Note>) -> Poll<()> {
         self.mailbox.notes.poll_take(context, notes)
     }

@@ -1,6 +1,6 @@
-//! Questions to JetStream: which stream takes a subject, and what is it like?
+//! Asks JetStream which stream takes a subject, and how that stream is configured.
 //!
-//! They go over the connection that publishes, as the same user. They are rare, so they are plain JSON.
+//! Questions go over the connection that publishes, as the same user. They are rare, so they are plain JSON.
 
 use super::session::{Note, Session};
 use async_nats::RequestErrorKind;
@@ -26,7 +26,7 @@ pub(in crate::nats) struct StreamConfig {
     pub(in crate::nats) retention: String,
     pub(in crate::nats) no_ack: bool,
     pub(in crate::nats) sealed: bool,
-    /// `async`: acknowledged before it is written. Empty otherwise.
+    /// `async` if a message is acknowledged before it is written, and empty otherwise.
     pub(in crate::nats) persist_mode: String,
     /// In nanoseconds.
     duplicate_window: u64,
@@ -41,9 +41,9 @@ impl StreamConfig {
 /// Why a stream cannot be seen.
 #[derive(Debug)]
 pub(in crate::nats) enum Unseen {
-    /// None takes the subject.
+    /// No stream takes the subject.
     NoStream,
-    /// Nobody says so.
+    /// There is no answer, for this reason.
     NoAnswer(String),
 }
 
@@ -99,7 +99,7 @@ async fn ask<T: DeserializeOwned>(session: &Arc<Session>, subject: &str, body: &
     serde_json::from_slice(&words).map_err(|error| format!("a strange answer: {error}"))
 }
 
-/// Until the server says that we may not publish to this subject.
+/// Waits until the server says that we may not publish to this subject.
 async fn denied(session: &Arc<Session>, subject: &str) {
     let (call, mut notes) = (session.register(0), Vec::new());
     let is_told = |note: Note| matches!(note, Note::Denied(denied) if *denied == *subject);
@@ -114,7 +114,8 @@ async fn denied(session: &Arc<Session>, subject: &str) {
     .await;
 }
 
-/// Whether it can be a part of a subject. The client writes a subject as it is, and a line break would begin another line.
+/// Whether the name can be a part of a subject. The client writes a subject as it is, and a line break would
+/// begin another line.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.bytes().any(|byte| byte <= b' ' || byte == 0x7f)
 }

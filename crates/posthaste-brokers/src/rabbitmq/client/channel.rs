@@ -1,18 +1,20 @@
 //! The channels of a connection: which of them is for what, and what is under way on one.
 //!
 //! An error of one publish (no such exchange, no right, too large) closes the whole channel, and everything
-//! unanswered on it has an unknown fate. So nothing new goes among the others. The first message for an
-//! exchange, one that is larger than any before, and one whose destination was on a channel that was closed
-//! goes to a channel for trials, one at a time, with a question behind it that is answered in order: if the
-//! answer comes, the broker took the message, and its like go on by the ordinary channels; if the channel is
-//! closed instead, it is known who did it. That is the topology check of each new connection, too. A
-//! passive declaration was refused for it: it shows that an exchange is there, not that we may use it.
+//! unanswered on it has an unknown fate. So a message of which nothing is known does not go among the others.
+//! That is the first message for an exchange, one that is larger than any before, and one whose destination
+//! was on a channel that was closed. It goes to a channel for trials, one at a time, with a question behind
+//! it that is answered in order. If the answer comes, the broker took the message, and its like go on by the
+//! ordinary channels. If the channel is closed instead, it is known which message did it. That is the
+//! topology check of each new connection, too. A passive declaration was refused for it, because it shows
+//! that an exchange is there, not that we may use it.
 //!
-//! Each trial channel has one trial at a time, and an exchange one trial on all of them. So an exchange whose trial is
-//! never answered keeps its own messages waiting, and new exchanges are tried beside it, until as many hang as there are
-//! trial channels.
+//! Each trial channel has one trial at a time, and an exchange has one trial on all of them. So an exchange
+//! whose trial is never answered keeps its own messages waiting. New exchanges are tried beside it, until as
+//! many hang as there are trial channels.
 //!
-//! A few ordinary channels, by the exchange's name, bound what the deletion of an exchange costs others.
+//! There are a few ordinary channels, chosen by the exchange's name. They bound what the deletion of an
+//! exchange costs others.
 //!
 //! | channels allowed | questions | trials | ordinary |
 //! |---|---|---|---|
@@ -22,8 +24,9 @@
 //! | 2 | 1 | 1 | 2 |
 //! | 1 | 1 | 1 | none: every message is a trial |
 //!
-//! On a channel with both, questions and trials are answered in the order in which they were written. The fewer channels
-//! there are, the more unconfirmed messages a refused one takes along; they are sent again, and nothing is lost.
+//! On a channel with both, questions and trials are answered in the order in which they were written. The
+//! fewer channels there are, the more unconfirmed messages a refused one takes along. They are sent again,
+//! and nothing is lost.
 
 use super::answer::Close;
 use rustc_hash::FxHasher;
@@ -39,7 +42,7 @@ pub(super) const CHANNELS: u16 = 12;
 /// Which channel is for what, by the number of channels that the broker allows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChannelPlan {
-    /// For what has not proven itself.
+    /// Channels for messages that have not proven themselves.
     pub(super) trials: Range<u16>,
     pub(super) ordinary: Range<u16>,
 }
@@ -74,7 +77,7 @@ pub(super) struct InFlight {
     pub(super) exchange: String,
     pub(super) routing_key: String,
     pub(super) bytes: usize,
-    /// Place of its last byte among all that were ever written here.
+    /// The position of its last byte among all that were ever written here.
     pub(super) end: u64,
     pub(super) returned: Option<Close>,
 }
@@ -82,12 +85,12 @@ pub(super) struct InFlight {
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     pub(super) open: bool,
-    /// Number of the first entry; those that were answered out of turn leave a gap.
+    /// The number of the first entry. Entries that were answered out of turn leave a gap.
     pub(super) first: u64,
     pub(super) entries: VecDeque<Option<InFlight>>,
-    /// What comes back now: its properties follow.
+    /// A message comes back now, for this reason. Its properties follow.
     pub(super) returning: Option<Close>,
-    /// What is answered in order.
+    /// The questions that are answered in order.
     pub(super) awaits: VecDeque<Awaited>,
 }
 
@@ -107,7 +110,7 @@ impl Channel {
 
     pub(super) fn mark_returned(&mut self, id: &str) {
         let Some(close) = self.returning.take() else { return };
-        // Every copy of it: a copy too many is sent again, and none is lost.
+        // Every copy is marked. A copy too many is sent again, and none is lost.
         for entry in self.entries.iter_mut().flatten().filter(|entry| entry.id == id) {
             entry.returned = Some(close.clone());
         }
@@ -130,7 +133,7 @@ pub(super) enum Awaited {
     Answer,
 }
 
-/// A message that nothing is known of yet.
+/// A message of which nothing is known yet.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) tag: u64,

@@ -1,16 +1,16 @@
-//! What is under way on one connection: messages, numbers, answers; `channel` says which channel is for what. The
-//! table is pure: bytes and frames go in and out, and nothing waits here.
+//! What is under way on one connection: messages, numbers, answers; `channel` says which channel is for what.
+//! The table is pure: bytes and frames go in and out, and nothing waits here.
 //!
 //! # Bounds
 //!
-//! What the broker says never grows what we hold: channels that we have not opened are not heard, and of what wants an
-//! answer (`channel.flow`) only the last is answered.
+//! What the broker says never grows what we hold. Frames on channels that we have not opened are not heard.
+//! Of several frames that want an answer (`channel.flow`), only the last is answered.
 //!
 //! # Returns
 //!
-//! A message that no queue takes comes back before it is confirmed (`mandatory`), without the number that
-//! the confirmation has. It is known by its message id. A client that guesses ("the next confirmation must be
-//! its own") takes a lost message for a delivered one as soon as two are in flight.
+//! A message that no queue takes comes back before it is confirmed (`mandatory`), without the number that the
+//! confirmation has. Its message id tells which one it is. A client that guesses ("the next confirmation must
+//! be its own") takes a lost message for a delivered one as soon as two are in flight.
 
 use super::answer::{Close, Note, PublishOutcome};
 use super::channel::{Awaited, CONTROL, Channel, ChannelPlan, InFlight, Trial};
@@ -22,16 +22,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Encoded and not written yet: enough to keep the socket busy. One more message may stand behind it.
+/// Bytes that are encoded and not written yet. This many keep the socket busy. One more message may stand
+/// behind them.
 const OUT_BYTES: usize = 256 << 10;
 /// No broker is set up to refuse messages of this size.
 const ORDINARY_BYTES: usize = 64 << 10;
-/// Names that are remembered; they are only a short cut.
+/// Names that are remembered. They are only a short cut.
 const NAMES_MAX: usize = 1_024;
 
 /// A message on its way.
 pub(crate) struct Publish {
-    /// The call's own number for it.
+    /// The message's index in its call.
     pub(crate) index: usize,
     pub(crate) exchange: String,
     pub(crate) routing_key: String,
@@ -60,9 +61,9 @@ pub(super) type Answered = oneshot::Sender<Result<(), Close>>;
 pub(super) struct ChannelTable {
     frame_max: usize,
     plan: ChannelPlan,
-    /// Encoded, for the transport to take.
+    /// Encoded bytes, for the transport to take.
     out: Vec<u8>,
-    /// Bytes that were ever encoded, and those that have left.
+    /// How many bytes were ever encoded, and how many of them have left.
     encoded: u64,
     left: u64,
     queue: VecDeque<(u64, Publish)>,
@@ -89,7 +90,7 @@ pub(super) struct ChannelTable {
 }
 
 impl std::fmt::Debug for ChannelTable {
-    /// Not what is in the messages.
+    /// Messages are not shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChannelTable").field("unanswered", &self.unanswered).finish_non_exhaustive()
     }
@@ -110,7 +111,7 @@ impl ChannelTable {
         self.registered
     }
 
-    /// A call that is gone: what it has not sent is never sent, and answers to it are nobody's.
+    /// The call is gone. What it has not sent is never sent, and answers to it are nobody's.
     pub(super) fn forget(&mut self, call: u64) {
         self.withdraw(call);
         self.calls.remove(&call);
@@ -147,13 +148,13 @@ impl ChannelTable {
         self.beat = true;
     }
 
-    /// That many bytes more may have left.
+    /// So many more bytes may have left.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.left += bytes as u64;
     }
 
     pub(super) fn submit(&mut self, call: u64, message: Publish) {
-        // Otherwise the mailbox says so already.
+        // After the end the mailbox says so already.
         if self.ended.is_none() {
             let queue = if self.needs_trial(&message) { &mut self.trials } else { &mut self.queue };
             queue.push_back((call, message));
@@ -168,7 +169,7 @@ impl ChannelTable {
                 && self.suspects.contains(&(message.exchange.clone(), message.routing_key.clone())))
     }
 
-    /// Takes back what has not left; answers with the indexes.
+    /// Takes back the messages that have not left, and answers with their indices.
     pub(super) fn withdraw(&mut self, call: u64) -> Vec<usize> {
         let mut taken = Vec::new();
         for queue in [&mut self.queue, &mut self.trials] {
@@ -186,7 +187,7 @@ impl ChannelTable {
     pub(super) fn fill(&mut self, out: &mut Vec<u8>) {
         self.answer_broker();
         self.ask_next();
-        // Trials first: behind a queue that is always full they would never come.
+        // Trials come first, because behind a queue that is always full they would never leave.
         while self.has_room()
             && let Some((number, call, message)) = self.next_trial()
         {
@@ -209,7 +210,7 @@ impl ChannelTable {
         self.blocked.is_none() && self.out.len() < OUT_BYTES
     }
 
-    /// What the broker wants to hear: a sign of life, and that it was heard.
+    /// Writes what the broker wants to hear: a sign of life, and that its flow was heard.
     fn answer_broker(&mut self) {
         if std::mem::take(&mut self.beat) {
             frames::heartbeat(&mut self.out);
@@ -219,7 +220,8 @@ impl ChannelTable {
         }
     }
 
-    /// The first message whose exchange is not on trial, for the free channel on which a refusal hurts fewest.
+    /// The first message whose exchange is not on trial, and the free channel on which a refusal hurts the
+    /// fewest.
     fn next_trial(&mut self) -> Option<(u16, u64, Publish)> {
         if self.trials.is_empty() {
             return None;
@@ -269,7 +271,7 @@ impl ChannelTable {
         self.await_answer(CONTROL, Awaited::Answer);
     }
 
-    /// Every channel confirms: one that is for questions may be for trials too.
+    /// Opens a channel. Every channel confirms, because one that is for questions may be for trials too.
     fn open(&mut self, number: u16) {
         let channel = self.channels.entry(number).or_default();
         if std::mem::replace(&mut channel.open, true) {
@@ -280,7 +282,7 @@ impl ChannelTable {
         frames::confirm_select(&mut self.out, number);
     }
 
-    /// Writes a message behind what is there, and answers with its number.
+    /// Encodes a message behind what is there, and answers with its number.
     fn encode(&mut self, number: u16, call: u64, message: Publish) -> u64 {
         self.open(number);
         let Publish { index, exchange, routing_key, id, properties, payload } = message;
@@ -303,7 +305,7 @@ impl ChannelTable {
         channel.first + channel.entries.len() as u64 - 1
     }
 
-    /// What the broker says. `Some`: it ends the connection.
+    /// Handles what the broker says. If it is `Some`, the connection is over.
     pub(super) fn hear(&mut self, number: u16, heard: Heard, bells: &mut Bells) -> Option<Close> {
         match heard {
             Heard::Ack { tag, multiple } => self.confirm(number, tag, multiple, true, bells),
@@ -318,7 +320,7 @@ impl ChannelTable {
                     channel.mark_returned(&id);
                 }
             }
-            // Returned without our id: nobody knows which one it was.
+            // The message came back without our id, and nobody knows which one it was.
             Heard::Header { message_id: None, .. } => {
                 return Some(Close { code: 0, text: "a message came back without its id".to_owned() });
             }
@@ -379,10 +381,10 @@ impl ChannelTable {
         }
     }
 
-    /// The one on trial was taken: its like need none.
+    /// The message on trial was taken, so its like need no trial.
     fn passed(&mut self, trial: Trial) {
         self.bytes_proven = self.bytes_proven.max(trial.bytes);
-        // Without ordinary channels there is nothing to be trusted with.
+        // Without ordinary channels every message is a trial.
         if !self.plan.ordinary.is_empty() {
             self.trust(trial.exchange);
         }
@@ -414,19 +416,20 @@ impl ChannelTable {
             self.suspect(entry, close);
         }
         self.bytes_max = close.bytes_max().or(self.bytes_max);
-        // What is under suspicion now does not go on among the others.
+        // Messages that are under suspicion now do not go on among the others.
         for (call, message) in std::mem::take(&mut self.queue) {
             self.submit(call, message);
         }
     }
 
-    /// The first of a channel's questions is the one that closed it. If that was a trial, its message is to blame.
+    /// The first question of a channel is the one that closed it. If that was a trial, its message is to
+    /// blame.
     fn blame(&mut self, mut awaits: VecDeque<Awaited>, close: &Close) -> Option<u64> {
         let first = awaits.pop_front();
         if let Some(Awaited::Answer) = first {
             self.answer(Err(close.clone()));
         } else if awaits.iter().any(|awaited| matches!(awaited, Awaited::Answer)) {
-            // It was not answered, but closed by what was before it: it is asked again.
+            // What stood before the question closed the channel, so the question is asked again.
             self.questions.extend(self.asked.take());
         }
         match first {
@@ -435,7 +438,7 @@ impl ChannelTable {
         }
     }
 
-    /// What waits for the same trial, and would have the same end.
+    /// Refuses the messages that wait for the same trial, because they would have the same end.
     fn refuse_its_like(&mut self, culprit: &InFlight, close: &Close, bells: &mut Bells) {
         let whole_exchange = close.concerns_exchange();
         let (refused, left): (VecDeque<_>, _) =
@@ -451,7 +454,8 @@ impl ChannelTable {
         }
     }
 
-    /// A size proves itself by being taken; everything else must show that it was not to blame.
+    /// The message was on a channel that was closed, and must show that it was not to blame. After a refusal
+    /// for size there is no suspicion, because a size proves itself by being taken.
     fn suspect(&mut self, entry: InFlight, close: &Close) {
         if close.bytes_max().is_some() {
             return;

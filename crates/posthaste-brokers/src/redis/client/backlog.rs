@@ -1,31 +1,33 @@
 //! How many bytes a session has been handed and has not answered.
 //!
-//! The window counts messages, and those may be large or the line narrow. What is handed over to a narrow line and not
-//! answered in its call's time is `Unknown` and is sent again, in front of which it then stands itself. So no more is
-//! handed over than the server has lately answered within a second; the rest stays with its calls, and counts as not
-//! sent.
+//! The window counts messages, but messages may be large, or the line narrow. A message that a narrow line
+//! does not answer in its call's time is `Unknown` and is sent again. Then the first copy still stands before
+//! the second. So no more is handed over than the server has lately answered within a second. The rest stays
+//! with its calls, and counts as not sent.
 //!
-//! Replies come in the order of the requests. So an answer settles all that was handed over before, also requests whose
-//! calls are gone.
+//! Replies come in the order of the requests. So an answer settles all that was handed over before, also for
+//! calls that are gone.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::time::Instant;
 
-/// For a server that has answered nothing lately: 50 kB/s carry it within half of the default delivery timeout.
+/// The bound for a server that has answered nothing lately. 50 kB/s carry it within half of the default
+/// delivery timeout.
 pub(in crate::redis) const BYTES_MIN: u64 = 128 << 10;
-/// More than the relay leaves unsettled by default: on a line that carries it, this is no bound but for large messages.
+/// The bound for a quick server. It is more than the relay leaves unsettled by default, so it bounds large
+/// messages only.
 const BYTES_MAX: u64 = 8 << 20;
 const SECOND_MS: u64 = 1_000;
 
-/// The connections of a session.
+/// One of the two connections of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::redis) enum SessionConnection {
     Plain,
     Fence,
 }
 
-/// What one session has to answer.
+/// The bytes that one session has to answer.
 #[derive(Debug)]
 pub(in crate::redis) struct ReplyBacklog {
     inside: Mutex<ByteCounts>,
@@ -33,15 +35,15 @@ pub(in crate::redis) struct ReplyBacklog {
 
 #[derive(Debug)]
 struct ByteCounts {
-    /// Bytes since the beginning, of each connection.
+    /// Bytes since the beginning, for each connection.
     handed: [u64; 2],
     answered: [u64; 2],
-    /// Bytes that were answered since then, and in a second before.
+    /// `recent` are the bytes that were answered since then, and `before` those of the second before.
     since: Instant,
     recent: u64,
     before: u64,
     is_over: bool,
-    /// Who waits for room.
+    /// Calls that wait for room.
     waiting: Vec<Waker>,
 }
 
@@ -55,12 +57,12 @@ impl Default for ReplyBacklog {
 }
 
 impl ReplyBacklog {
-    /// How many bytes may be handed over before the next look. A single message may have more.
+    /// How many bytes may be handed over before the next look. A single message may be larger.
     pub(in crate::redis) fn room(&self) -> u64 {
         self.inside().room()
     }
 
-    /// Whether there is room; if not, the waker is kept.
+    /// Whether there is room. If there is none, the waker is kept.
     pub(in crate::redis) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inside = self.inside();
         if inside.room() > 0 {
@@ -72,14 +74,14 @@ impl ReplyBacklog {
         Poll::Pending
     }
 
-    /// These were handed over. Says where they end.
+    /// These bytes were handed over. The answer is where they end.
     pub(in crate::redis) fn add(&self, connection: SessionConnection, bytes: u64) -> u64 {
         let mut inside = self.inside();
         inside.handed[connection as usize] += bytes;
         inside.handed[connection as usize]
     }
 
-    /// Where that ends which was handed over last.
+    /// Where the bytes end that were handed over last.
     pub(super) fn end(&self, connection: SessionConnection) -> u64 {
         self.inside().handed[connection as usize]
     }
@@ -90,7 +92,7 @@ impl ReplyBacklog {
         let bytes = end.saturating_sub(inside.answered[connection as usize]);
         inside.answered[connection as usize] += bytes;
         inside.recent += bytes;
-        // An answer may be for seconds of a narrow line's work, so it does not count as one moment's.
+        // An answer may stand for seconds of a narrow line's work, so it does not count for one moment.
         let elapsed = u64::try_from(inside.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         if elapsed >= SECOND_MS {
             inside.before = inside.recent.saturating_mul(SECOND_MS) / elapsed;
@@ -99,7 +101,7 @@ impl ReplyBacklog {
         inside.wake();
     }
 
-    /// The session is over: nobody needs to wait for it.
+    /// The session is over, so nobody needs to wait for room.
     pub(super) fn close(&self) {
         let mut inside = self.inside();
         inside.is_over = true;

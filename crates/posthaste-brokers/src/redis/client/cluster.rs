@@ -1,8 +1,9 @@
 //! A cluster: which server has which slot, and a link to each.
 //!
-//! The map is asked for at the start, when a server says that a slot has moved, and when one of them is down; in
-//! between it is believed. It comes from any server that answers, those of the configuration last. The client's own
-//! cluster connection was refused ([`super`] says why): here a request goes to one server and has that one's answer.
+//! The map is asked for at the start, when a server says that a slot has moved, and when a server is down. In
+//! between it is believed. It comes from any server that answers, and those of the configuration are asked
+//! last. The client's own cluster connection was refused ([`super`] says why). Here a request goes to one
+//! server and has that server's answer.
 
 use super::config_failure;
 use super::connection::{self, Wanted};
@@ -21,12 +22,12 @@ use tokio::time::{Instant, sleep, timeout};
 const SLOTS: usize = 16_384;
 const SLOT_MAX: i64 = SLOTS as i64 - 1;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two looks at the map.
+/// The pause between two looks at the map.
 const PAUSE: Duration = Duration::from_millis(300);
-/// A map is looked at again after this time, even if nobody has complained.
+/// The map is asked for again after this time, even if nobody has doubted it.
 const STALE: Duration = Duration::from_secs(30);
 
-/// Who serves each slot. `None`: nobody.
+/// The server of each slot, as an index into the nodes. It is `None` where nobody serves the slot.
 #[derive(Debug, Clone, PartialEq)]
 struct SlotMap {
     slots: Vec<Option<u16>>,
@@ -67,7 +68,7 @@ impl Cluster {
         Self { inside, task }
     }
 
-    /// The session for a stream, waiting for one at most this long; otherwise why there is none.
+    /// The session for a stream, which may be waited for this long, or why there is none.
     pub(crate) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
         let known = |state: &ClusterState| matches!(state, ClusterState::Up(_) | ClusterState::Closed);
         let until = Instant::now() + wait;
@@ -81,13 +82,13 @@ impl Cluster {
         let left = until.saturating_duration_since(Instant::now());
         let found = self.inside.link(address)?.session(left).await;
         if found.is_err() {
-            // Perhaps a replica has taken over.
+            // Perhaps a replica has taken over, so the map is asked for again.
             self.inside.doubt.notify_one();
         }
         found
     }
 
-    /// The sessions with all servers, or why there is none, as soon as each was tried once.
+    /// The sessions with all servers, or why there is none, as soon as each server was tried once.
     pub(crate) async fn sessions(
         &self,
         wait: Duration,
@@ -106,7 +107,7 @@ impl Cluster {
         }
     }
 
-    /// A server says that a slot is elsewhere, and knows better than the map.
+    /// The server `says` tells that a slot is elsewhere, and it knows better than the map.
     pub(crate) fn moved(&self, slot: u16, to: &str, says: &Session) {
         self.inside.moved(slot, to, &says.address);
     }
@@ -125,7 +126,7 @@ impl ClusterShared {
         known: impl FnMut(&ClusterState) -> bool,
     ) -> Result<Arc<SlotMap>, Failure> {
         let mut state = self.state.subscribe();
-        // Too late: then the state says why.
+        // If it is too late, the state says why.
         let _ = timeout(wait, state.wait_for(known)).await;
         match &*state.borrow() {
             ClusterState::New => {
@@ -142,7 +143,7 @@ impl ClusterShared {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The link to a server. After the end none is begun: nobody would close it.
+    /// The link to a server. After the end none is begun, because nobody would close it.
     fn link(&self, address: &Address) -> Result<Arc<RedisLink>, Failure> {
         let start = || {
             let target = EntryPoint::Server { address: address.clone(), database: 0 };
@@ -156,9 +157,9 @@ impl ClusterShared {
         Ok(Arc::clone(links.entry(address.clone()).or_insert_with(start)))
     }
 
-    /// There are no links from now on; those that were are given back.
+    /// From now on there are no links. The last ones are given back.
     fn close(&self) -> HashMap<Address, Arc<RedisLink>> {
-        // Under the lock, so that nobody begins one in between.
+        // The lock keeps others from beginning a link in between.
         let mut links = self.links();
         self.state.send_replace(ClusterState::Closed);
         std::mem::take(&mut *links)
@@ -174,7 +175,7 @@ impl ClusterShared {
         self.doubt.notify_one();
     }
 
-    /// This is the map, unless it is too late for one.
+    /// Takes this map, unless the cluster is closed.
     fn believe(&self, map: SlotMap) {
         self.state.send_if_modified(|state| {
             let is_open = !matches!(state, ClusterState::Closed);
@@ -189,7 +190,8 @@ impl ClusterShared {
         loop {
             match self.ask_around().await {
                 Ok(map) => {
-                    // What is under way to a server without slots becomes `Unknown`; that is rare enough.
+                    // Messages that are under way to a server without slots become `Unknown`. That is rare
+                    // enough.
                     self.links().retain(|address, _| map.nodes.contains(address));
                     self.believe(map);
                 }
@@ -205,7 +207,7 @@ impl ClusterShared {
             }
             sleep(PAUSE).await;
             if matches!(&*self.state.borrow(), ClusterState::Up(_)) {
-                // Asked or not, after a while: both are reasons to look.
+                // A doubt and the end of this time are both reasons to look.
                 let _ = timeout(STALE, self.doubt.notified()).await;
             }
         }
@@ -249,7 +251,8 @@ impl ClusterShared {
 }
 
 impl SlotMap {
-    /// Reads `CLUSTER SLOTS`: first slot, last slot, then the master as host and port, and its replicas.
+    /// Reads `CLUSTER SLOTS`. An entry has the first slot, the last slot, the master as host and port, and
+    /// its replicas.
     fn read(ranges: &[Value], asked: &Address) -> Self {
         let mut map = Self { slots: vec![None; SLOTS], nodes: Vec::new() };
         for range in ranges {
@@ -259,7 +262,7 @@ impl SlotMap {
             };
             let (host, port) = match master.as_slice() {
                 [Value::BulkString(host), Value::Int(port), ..] => (String::from_utf8_lossy(host), port),
-                // It does not know its own name.
+                // The server does not know its own name.
                 [Value::Nil, Value::Int(port), ..] => ("".into(), port),
                 _ => continue,
             };
@@ -273,8 +276,8 @@ impl SlotMap {
         map
     }
 
-    /// A node that was taken out of its cluster, or has not joined one yet, serves nothing and knows nobody who does.
-    /// The others know better.
+    /// The map, if it is in use. A node that was taken out of its cluster, or has not joined one yet, serves
+    /// nothing and knows nobody who does. The others know better.
     fn in_use(self, asked: &Address) -> Result<Self, Failure> {
         if self.nodes.is_empty() {
             let text = format!("{asked} is in no cluster: as far as it knows, nobody serves any slot");
@@ -290,7 +293,7 @@ impl SlotMap {
             self.nodes.push(address);
             self.nodes.len() - 1
         });
-        // There are fewer servers than slots.
+        // The index fits, because there are fewer servers than slots.
         *owner = u16::try_from(index).ok();
     }
 
@@ -303,7 +306,7 @@ impl SlotMap {
     }
 }
 
-/// The slot of a key: of the part between the first braces, if there is one.
+/// The slot of a key. It is that of the part between the first braces, if there is one.
 fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];

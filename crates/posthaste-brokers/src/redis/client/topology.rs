@@ -30,21 +30,22 @@ const SENTINELS: Shape = Shape {
 pub(crate) enum Topology {
     /// One server, or the sentinels that know it.
     One(Vec<EntryPoint>),
-    /// Some nodes; they know the others.
+    /// Some nodes of a cluster. They know the others.
     Cluster(Vec<Address>),
 }
 
-/// Who we are at a server.
+/// Our login at a server.
 pub(crate) struct Login {
     pub(super) user: Option<String>,
     pub(super) password: Option<Secret>,
     pub(super) database: u32,
-    /// In words that hold no secret.
+    /// The login in words that hold no secret.
     pub(super) identity: String,
 }
 
 impl Login {
-    /// A server that does not know a command repeats its arguments, long ones in part.
+    /// The server's words without our secrets. A server that does not know a command repeats its arguments,
+    /// long ones in part.
     pub(super) fn without_secrets(&self, words: &str) -> String {
         let words = words.split(", with args beginning").next().unwrap_or_default();
         let password = self.password.as_ref().map(Secret::expose).filter(|password| !password.is_empty());
@@ -98,7 +99,7 @@ impl RedisConfig {
         }
     }
 
-    /// Read anew at each connection.
+    /// The login, with its files read anew for each connection.
     pub(super) fn login(&self, database: u32) -> Result<Login, BuildError> {
         let password = self.options.read_password()?;
         Ok(Login { user: self.options.user.clone(), password, database, identity: self.identity() })
