@@ -67,7 +67,6 @@ async fn first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 }
 
 /// The error of TLS inside the errors that it is wrapped in.
-#[cfg(feature = "tls")]
 pub(crate) fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

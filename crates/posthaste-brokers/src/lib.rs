@@ -13,22 +13,17 @@
 //! read, a URL that is none) is a [`BuildError`]; a broker that is down is an outage like any other and
 //! shows in verdicts and findings.
 
-// What brokers share has no user in a build without any.
-#![cfg_attr(
-    not(all(
-        feature = "http",
-        feature = "kafka",
-        feature = "nats",
-        feature = "rabbitmq",
-        feature = "redis"
-    )),
-    allow(dead_code, unused_variables)
-)]
-
+// A build with some of the brokers does not use everything that they share.
+#[cfg(feature = "broker")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod address;
+#[cfg(feature = "broker")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod call;
 #[cfg(feature = "tls")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod dial;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod findings;
 #[cfg(feature = "http")]
 pub mod http;
@@ -37,42 +32,35 @@ pub mod kafka;
 mod kinds;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod link;
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
-#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(feature = "broker")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod options;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg_attr(not(feature = "broker"), allow(dead_code))]
 mod secret;
 mod table;
 #[cfg(test)]
 mod testing;
 #[cfg(feature = "tls")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod tls;
 
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
-#[cfg(any(
-    feature = "http",
-    feature = "kafka",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
+#[cfg(feature = "broker")]
 pub use options::Options;
 pub use secret::{Secret, Urls};
 
-#[cfg(any(
-    feature = "http",
-    feature = "kafka",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
+#[cfg(feature = "broker")]
 use options::HasOptions;
 use posthaste::sink::{NullSink, Sink, StdoutSink};
 use serde::de::Error as _;
@@ -197,6 +185,7 @@ impl SinkConfig {
     /// How to make this broker remember the ids of messages for this long. There is an answer where the
     /// broker drops duplicates for a time that can be set.
     #[must_use]
+    #[cfg_attr(not(feature = "nats"), expect(unused_variables))]
     pub fn longer_dedup(&self, seconds: u64) -> Option<String> {
         #[cfg(feature = "nats")]
         if let Self::Nats(_) = self {
@@ -206,6 +195,7 @@ impl SinkConfig {
     }
 
     /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.
+    #[cfg_attr(not(feature = "broker"), expect(unused_variables))]
     pub async fn build(&self, name: &str) -> Result<Arc<dyn Sink>, BuildError> {
         Ok(match self {
             Self::Null {} => Arc::new(NullSink),
@@ -285,7 +275,10 @@ impl BuildError {
             Self::File { option, .. } | Self::Option { option, .. } => option,
         }
     }
+}
 
+#[cfg_attr(not(feature = "broker"), allow(dead_code))]
+impl BuildError {
     fn file(option: &'static str, path: &Path, why: impl std::fmt::Display) -> Self {
         Self::File { option, path: path.to_owned(), why: why.to_string() }
     }

@@ -58,7 +58,7 @@ struct Rail {
     partition: Option<Box<str>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KeyState {
     name: Arc<str>,
     /// Waiting messages: the first and the last.
@@ -128,18 +128,7 @@ impl OrderTable {
             return *number;
         }
         let name: Arc<str> = name.into();
-        let key = KeyState {
-            name: Arc::clone(&name),
-            head: None,
-            tail: None,
-            live: 0,
-            out: 0,
-            unsent: 0,
-            sender: 0,
-            open: None,
-            warm: None,
-            failed: false,
-        };
+        let key = KeyState { name: Arc::clone(&name), ..KeyState::default() };
         let number = self.free.pop().unwrap_or(self.keys.len() as u32);
         if number as usize == self.keys.len() {
             self.keys.push(Some(key));
