@@ -6,12 +6,12 @@
 //!
 //! Delays of a nack are kept in memory too: the next owner of a partition does not know them.
 
-use super::assignment::{Owned, State};
+use super::assignment::{MemberState, Owned};
 use super::file::Broker;
 use super::group::{self, Held};
 use super::look::{StoredMessage, message_at, messages};
 use super::membership::{beat_on, release_now};
-use super::watch::Watch;
+use super::watch::CommitWatch;
 use crate::error::store_error;
 use crate::heart::Heart;
 use crate::writer::WriteError;
@@ -71,31 +71,31 @@ impl SourceConfig {
 /// The source. Dropping it without a drain is what a crash is: the others take over at once, and what was in hand comes
 /// again.
 pub struct LocalSource {
-    inner: Arc<Inner>,
+    inner: Arc<SourceMember>,
     beating: JoinHandle<()>,
 }
 
-pub(super) struct Inner {
+pub(super) struct SourceMember {
     pub(super) broker: Arc<Broker>,
     pub(super) config: SourceConfig,
     pub(super) group: Arc<str>,
     pub(super) member: Arc<str>,
     pub(super) topics: Vec<Arc<str>>,
     pub(super) heart: Mutex<Option<Heart>>,
-    state: Mutex<State>,
+    state: Mutex<MemberState>,
     /// Something happened that `next` may wait for, and `drain`. One each: either would take the other's.
     stirred: Notify,
     settled: Notify,
     /// The membership should be looked after now.
     pub(super) beat_now: Notify,
-    watch: Watch,
+    watch: CommitWatch,
     /// Set once: no more heartbeats, not even one that is under way.
     pub(super) frozen: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for LocalSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Inner { group, member, .. } = &*self.inner;
+        let SourceMember { group, member, .. } = &*self.inner;
         f.debug_struct("LocalSource").field("group", group).field("member", member).finish_non_exhaustive()
     }
 }
@@ -113,17 +113,17 @@ impl Broker {
             ))
         })?;
         let made_up = || format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(SourceMember {
             broker: Arc::clone(self),
             group: config.group.as_str().into(),
             member: config.member.clone().unwrap_or_else(made_up).into(),
             topics: config.topics.iter().map(|topic| topic.as_str().into()).collect(),
             heart: Mutex::new(heart),
-            state: Mutex::new(State::new()),
+            state: Mutex::new(MemberState::new()),
             stirred: Notify::new(),
             settled: Notify::new(),
             beat_now: Notify::new(),
-            watch: Watch::start(&link.path).map_err(source_error)?,
+            watch: CommitWatch::start(&link.path).map_err(source_error)?,
             frozen: Arc::default(),
             config,
         });
@@ -174,20 +174,20 @@ struct Want {
 }
 
 /// What it found for each want, and how often groups have changed.
-struct Found {
-    readings: Vec<Reading>,
+struct FetchedParts {
+    readings: Vec<PartitionRead>,
     group_changes: i64,
 }
 
 /// Messages, and positions that were asked for and are gone.
 #[derive(Default)]
-pub(super) struct Reading {
+pub(super) struct PartitionRead {
     pub(super) messages: Vec<StoredMessage>,
     pub(super) gone: Vec<i64>,
 }
 
-impl Inner {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+impl SourceMember {
+    pub(super) fn state(&self) -> MutexGuard<'_, MemberState> {
         // A panic elsewhere leaves the state whole: no code of others runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,7 +223,7 @@ impl Inner {
     }
 
     /// What to read. Partitions take turns to be first, and none takes more than its part of the room.
-    fn wants(&self, state: &mut State, limit: Limit) -> Vec<Want> {
+    fn wants(&self, state: &mut MemberState, limit: Limit) -> Vec<Want> {
         let now = Instant::now();
         let open: usize = state.partitions.values().map(|owned| owned.hand.open()).sum();
         let mut room = self.config.in_hand_max.saturating_sub(open).min(limit.events);
@@ -249,20 +249,20 @@ impl Inner {
         wants
     }
 
-    async fn fetch(&self, wants: Vec<Want>, bytes: usize) -> Result<(Vec<Want>, Found), SourceError> {
+    async fn fetch(&self, wants: Vec<Want>, bytes: usize) -> Result<(Vec<Want>, FetchedParts), SourceError> {
         let readers = self.broker.link().map_err(source_error)?.readers;
         let read = readers.read(move |tx| {
             let (mut left, mut found) = (bytes, Vec::with_capacity(wants.len()));
             for want in &wants {
                 // One message may exceed the bytes, but only as the first of all.
-                let first = found.iter().all(|reading: &Reading| reading.messages.is_empty());
+                let first = found.iter().all(|reading: &PartitionRead| reading.messages.is_empty());
                 let reading = read_want(tx, want, left, first).map_err(store_error)?;
                 left =
                     left.saturating_sub(reading.messages.iter().map(|stored| stored.message.bytes()).sum());
                 found.push(reading);
             }
             let group_changes = group::changes(tx).map_err(store_error)?;
-            Ok::<_, StoreError>((wants, Found { readings: found, group_changes }))
+            Ok::<_, StoreError>((wants, FetchedParts { readings: found, group_changes }))
         });
         read.await.map_err(source_error)
     }
@@ -293,8 +293,8 @@ fn read_want(
     want: &Want,
     bytes: usize,
     first: bool,
-) -> rusqlite::Result<Reading> {
-    let mut reading = Reading::default();
+) -> rusqlite::Result<PartitionRead> {
+    let mut reading = PartitionRead::default();
     if want.again.is_empty() {
         if want.events > 0 {
             let found = messages(tx, want.row, want.from, want.events, bytes)?;
@@ -320,7 +320,7 @@ fn read_want(
 }
 
 /// Notes what goes out. A partition that was lost or moved since is left out.
-fn hand_out(state: &mut State, wants: &[Want], found: Vec<Reading>) -> Batch {
+fn hand_out(state: &mut MemberState, wants: &[Want], found: Vec<PartitionRead>) -> Batch {
     let mut batch = Batch::default();
     for (want, reading) in wants.iter().zip(found) {
         let Some(owned) = state.partitions.get_mut(&want.partition) else { continue };
@@ -478,7 +478,7 @@ impl Source for LocalSource {
 
 /// Acknowledgements that are being written. Dropped before its end, the writing failed or nobody waits for it.
 struct Settling<'a> {
-    inner: &'a Inner,
+    inner: &'a SourceMember,
     held: Vec<(Partition, Held)>,
 }
 
