@@ -39,20 +39,20 @@ const SESSION_LOCAL: &str = "set local synchronous_commit = on; set local enable
 pub(crate) struct Sessions {
     config: PostgresConfig,
     quoted: String,
-    idle: Mutex<Vec<Live>>,
+    idle: Mutex<Vec<OpenConnection>>,
     room: Arc<Semaphore>,
     /// Longest wait for an answer in milliseconds; 0: however long it takes.
     answer_max_ms: AtomicU64,
 }
 
-struct Live {
+struct OpenConnection {
     connection: Connection,
     statements: FxHashMap<String, Statement>,
 }
 
 /// A connection in hand.
 pub(crate) struct Session {
-    live: Option<Live>,
+    live: Option<OpenConnection>,
     /// In a transaction. Dropped in this state (its task was aborted), the connection is not used again.
     in_transaction: bool,
     /// Longest wait for an answer; `None`: however long it takes.
@@ -113,7 +113,7 @@ impl Sessions {
             let set = connection.client.batch_execute(SESSION);
             connection.within(self.answer_max(), set).await.map_err(store_error)?;
         }
-        let live = Live { connection, statements: FxHashMap::default() };
+        let live = OpenConnection { connection, statements: FxHashMap::default() };
         Ok(Session {
             live: Some(live),
             in_transaction: false,
@@ -130,7 +130,7 @@ pub(crate) fn quote(name: &str) -> String {
 }
 
 impl Session {
-    fn live(&mut self) -> &mut Live {
+    fn live(&mut self) -> &mut OpenConnection {
         // Invariant: `live` is only taken in Drop.
         self.live.as_mut().expect("a session has its connection until it is dropped")
     }

@@ -6,8 +6,8 @@
 
 use super::hand::Hand;
 use super::lease::{ClaimLease, locked};
-use super::line::Line;
-use super::settle::Outcome;
+use super::session::ClaimSession;
+use super::settle::RowOutcomes;
 use super::write::Written;
 use crate::error::commit_error;
 use posthaste::store::StoreError;
@@ -21,7 +21,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// What became of rows that are still in hand, by their key.
 #[derive(Default)]
 pub(super) struct Aside {
-    rows: FxHashMap<String, (i64, Outcome)>,
+    rows: FxHashMap<String, (i64, RowOutcomes)>,
     tried_at: Option<Instant>,
 }
 
@@ -35,8 +35,8 @@ impl Aside {
     }
 
     /// Everything, under the marks that the rows bear now. Rows that are no longer in hand are forgotten.
-    fn outcome(&mut self, hand: &Hand) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn outcome(&mut self, hand: &Hand) -> RowOutcomes {
+        let mut outcome = RowOutcomes::default();
         self.rows.retain(|_, (seq, single)| {
             let Some(row) = hand.row(*seq) else { return false };
             single.remark(row.mark);
@@ -50,7 +50,7 @@ impl Aside {
 
 impl ClaimLease {
     /// Rows of an outcome leave the hand; those that somebody holds are put aside. Answers the keys of the first.
-    pub(super) fn leave_hand(&self, outcome: &Outcome, written: &Written) -> Vec<String> {
+    pub(super) fn leave_hand(&self, outcome: &RowOutcomes, written: &Written) -> Vec<String> {
         let held: FxHashSet<String> = written.held.keys().0.into_iter().collect();
         let (mut hand, mut aside) = (locked(&self.hand), locked(&self.aside));
         let mut left = Vec::with_capacity(outcome.seqs.len());
@@ -71,7 +71,7 @@ impl ClaimLease {
     }
 
     /// Tries again to write what was put aside.
-    pub(super) async fn write_aside(&self, slot: &mut Option<Line>) -> Result<(), StoreError> {
+    pub(super) async fn write_aside(&self, slot: &mut Option<ClaimSession>) -> Result<(), StoreError> {
         let outcome = {
             let (hand, mut aside) = (locked(&self.hand), locked(&self.aside));
             if aside.rows.is_empty() || aside.tried_at.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
@@ -80,8 +80,8 @@ impl ClaimLease {
             aside.tried_at = Some(Instant::now());
             aside.outcome(&hand)
         };
-        let line = self.ready(slot).await?;
-        let written = match self.write_what_is_free(line, &outcome).await {
+        let session = self.ready(slot).await?;
+        let written = match self.write_what_is_free(session, &outcome).await {
             Ok(written) => written,
             Err(error) => return Err(self.failed(slot, commit_error(error))),
         };

@@ -9,7 +9,7 @@
 //! the table ourselves: nothing is ever created in a schema that is not ours.
 
 use super::layout::{Layout, TableName};
-use super::line::Line;
+use super::session::ClaimSession;
 use super::statements::{literal, quoted};
 use crate::error::store_error;
 use crate::session::Param;
@@ -44,13 +44,14 @@ pub(super) fn insert(table: &TableName) -> String {
 
 /// The table that takes the lines: beside the adopted one, or of our own log in `schema`.
 pub(super) async fn place(
-    line: &mut Line,
+    session: &mut ClaimSession,
     layout: &Layout,
     schema: &str,
 ) -> Result<Option<TableName>, StoreError> {
     let ours = TableName { schema: Some(schema.to_owned()), name: "audit".to_owned() };
     for table in [beside(layout), ours] {
-        let rows = line.query("select to_regclass($1) is not null", &[(&quoted(&table), Type::TEXT)]).await;
+        let rows =
+            session.query("select to_regclass($1) is not null", &[(&quoted(&table), Type::TEXT)]).await;
         if rows.map_err(store_error)?.first().is_some_and(|row| row.get(0)) {
             return Ok(Some(table));
         }
@@ -60,11 +61,15 @@ pub(super) async fn place(
 
 /// A line for what a retention deletes, as a part of its statement: `gone` are the rows. Empty where the relay may not write
 /// one: a retention is declared, and its counter tells of it too.
-pub(super) async fn noted(line: &mut Line, layout: &Layout, schema: &str) -> Result<String, StoreError> {
-    let Some(table) = place(line, layout, schema).await? else { return Ok(String::new()) };
+pub(super) async fn noted(
+    session: &mut ClaimSession,
+    layout: &Layout,
+    schema: &str,
+) -> Result<String, StoreError> {
+    let Some(table) = place(session, layout, schema).await? else { return Ok(String::new()) };
     let table = quoted(&table);
     let sql = "select has_table_privilege(to_regclass($1), 'INSERT')";
-    let rows = line.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+    let rows = session.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
     if !rows.first().is_some_and(|row| row.get(0)) {
         return Ok(String::new());
     }
@@ -88,7 +93,7 @@ pub(super) fn missing(layout: &Layout) -> String {
 
 /// Writes the line of an act.
 pub(super) async fn write(
-    line: &mut Line,
+    session: &mut ClaimSession,
     table: &TableName,
     actor: &Actor,
     action: &str,
@@ -101,6 +106,6 @@ pub(super) async fn write(
         (&actor.reason, Type::TEXT),
         (&detail, Type::TEXT),
     ];
-    line.query(&insert(table), &params).await.map_err(store_error)?;
+    session.query(&insert(table), &params).await.map_err(store_error)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What an adopted table looks like: one description, from which everything else is made.
 
-use super::role::{Columns, Kind};
+use super::role::{ColumnKind, Columns};
 use posthaste::retry::RetryPolicy;
 use std::time::Duration;
 
@@ -62,25 +62,25 @@ impl std::fmt::Display for TableName {
 
 /// Where a row's topic comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Topic {
+pub enum TopicSource {
     /// A column.
     Column(String),
     /// The same for all rows.
     Fixed(String),
     /// Text and columns, in turn.
-    Template(Vec<Piece>),
+    Template(Vec<TopicPiece>),
 }
 
 /// A part of a topic's template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum TopicPiece {
     /// As it stands.
     Text(String),
     /// A column's value.
     Column(String),
 }
 
-impl Topic {
+impl TopicSource {
     /// Reads a column's name, or a template with columns in braces: `{aggregate_type}.{event_type}`.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.contains(['{', '}']) {
@@ -95,13 +95,13 @@ impl Topic {
             let close = rest[open..].find('}').filter(|close| rest.as_bytes()[open] == b'{' && *close > 1);
             let Some(close) = close else { return Err(format!("topic {text:?} has a stray brace")) };
             if open > 0 {
-                pieces.push(Piece::Text(rest[..open].to_owned()));
+                pieces.push(TopicPiece::Text(rest[..open].to_owned()));
             }
-            pieces.push(Piece::Column(rest[open + 1..open + close].to_owned()));
+            pieces.push(TopicPiece::Column(rest[open + 1..open + close].to_owned()));
             rest = &rest[open + close + 1..];
         }
         if !rest.is_empty() {
-            pieces.push(Piece::Text(rest.to_owned()));
+            pieces.push(TopicPiece::Text(rest.to_owned()));
         }
         Ok(Self::Template(pieces))
     }
@@ -114,7 +114,9 @@ impl Topic {
             Self::Fixed(_) => Vec::new(),
             Self::Template(pieces) => pieces
                 .iter()
-                .filter_map(|piece| if let Piece::Column(name) = piece { Some(name.as_str()) } else { None })
+                .filter_map(
+                    |piece| if let TopicPiece::Column(name) = piece { Some(name.as_str()) } else { None },
+                )
                 .collect(),
         }
     }
@@ -122,7 +124,7 @@ impl Topic {
 
 /// The status column and its words. A word that is not among them is left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct StatusWords {
     /// The column.
     pub column: String,
     /// What waits to be published, whether for the first time or again.
@@ -154,7 +156,7 @@ pub struct Layout {
     /// Its key: one column, unique.
     pub id: String,
     /// The topic.
-    pub topic: Topic,
+    pub topic: TopicSource,
     /// The payload: json, jsonb, text or bytea.
     pub payload: String,
     /// Its media type; `application/json` for json and jsonb columns unless it is said.
@@ -162,7 +164,7 @@ pub struct Layout {
     /// Columns that travel as headers: header, column.
     pub header_columns: Vec<(String, String)>,
     /// The status. Without it a row is done when `published_at` is set, or gone.
-    pub status: Option<Status>,
+    pub status: Option<StatusWords>,
     /// The columns that it may have beside these.
     pub column: Columns,
     /// Columns to claim in the order of.
@@ -199,7 +201,7 @@ pub struct Layout {
 impl Layout {
     /// The least: a table, its key, topic and payload. Everything else is left out.
     #[must_use]
-    pub fn new(table: TableName, id: &str, topic: Topic, payload: &str) -> Self {
+    pub fn new(table: TableName, id: &str, topic: TopicSource, payload: &str) -> Self {
         Self {
             table,
             id: id.to_owned(),
@@ -309,15 +311,17 @@ impl Layout {
 
     /// Every column it names, with what it is for and what it must be.
     #[must_use]
-    pub fn columns(&self) -> Vec<(&'static str, Kind, &str)> {
-        let mut columns = vec![("id", Kind::Any, self.id.as_str())];
-        columns.extend(self.topic.columns().into_iter().map(|name| ("topic", Kind::Any, name)));
-        columns.push(("payload", Kind::Payload, &self.payload));
-        let headers =
-            self.header_columns.iter().map(|(_, column)| ("header_columns", Kind::Any, column.as_str()));
+    pub fn columns(&self) -> Vec<(&'static str, ColumnKind, &str)> {
+        let mut columns = vec![("id", ColumnKind::Any, self.id.as_str())];
+        columns.extend(self.topic.columns().into_iter().map(|name| ("topic", ColumnKind::Any, name)));
+        columns.push(("payload", ColumnKind::Payload, &self.payload));
+        let headers = self
+            .header_columns
+            .iter()
+            .map(|(_, column)| ("header_columns", ColumnKind::Any, column.as_str()));
         columns.extend(headers);
-        columns.extend(self.status.iter().map(|status| ("status", Kind::Any, status.column.as_str())));
-        columns.extend(self.order_by.iter().map(|column| ("order_by", Kind::Any, column.as_str())));
+        columns.extend(self.status.iter().map(|status| ("status", ColumnKind::Any, status.column.as_str())));
+        columns.extend(self.order_by.iter().map(|column| ("order_by", ColumnKind::Any, column.as_str())));
         let roles = self.column.roles().filter_map(|(role, column)| Some((role.name, role.kind, column?)));
         columns.extend(roles);
         columns
@@ -341,11 +345,11 @@ mod tests {
 
     #[test]
     fn topics_are_columns_or_templates() {
-        assert_eq!(Topic::parse("event_type"), Ok(Topic::Column("event_type".to_owned())));
-        let template = Topic::parse("ev.{aggregate_type}.{event_type}").expect("a template");
+        assert_eq!(TopicSource::parse("event_type"), Ok(TopicSource::Column("event_type".to_owned())));
+        let template = TopicSource::parse("ev.{aggregate_type}.{event_type}").expect("a template");
         assert_eq!(template.columns(), ["aggregate_type", "event_type"]);
         for bad in ["", "{", "a}", "{}", "a.{b"] {
-            assert!(Topic::parse(bad).is_err(), "{bad}");
+            assert!(TopicSource::parse(bad).is_err(), "{bad}");
         }
     }
 }

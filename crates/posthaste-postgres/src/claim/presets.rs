@@ -3,7 +3,7 @@
 //! Four of them are design documents of real services; where such a document leaves something open, the choice is
 //! written beside it. Every key of a preset can be overridden by the configuration.
 
-use super::layout::{Layout, Status, TableName, Topic};
+use super::layout::{Layout, StatusWords, TableName, TopicSource};
 use super::role::Columns;
 use posthaste::retry::{Curve, Permanent, RetryPolicy};
 use posthaste::route::Envelope;
@@ -58,8 +58,8 @@ fn headers(columns: &[&str]) -> Vec<(String, String)> {
     columns.iter().map(|column| ((*column).to_owned(), (*column).to_owned())).collect()
 }
 
-fn column(name: &str) -> Topic {
-    Topic::Column(name.to_owned())
+fn column(name: &str) -> TopicSource {
+    TopicSource::Column(name.to_owned())
 }
 
 /// A Prisma model `Outbox`: camelCase columns, `timestamp(3)` in UTC, an enum for the status.
@@ -67,7 +67,7 @@ fn column(name: &str) -> Topic {
 /// Open in the document, chosen here: the names `topic`, `key` and `payload`; a failed row is looked at again in the
 /// next turn of the loop, which is 500 ms later.
 fn prisma_outbox() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["PENDING"]),
         claimed: None,
@@ -125,7 +125,7 @@ fn outbox_events_adr() -> Layout {
 ///
 /// Open in the document, chosen here: the topic is `{aggregate_type}.{event_type}`, the key is `aggregate_id`.
 fn outbox_events() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["PENDING"]),
         claimed: None,
@@ -133,7 +133,7 @@ fn outbox_events() -> Layout {
         published: "PUBLISHED".to_owned(),
         dead: some("FAILED"),
     };
-    let topic = Topic::parse("{aggregate_type}.{event_type}").unwrap_or_else(|_| column("event_type"));
+    let topic = TopicSource::parse("{aggregate_type}.{event_type}").unwrap_or_else(|_| column("event_type"));
     Layout {
         column: columns! {
             key: "aggregate_id", attempts: "retry_count", next_attempt_at: "next_attempt_at",
@@ -167,7 +167,7 @@ fn powers_of_two_seconds() -> RetryPolicy {
 /// Open in the document, chosen here: 5 retries, so that the sixth failure is dead-lettered, and "a simple backoff" of
 /// 1, 2, 4, 8, 16 s; batches of 50; `publishing` is given up by its relay after 60 s.
 fn talkie() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["pending", "failed"]),
         claimed: some("publishing"),
@@ -193,7 +193,8 @@ fn talkie() -> Layout {
 /// The table of Debezium's Event Router, with its topics (`outbox.event.<aggregatetype>`), its key and its header
 /// `id`. Rows are deleted when they are published: the router never looks at a row twice, and neither must we.
 fn debezium_outbox() -> Layout {
-    let topic = Topic::parse("outbox.event.{aggregatetype}").unwrap_or_else(|_| column("aggregatetype"));
+    let topic =
+        TopicSource::parse("outbox.event.{aggregatetype}").unwrap_or_else(|_| column("aggregatetype"));
     Layout {
         column: columns! { key: "aggregateid" },
         header_columns: headers(&["id"]),
@@ -206,7 +207,7 @@ fn debezium_outbox() -> Layout {
 
 /// The table of the Open Outbox specification, claimed by `DELIVERING`, `locked_by` and `locked_at`.
 fn open_outbox() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["PENDING"]),
         claimed: some("DELIVERING"),

@@ -3,7 +3,7 @@
 
 /// What a column must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     /// Anything that has a text.
     Any,
     /// Text of any length.
@@ -18,7 +18,7 @@ pub enum Kind {
     Payload,
 }
 
-impl Kind {
+impl ColumnKind {
     /// Whether a type, as the catalog prints it, is one of these.
     #[must_use]
     pub fn fits(self, kind: &str) -> bool {
@@ -62,7 +62,7 @@ pub struct Role {
     /// Its name.
     pub name: &'static str,
     /// What its column must be.
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// Whether we write it.
     pub access: Access,
     /// How such columns are usually called: in lower case, without underscores.
@@ -78,7 +78,7 @@ macro_rules! roles {
         impl Columns {
             /// Every role, in the order of the table below.
             pub const ROLES: &[Role] = &[$(Role {
-                name: stringify!($name), kind: Kind::$kind, access: Access::$access, usual: &[$($usual),*],
+                name: stringify!($name), kind: ColumnKind::$kind, access: Access::$access, usual: &[$($usual),*],
             }),+];
 
             /// Every role with its column.

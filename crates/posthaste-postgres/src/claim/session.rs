@@ -28,14 +28,14 @@ const STATEMENT_MS: u32 = 15_000;
 pub(super) const IDLE: Duration = Duration::from_secs(30);
 
 /// One connection.
-pub(super) struct Line {
+pub(super) struct ClaimSession {
     connection: Connection,
     statements: FxHashMap<String, Statement>,
     in_transaction: bool,
     answer_max: Duration,
 }
 
-impl Line {
+impl ClaimSession {
     pub(super) async fn open(config: &PostgresConfig, layout: &Layout) -> Result<Self, StoreError> {
         Self::open_patient(config, layout, IDLE).await
     }

@@ -4,8 +4,8 @@
 //! it was because nobody tried it (an outage is not an event's fault, F50). All of one settlement is one transaction.
 
 use super::hand::Hand;
-use super::line::Line;
 use super::row::{Claimed, Moment};
+use super::session::ClaimSession;
 use super::statements::Statements;
 use crate::session::Param;
 use posthaste::store::{Deferral, Due, ErrorClass, Reason, Settlement};
@@ -22,7 +22,7 @@ const UNTRIED_PAUSE: Duration = Duration::from_millis(200);
 
 /// What a settlement means for rows in hand.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outcome {
+pub(super) struct RowOutcomes {
     delivered: Rows,
     failed: Rows,
     dead: Rows,
@@ -123,7 +123,7 @@ fn writable(text: &str) -> String {
     text.chars().filter(|c| *c != '\0').take(ERROR_CHARS_MAX).collect()
 }
 
-impl Outcome {
+impl RowOutcomes {
     /// Sorts a settlement out. Rows that are not in hand any more were settled before: a repeated settlement changes
     /// nothing.
     pub(super) fn new(settlement: &Settlement, hand: &Hand, keeps_time: bool, pause: Duration) -> Self {
@@ -169,13 +169,13 @@ impl Outcome {
     /// hand: somebody else has them.
     pub(super) async fn write(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         sql: &Statements,
         first: Option<&str>,
     ) -> Result<usize, tokio_postgres::Error> {
         let (mut first, mut missed) = (first, 0);
         for (statement, rows, params) in self.parts(sql) {
-            let hit = line.execute(first.take(), &statement, &params).await?;
+            let hit = session.execute(first.take(), &statement, &params).await?;
             missed += rows.saturating_sub(usize::try_from(hit).unwrap_or(usize::MAX));
         }
         Ok(missed)

@@ -8,8 +8,8 @@ use super::audit;
 use super::check;
 use super::layout::{Layout, Style};
 use super::lease::ClaimLease;
-use super::line::{IDLE, Line};
 use super::rehearse;
+use super::session::{ClaimSession, IDLE};
 use super::statements::Statements;
 use crate::config::PostgresConfig;
 use crate::error::store_error;
@@ -36,27 +36,27 @@ const SWEEP_MAX: Duration = Duration::from_secs(2);
 
 /// A relay's view of an adopted table.
 pub struct ClaimStore {
-    inner: Arc<Inner>,
+    inner: Arc<ClaimState>,
 }
 
-pub(super) struct Inner {
+pub(super) struct ClaimState {
     pub(super) config: PostgresConfig,
     pub(super) statements: Statements,
-    heart: AsyncMutex<Option<Line>>,
+    heart: AsyncMutex<Option<ClaimSession>>,
     plan: Mutex<Option<JoinPlan>>,
     /// Weak: a lane that died takes its lease, its connection and its row locks with it.
     leases: Mutex<FxHashMap<LaneId, Weak<ClaimLease>>>,
     epochs: AtomicI64,
     relays: AtomicUsize,
     missed: AtomicU64,
-    trouble: Mutex<Trouble>,
+    trouble: Mutex<SettleBackoff>,
     /// Nothing could be written any more: whoever takes a lane next rehearses first.
     doubtful: AtomicBool,
 }
 
 /// Settlements that failed one after another, with their rows back where they were.
 #[derive(Default)]
-struct Trouble {
+struct SettleBackoff {
     until: Option<Instant>,
     pause: Duration,
 }
@@ -65,12 +65,12 @@ impl ClaimStore {
     /// Connects, and looks at the table before anything of it is claimed: whatever does not fit is told at once.
     pub async fn connect(config: PostgresConfig, layout: Layout) -> Result<Self, StoreError> {
         layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
-        let mut line = Line::open(&config, &layout).await?;
-        let statements = check::statements(&mut line, layout).await?;
-        rehearse::rehearse(&mut line, &statements).await?;
-        rehearse::tell_unmapped(&mut line, &statements).await?;
+        let mut session = ClaimSession::open(&config, &layout).await?;
+        let statements = check::statements(&mut session, layout).await?;
+        rehearse::rehearse(&mut session, &statements).await?;
+        rehearse::tell_unmapped(&mut session, &statements).await?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ClaimState {
                 config,
                 statements,
                 heart: AsyncMutex::new(None),
@@ -92,7 +92,7 @@ impl ClaimStore {
     }
 }
 
-impl Inner {
+impl ClaimState {
     pub(super) fn style(&self) -> Style {
         self.statements.layout().style()
     }
@@ -114,7 +114,7 @@ impl Inner {
     }
 
     pub(super) fn note_success(&self) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Trouble::default();
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = SettleBackoff::default();
     }
 
     pub(super) fn is_resting(&self) -> bool {
@@ -130,8 +130,8 @@ impl Inner {
     /// After doubts nothing is claimed before every statement has been tried again.
     async fn dispel_doubts(&self) -> Result<(), StoreError> {
         if self.doubtful.load(Ordering::Relaxed) {
-            let mut line = Line::open(&self.config, self.statements.layout()).await?;
-            rehearse::rehearse(&mut line, &self.statements).await?;
+            let mut session = ClaimSession::open(&self.config, self.statements.layout()).await?;
+            rehearse::rehearse(&mut session, &self.statements).await?;
             self.doubtful.store(false, Ordering::Relaxed);
         }
         Ok(())
@@ -169,20 +169,21 @@ impl Inner {
             & 0x7fff_ffff
     }
 
-    async fn open_heart(&self) -> Result<Line, StoreError> {
-        let mut line = Line::open(&self.config, self.statements.layout()).await?;
+    async fn open_heart(&self) -> Result<ClaimSession, StoreError> {
+        let mut session = ClaimSession::open(&self.config, self.statements.layout()).await?;
         if !self.config.pooled {
             let number = self.lock_number();
             let sql = "select pg_advisory_lock_shared($1, $2)";
-            line.query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)])
+            session
+                .query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)])
                 .await
                 .map_err(store_error)?;
         }
-        Ok(line)
+        Ok(session)
     }
 
     /// The database's clock, and how many relays there are.
-    async fn look_around(&self, heart: &mut Line) -> Result<Timestamp, tokio_postgres::Error> {
+    async fn look_around(&self, heart: &mut ClaimSession) -> Result<Timestamp, tokio_postgres::Error> {
         let sql = "select clock_timestamp(), (select count(*) from pg_locks where locktype = 'advisory' and classid = $1::int4::oid and objid = $2::int4::oid and granted and database = (select oid from pg_database where datname = current_database()))";
         let number = self.lock_number();
         let rows = heart.query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)]).await?;
@@ -213,15 +214,16 @@ impl Inner {
     ) -> Result<u64, StoreError> {
         let (Some(sql), Some(keep)) = (sql, keep) else { return Ok(0) };
         let layout = self.statements.layout();
-        let mut line = Line::open(&self.config, layout).await?;
+        let mut session = ClaimSession::open(&self.config, layout).await?;
         let noted = match audited {
-            true => audit::noted(&mut line, layout, &self.config.schema).await?,
+            true => audit::noted(&mut session, layout, &self.config.schema).await?,
             false => String::new(),
         };
         let (begun, mut purged) = (Instant::now(), 0);
         while begun.elapsed() < SWEEP_MAX {
             let sql = format!("with gone as ({sql} returning 1){noted} select count(*) from gone");
-            let rows = line.query(&sql, &[(&keep.as_secs_f64(), Type::FLOAT8)]).await.map_err(store_error)?;
+            let rows =
+                session.query(&sql, &[(&keep.as_secs_f64(), Type::FLOAT8)]).await.map_err(store_error)?;
             let gone: i64 = rows.first().map_or(0, |row| row.get(0));
             purged += gone.unsigned_abs();
             if gone == 0 {
@@ -237,7 +239,7 @@ impl Store for ClaimStore {
     async fn join(&self, plan: &JoinPlan) -> Result<(), StoreError> {
         let inner = &self.inner;
         let mut heart = inner.heart.lock().await;
-        if heart.as_ref().is_none_or(Line::is_closed) {
+        if heart.as_ref().is_none_or(ClaimSession::is_closed) {
             *heart = Some(inner.open_heart().await?);
         }
         *inner.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan.clone());
@@ -252,8 +254,8 @@ impl Store for ClaimStore {
         };
         let plan = inner.plan().ok_or_else(not_joined)?;
         let mut heart = inner.heart.lock().await;
-        let line = heart.as_mut().ok_or_else(not_joined)?;
-        let now = match inner.look_around(line).await {
+        let session = heart.as_mut().ok_or_else(not_joined)?;
+        let now = match inner.look_around(session).await {
             Ok(now) => now,
             Err(error) => {
                 *heart = None;
@@ -262,7 +264,7 @@ impl Store for ClaimStore {
         };
         for (id, epoch) in held {
             if let Some(lease) = inner.lease(id).filter(|lease| lease.number() == *epoch) {
-                lease.renew(line).await?;
+                lease.renew(session).await?;
             }
         }
         let lanes = plan.sinks.iter().map(|sink| inner.view(sink, &plan.relay)).collect();

@@ -15,9 +15,9 @@
 
 use super::layout::Style;
 use super::lease::{ClaimLease, locked};
-use super::line::Line;
 use super::row::{self, Claimed};
-use super::settle::Outcome;
+use super::session::ClaimSession;
+use super::settle::RowOutcomes;
 use crate::error::{describe, store_error};
 use crate::session::Param;
 use posthaste::event::StoredEvent;
@@ -66,14 +66,14 @@ impl TakingOver {
 
 /// What a claim brought.
 #[derive(Default)]
-struct Found {
+struct ClaimedRows {
     rows: Vec<(Claimed, StoredEvent)>,
     /// Rows that did not fit.
     excess: Vec<(i64, Claimed)>,
     bytes: usize,
 }
 
-impl Found {
+impl ClaimedRows {
     fn all(&self) -> usize {
         self.rows.len() + self.excess.len()
     }
@@ -87,7 +87,7 @@ fn is_ordinary(query: &DueQuery) -> bool {
 impl ClaimLease {
     /// The next events.
     pub(super) async fn next(&self, query: &DueQuery) -> Result<Vec<DueEvent>, StoreError> {
-        let mut slot = self.line.lock().await;
+        let mut slot = self.session.lock().await;
         self.write_aside(&mut slot).await?;
         if !locked(&self.ahead).events.is_empty() {
             if is_ordinary(query) {
@@ -99,8 +99,8 @@ impl ClaimLease {
             return Ok(Vec::new());
         }
         let Some(left_out) = self.left_out(query) else { return Ok(Vec::new()) };
-        let line = self.ready(&mut slot).await?;
-        match self.take_on(line, query, &left_out).await {
+        let session = self.ready(&mut slot).await?;
+        match self.take_on(session, query, &left_out).await {
             Ok(events) => Ok(events),
             Err(error) => Err(self.failed(&mut slot, store_error(error))),
         }
@@ -122,20 +122,20 @@ impl ClaimLease {
 
     async fn take_on(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
     ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
         let after_the_dead = self.looks_after_the_dead(query);
         if after_the_dead == Some(true) {
-            let events = self.take_over(line, query, left_out).await?;
+            let events = self.take_over(session, query, left_out).await?;
             if !events.is_empty() {
                 return Ok(events);
             }
         }
-        let events = self.claim_on(line, query, left_out).await?;
+        let events = self.claim_on(session, query, left_out).await?;
         if events.is_empty() && after_the_dead == Some(false) {
-            return self.take_over(line, query, left_out).await;
+            return self.take_over(session, query, left_out).await;
         }
         Ok(events)
     }
@@ -153,34 +153,38 @@ impl ClaimLease {
 
     async fn claim_on(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
     ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
         let limit = self.limit(query);
         let sql = self.inner.statements.claim(limit, &self.filter);
-        let first = if self.inner.style() == Style::Locked { line.opening() } else { None };
+        let first = if self.inner.style() == Style::Locked { session.opening() } else { None };
         let bytes = i64::try_from(query.bytes.max(1)).unwrap_or(i64::MAX);
-        let found = self.found(line, first, &sql, query, left_out, &[(&bytes, Type::INT8)]).await?;
+        let found = self.found(session, first, &sql, query, left_out, &[(&bytes, Type::INT8)]).await?;
         // CRASH(claim.after): rows are marked, or locked, and nobody publishes them. Locks are gone with the connection;
         // marks are taken over after the lease (G2).
         posthaste::crash_point!("claim.after");
         if found.all() == 0 && self.inner.style() == Style::Locked && locked(&self.hand).is_empty() {
-            line.commit().await?;
+            session.commit().await?;
         }
         let full = found.all() >= limit || found.bytes >= query.bytes;
         locked(&self.ahead).query = (full && is_ordinary(query)).then(|| query.clone());
         if found.all() > 0 {
             self.event_bytes.store((found.bytes / found.all()).max(1), Ordering::Relaxed);
         }
-        self.give_excess_back(line, &found).await?;
+        self.give_excess_back(session, &found).await?;
         Ok(self.take_in_hand(found.rows))
     }
 
-    async fn give_excess_back(&self, line: &mut Line, found: &Found) -> Result<(), tokio_postgres::Error> {
+    async fn give_excess_back(
+        &self,
+        session: &mut ClaimSession,
+        found: &ClaimedRows,
+    ) -> Result<(), tokio_postgres::Error> {
         if self.inner.style() == Style::Marked && !found.excess.is_empty() {
-            let back = Outcome::back(found.excess.iter().map(|(seq, row)| (*seq, row)));
-            back.write(line, &self.inner.statements, None).await?;
+            let back = RowOutcomes::back(found.excess.iter().map(|(seq, row)| (*seq, row)));
+            back.write(session, &self.inner.statements, None).await?;
         }
         Ok(())
     }
@@ -199,13 +203,13 @@ impl ClaimLease {
     /// Runs a claim. What the question's bytes do not cover twice is not kept.
     async fn found(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         first: Option<&str>,
         sql: &str,
         query: &DueQuery,
         left_out: &[String],
         more: &[Param<'_>],
-    ) -> Result<Found, tokio_postgres::Error> {
+    ) -> Result<ClaimedRows, tokio_postgres::Error> {
         let payload_max = i32::try_from(self.shape.limits.payload_bytes_max).unwrap_or(i32::MAX);
         let relay: &str = &self.relay;
         let mut params: Vec<Param<'_>> = vec![
@@ -216,18 +220,19 @@ impl ClaimLease {
             (&relay, Type::TEXT),
         ];
         params.extend(more.iter().cloned());
-        let mut found = Found::default();
-        line.each(first, sql, &params, |row| {
-            let (stored, claimed) = row::read(&row, &self.shape, 0)?;
-            found.bytes += stored.bytes();
-            if found.rows.is_empty() || found.bytes <= query.bytes.saturating_mul(2) {
-                found.rows.push((claimed, stored));
-            } else {
-                found.excess.push((0, claimed));
-            }
-            Ok(())
-        })
-        .await?;
+        let mut found = ClaimedRows::default();
+        session
+            .each(first, sql, &params, |row| {
+                let (stored, claimed) = row::read(&row, &self.shape, 0)?;
+                found.bytes += stored.bytes();
+                if found.rows.is_empty() || found.bytes <= query.bytes.saturating_mul(2) {
+                    found.rows.push((claimed, stored));
+                } else {
+                    found.excess.push((0, claimed));
+                }
+                Ok(())
+            })
+            .await?;
         Ok(found)
     }
 
@@ -253,7 +258,7 @@ impl ClaimLease {
     /// Takes over what dead relays left marked. A scan that is too long for the server is no reason not to claim.
     async fn take_over(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
     ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
@@ -262,21 +267,21 @@ impl ClaimLease {
         let age = self.inner.row_lease().as_secs_f64();
         let most = i64::try_from(query.events).unwrap_or(i64::MAX);
         let more: [Param<'_>; 2] = [(&age, Type::FLOAT8), (&most, Type::INT8)];
-        let mut found = match self.found(line, None, &sql, query, left_out, &more).await {
-            Err(error) if error.as_db_error().is_some() && !line.is_closed() => {
+        let mut found = match self.found(session, None, &sql, query, left_out, &more).await {
+            Err(error) if error.as_db_error().is_some() && !session.is_closed() => {
                 tracing::warn!(table = %statements.layout().table, error = %describe(&error),
                     "cannot look for rows that dead relays left claimed; it is tried again");
-                Found::default()
+                ClaimedRows::default()
             }
             found => found?,
         };
         self.note_dead_relays(found.all());
-        self.give_excess_back(line, &found).await?;
+        self.give_excess_back(session, &found).await?;
         if let [(row, _)] = found.rows.as_mut_slice() {
             row.charged = row.attempts.is_some();
             if row.attempts.is_some_and(|spent| statements.layout().retry.is_exhausted(spent)) {
                 let row = row.clone();
-                return self.give_up(line, &row).await.map(|()| Vec::new());
+                return self.give_up(session, &row).await.map(|()| Vec::new());
             }
         }
         Ok(self.take_in_hand(found.rows))
@@ -295,9 +300,9 @@ impl ClaimLease {
     }
 
     /// Its attempts are spent, and the last of them ended with its relay (F21).
-    async fn give_up(&self, line: &mut Line, row: &Claimed) -> Result<(), tokio_postgres::Error> {
-        let outcome = Outcome::crashed(0, row);
-        let missed = outcome.write(line, &self.inner.statements, None).await?;
+    async fn give_up(&self, session: &mut ClaimSession, row: &Claimed) -> Result<(), tokio_postgres::Error> {
+        let outcome = RowOutcomes::crashed(0, row);
+        let missed = outcome.write(session, &self.inner.statements, None).await?;
         if missed == 0 {
             tracing::warn!(lane = %self.id, row = %row.id, code = "relay.crashed", "event is dead");
             self.count_given_up();
@@ -306,7 +311,7 @@ impl ClaimLease {
     }
 
     /// What to claim while this is settled, if anything.
-    pub(super) fn next_to_claim_ahead(&self, outcome: &Outcome) -> Option<DueQuery> {
+    pub(super) fn next_to_claim_ahead(&self, outcome: &RowOutcomes) -> Option<DueQuery> {
         if self.inner.style() != Style::Marked || !outcome.is_all_delivered() {
             return None;
         }
@@ -323,7 +328,7 @@ impl ClaimLease {
         let Some(left_out) = self.left_out(&query) else { return };
         let mut second = self.second.lock().await;
         let events = match self.ready(&mut second).await {
-            Ok(line) => self.claim_on(line, &query, &left_out).await.map_err(store_error),
+            Ok(session) => self.claim_on(session, &query, &left_out).await.map_err(store_error),
             Err(error) => Err(error),
         };
         match events {
@@ -339,7 +344,7 @@ impl ClaimLease {
 
     /// What was claimed ahead goes back with this outcome. If that fails it has to be put there again, or it would be in
     /// hand and nobody's.
-    pub(super) fn add_ahead_to(&self, outcome: &mut Outcome) -> Vec<DueEvent> {
+    pub(super) fn add_ahead_to(&self, outcome: &mut RowOutcomes) -> Vec<DueEvent> {
         let events: Vec<DueEvent> = locked(&self.ahead).events.drain(..).collect();
         let hand = locked(&self.hand);
         let seqs = events.iter().map(|event| event.stored.seq);
@@ -354,8 +359,8 @@ impl ClaimLease {
     }
 
     /// What was claimed ahead goes back: something else was asked for, or nobody asked, and it would be renewed for ever.
-    pub(super) async fn give_ahead_back(&self, slot: &mut Option<Line>) -> Result<(), StoreError> {
-        let mut outcome = Outcome::default();
+    pub(super) async fn give_ahead_back(&self, slot: &mut Option<ClaimSession>) -> Result<(), StoreError> {
+        let mut outcome = RowOutcomes::default();
         let events = self.add_ahead_to(&mut outcome);
         if outcome.is_empty() {
             return Ok(());

@@ -7,7 +7,7 @@
 use super::resolve::Review;
 use super::tree::member;
 use posthaste::route::{Envelope, Order, Route};
-use posthaste_postgres::claim::{Layout, PRESETS, Status, TableName, Topic, preset};
+use posthaste_postgres::claim::{Layout, PRESETS, StatusWords, TableName, TopicSource, preset};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -140,9 +140,10 @@ pub(super) fn adopted(review: &mut Review<'_>, path: &str, section: &AdoptSectio
                 return None;
             }
         },
-        None => {
-            (Layout::new(TableName::named(""), "id", Topic::Fixed(String::new()), "payload"), Envelope::None)
-        }
+        None => (
+            Layout::new(TableName::named(""), "id", TopicSource::Fixed(String::new()), "payload"),
+            Envelope::None,
+        ),
     };
     if section.preset.is_none() {
         let needed = [
@@ -185,10 +186,10 @@ fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
         layout.table = TableName::parse(table).map_err(|why| ("table", why))?;
     }
     if let Some(topic) = &section.topic {
-        layout.topic = Topic::parse(topic).map_err(|why| ("topic", why))?;
+        layout.topic = TopicSource::parse(topic).map_err(|why| ("topic", why))?;
     }
     if let Some(topic) = &section.fixed_topic {
-        layout.topic = Topic::Fixed(topic.clone());
+        layout.topic = TopicSource::Fixed(topic.clone());
     }
     if let Some(table) = &section.dead_letter_table {
         let named = (!table.is_empty()).then(|| TableName::parse(table)).transpose();
@@ -229,7 +230,7 @@ fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), Fault>
     let pending = pending.ok_or_else(|| missing("pending"))?;
     let retry =
         word(&section.retry, was.map(|status| status.retry.clone())).or_else(|| pending.first().cloned());
-    layout.status = Some(Status {
+    layout.status = Some(StatusWords {
         column: word(&section.column, was.map(|status| status.column.clone()))
             .ok_or_else(|| missing("column"))?,
         claimed: word(&section.claimed, was.and_then(|status| status.claimed.clone())),

@@ -1,7 +1,7 @@
 //! The steps.
 
 use super::lock::{Lock, Next, WAIT_MS};
-use super::{Done, Handover, HandoverError, Standing, Trigger};
+use super::{Done, Handover, HandoverError, HandoverStatus, Trigger};
 use crate::claim::statements::handover::OFF;
 use crate::error::{commit_error, is_code};
 use posthaste::admin::Actor;
@@ -86,18 +86,18 @@ impl Handover {
             Trigger::Disabled => self.place.enable(),
             Trigger::On | Trigger::Other | Trigger::Off => String::new(),
         };
-        if let Err(error) = self.line.batch(&last).await {
+        if let Err(error) = self.session.batch(&last).await {
             return Ok(Err(error));
         }
         // CRASH(handover.start): before this commit there is no trigger, and rows wait in their table; after it, every row
         // that is committed is handed over. Transactions that wrote to the table before have ended: it waited for them.
         posthaste::crash_point!("handover.start");
-        Ok(self.line.commit().await)
+        Ok(self.session.commit().await)
     }
 
     /// Nothing waits in the table any more: held sinks go on. Answers which.
     pub async fn finish(&mut self, actor: &Actor) -> Result<Vec<String>, HandoverError> {
-        self.finish_if(Standing::is_drained, actor).await
+        self.finish_if(HandoverStatus::is_drained, actor).await
     }
 
     /// The same, although rows wait for their time or next attempt: what is in the log goes before them.
@@ -107,7 +107,7 @@ impl Handover {
 
     async fn finish_if(
         &mut self,
-        is_done: impl Fn(&Standing) -> bool,
+        is_done: impl Fn(&HandoverStatus) -> bool,
         actor: &Actor,
     ) -> Result<Vec<String>, HandoverError> {
         let standing = self.standing().await?;
@@ -149,7 +149,7 @@ impl Handover {
         let is_held = !self.hold_line().await?.is_empty();
         if trigger == Trigger::Absent && !is_held {
             // The table may have been dropped and made again: its function is not left behind.
-            self.line.batch(&self.place.take_off()).await.map_err(|error| self.refused(error))?;
+            self.session.batch(&self.place.take_off()).await.map_err(|error| self.refused(error))?;
             return Ok(Done::Before);
         }
         if trigger != Trigger::Off || is_held {
@@ -187,15 +187,15 @@ impl Handover {
     }
 
     async fn remove_in(&mut self) -> Try {
-        self.line.batch(&self.place.take_off()).await?;
+        self.session.batch(&self.place.take_off()).await?;
         // CRASH(handover.stop): before this commit the trigger is there and does nothing; after it, it is gone.
         posthaste::crash_point!("handover.stop");
-        self.line.commit().await
+        self.session.commit().await
     }
 
     /// A statement about the function.
     async fn run(&mut self, sql: &str) -> Result<(), HandoverError> {
-        self.line.batch(sql).await.map_err(|error| self.refused(error))
+        self.session.batch(sql).await.map_err(|error| self.refused(error))
     }
 
     /// What the server does not permit is the table's or the function's owner's affair.
@@ -213,7 +213,7 @@ impl Handover {
     async fn or_rollback<T>(&mut self, result: Result<T, HandoverError>) -> Result<T, HandoverError> {
         if result.is_err() {
             // Best effort: a lost connection rolls back by itself.
-            let _ = self.line.rollback().await;
+            let _ = self.session.rollback().await;
         }
         result
     }
@@ -224,7 +224,7 @@ impl Handover {
         result: Result<T, impl Into<HandoverError>>,
     ) -> Result<T, HandoverError> {
         let value = self.or_rollback(result.map_err(Into::into)).await?;
-        self.line.commit().await.map_err(commit_error)?;
+        self.session.commit().await.map_err(commit_error)?;
         Ok(value)
     }
 }

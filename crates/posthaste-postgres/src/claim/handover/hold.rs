@@ -34,7 +34,7 @@ impl Handover {
     /// The lines of all tables that go to this log.
     async fn hold_lines(&mut self) -> Result<BTreeMap<String, Hold>, StoreError> {
         let sql = format!("select name, value from {}.state where name like 'hand\\_over %'", self.log());
-        let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
+        let rows = self.session.query(&sql, &[]).await.map_err(store_error)?;
         let line = |row: &tokio_postgres::Row| {
             let (name, value): (String, &str) = (row.get(0), row.get(1));
             let unreadable = |error| {
@@ -77,7 +77,7 @@ impl Handover {
                  on conflict (kind, name) do update set paused = true where not c.paused
              returning name, (select max(id) from {log}.audit where action = 'adopt.hold')"
         );
-        let rows = self.line.query(&sql, &[(&sinks, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
+        let rows = self.session.query(&sql, &[(&sinks, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
         let paused: Hold = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         // A pause of another hold is ours, too.
         let theirs = |sink: &String| lines.values().find_map(|line| line.get(sink).copied().flatten());
@@ -95,7 +95,7 @@ impl Handover {
         let name = format!("{} holds", self.place.log);
         let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
         let params: [Param<'_>; 2] = [(&class, Type::INT4), (&name, Type::TEXT)];
-        self.line.query(sql, &params).await.map(drop).map_err(store_error)
+        self.session.query(sql, &params).await.map(drop).map_err(store_error)
     }
 
     async fn put_line(&mut self, name: &str, line: &Hold) -> Result<(), StoreError> {
@@ -105,7 +105,7 @@ impl Handover {
         );
         let value = json!(line).to_string();
         let params: [Param<'_>; 2] = [(&name, Type::TEXT), (&value, Type::TEXT)];
-        self.line.query(&sql, &params).await.map(drop).map_err(store_error)
+        self.session.query(&sql, &params).await.map(drop).map_err(store_error)
     }
 
     /// Lets go what was held, within the open transaction. Answers which sinks go on.
@@ -129,7 +129,7 @@ impl Handover {
             self.put_line(name, line).await?;
         }
         let sql = format!("delete from {}.state where name = $1", self.log());
-        self.line.query(&sql, &[(&name, Type::TEXT)]).await.map_err(store_error)?;
+        self.session.query(&sql, &[(&name, Type::TEXT)]).await.map_err(store_error)?;
         let resumed = self.resume(&free).await?;
         self.wake().await?;
         Ok(resumed)
@@ -142,7 +142,7 @@ impl Handover {
         let log = self.log();
         // Locked first: what an operator is doing now is written down when we look.
         let lock = format!("select from {log}.controls where kind = 'sink' and name = any ($1) for update");
-        self.line.query(&lock, &[(&names, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
+        self.session.query(&lock, &[(&names, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
         let sql = format!(
             "update {log}.controls as c set paused = false from unnest($1::text[], $2::int8[]) as h (sink, since)
               where c.kind = 'sink' and c.name = h.sink and c.paused and not exists (
@@ -150,7 +150,7 @@ impl Handover {
              returning c.name"
         );
         let params: [Param<'_>; 2] = [(&names, Type::TEXT_ARRAY), (&since, Type::INT8_ARRAY)];
-        let rows = self.line.query(&sql, &params).await.map_err(store_error)?;
+        let rows = self.session.query(&sql, &params).await.map_err(store_error)?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
@@ -169,7 +169,7 @@ impl Handover {
     async fn wake(&mut self) -> Result<(), StoreError> {
         let channel = format!("{}_wakeup", self.place.log);
         let sql = "select pg_notify($1, '')";
-        self.line.query(sql, &[(&channel, Type::TEXT)]).await.map(drop).map_err(store_error)
+        self.session.query(sql, &[(&channel, Type::TEXT)]).await.map(drop).map_err(store_error)
     }
 
     /// Waits until every relay of the log has beaten twice since the pause was committed: the second beat began after it,
@@ -181,7 +181,7 @@ impl Handover {
         );
         let (since, mut beats) = (Instant::now(), HashMap::<String, (String, u32)>::new());
         loop {
-            let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
+            let rows = self.session.query(&sql, &[]).await.map_err(store_error)?;
             let mut behind = 0;
             for row in &rows {
                 let (relay, until): (String, String) = (row.get(0), row.get(1));

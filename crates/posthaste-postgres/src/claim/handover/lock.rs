@@ -34,13 +34,13 @@ struct Blockers {
 impl Handover {
     /// Begins a transaction of ours: one at a time for a table, whoever runs them.
     pub(super) async fn begin(&mut self, lock_ms: u32) -> Result<(), StoreError> {
-        self.line.begin().await.map_err(store_error)?;
+        self.session.begin().await.map_err(store_error)?;
         let name = format!("{} {}", self.place.log, self.place.table);
         let class = crate::log::store::LOCK_CLASS + 3;
         // The other one is as short as this one.
         let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
-        self.line.query(sql, &[(&class, Type::INT4), (&name, Type::TEXT)]).await.map_err(store_error)?;
-        self.line.batch(&format!("set local lock_timeout = {lock_ms}")).await.map_err(store_error)
+        self.session.query(sql, &[(&class, Type::INT4), (&name, Type::TEXT)]).await.map_err(store_error)?;
+        self.session.batch(&format!("set local lock_timeout = {lock_ms}")).await.map_err(store_error)
     }
 
     /// Waits before the next try, or gives up.
@@ -52,7 +52,7 @@ impl Handover {
         wanted: Lock,
     ) -> Result<Next, HandoverError> {
         // Best effort: an aborted transaction is over either way.
-        let _ = self.line.rollback().await;
+        let _ = self.session.rollback().await;
         if !is_code(&error, &SqlState::LOCK_NOT_AVAILABLE) {
             return Err(self.refused(error));
         }
@@ -74,7 +74,7 @@ impl Handover {
                     order by 4 desc";
         let table = quoted(&self.place.table);
         let params: [Param<'_>; 2] = [(&table, Type::TEXT), (&wanted.beside(), Type::TEXT_ARRAY)];
-        let rows = self.line.query(sql, &params).await.map_err(store_error)?;
+        let rows = self.session.query(sql, &params).await.map_err(store_error)?;
         let mut blockers = Blockers { words: Vec::new(), only_vacuum: !rows.is_empty() };
         for row in &rows {
             let (pid, kind, user, seconds): (i32, &str, &str, f64) =

@@ -54,12 +54,12 @@ mod look;
 mod rehearse;
 
 pub use lock::PATIENCE;
-pub use look::{Standing, Trigger};
+pub use look::{HandoverStatus, Trigger};
 
 use super::check;
 use super::layout::Layout;
-use super::line::Line;
-use super::statements::handover::Place;
+use super::session::ClaimSession;
+use super::statements::handover::HandoverTarget;
 use super::statements::{Statements, quoted};
 use crate::config::PostgresConfig;
 use crate::error::store_error;
@@ -100,9 +100,9 @@ pub enum Done {
 
 /// An adopted table and a log in the same database.
 pub struct Handover {
-    line: Line,
+    session: ClaimSession,
     statements: Statements,
-    place: Place,
+    place: HandoverTarget,
     rehearsed: bool,
 }
 
@@ -110,20 +110,20 @@ impl Handover {
     /// Connects, and looks at the table: whatever does not fit is told at once.
     pub async fn connect(config: &PostgresConfig, layout: &Layout, log: &str) -> Result<Self, HandoverError> {
         layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
-        let mut line = Line::open(config, layout).await?;
-        line.batch(SETTINGS).await.map_err(store_error)?;
-        let statements = check::statements(&mut line, layout.clone()).await?;
-        let found = check::table(line.client(), &layout.table).await?;
+        let mut session = ClaimSession::open(config, layout).await?;
+        session.batch(SETTINGS).await.map_err(store_error)?;
+        let statements = check::statements(&mut session, layout.clone()).await?;
+        let found = check::table(session.client(), &layout.table).await?;
         let Some(found) = found else {
             return Err(HandoverError::Refused(format!("there is no table {} here", layout.table)));
         };
-        let rows = line.query("select current_schemas(false)::text[]", &[]).await.map_err(store_error)?;
+        let rows = session.query("select current_schemas(false)::text[]", &[]).await.map_err(store_error)?;
         let path = rows.first().map(|row| row.get(0)).unwrap_or_default();
         let table = quoted(&found.name);
-        let rows = line.query(PLAIN, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+        let rows = session.query(PLAIN, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
         let plain = rows.iter().map(|row| row.get(0)).collect();
-        let place = Place { table: found.name, log: log.to_owned(), path, plain };
-        Ok(Self { line, statements, place, rehearsed: false })
+        let place = HandoverTarget { table: found.name, log: log.to_owned(), path, plain };
+        Ok(Self { session, statements, place, rehearsed: false })
     }
 
     /// What `start` runs, for somebody who applies it by hand, as a role that may change both.
@@ -173,7 +173,7 @@ impl Handover {
             (&actor.reason, Type::TEXT),
             (&detail, Type::TEXT),
         ];
-        self.line.query(&sql, &params).await.map_err(store_error)?;
+        self.session.query(&sql, &params).await.map_err(store_error)?;
         Ok(())
     }
 }

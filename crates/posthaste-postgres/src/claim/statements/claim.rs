@@ -1,7 +1,7 @@
 //! Claiming: what a row is read as, what is due, and how it is taken.
 
 use super::{Sets, Statements, literal, of};
-use crate::claim::layout::{Piece, Topic};
+use crate::claim::layout::{TopicPiece, TopicSource};
 use crate::session::quote;
 use posthaste::route::{Filter, Pattern};
 
@@ -17,12 +17,12 @@ const PART: usize = 32;
 impl Statements {
     pub(super) fn topic(&self) -> String {
         match &self.layout.topic {
-            Topic::Column(name) => format!("{}::text", of(name)),
-            Topic::Fixed(text) => format!("{}::text", literal(text)),
-            Topic::Template(pieces) => {
+            TopicSource::Column(name) => format!("{}::text", of(name)),
+            TopicSource::Fixed(text) => format!("{}::text", literal(text)),
+            TopicSource::Template(pieces) => {
                 let parts = pieces.iter().map(|piece| match piece {
-                    Piece::Text(text) => literal(text),
-                    Piece::Column(name) => format!("{}::text", of(name)),
+                    TopicPiece::Text(text) => literal(text),
+                    TopicPiece::Column(name) => format!("{}::text", of(name)),
                 });
                 format!("({})", parts.collect::<Vec<_>>().join(" || "))
             }

@@ -30,7 +30,7 @@ const HEADERS_AT_ONCE: usize = 40;
 
 /// Where the rows of a table go.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct HandoverTarget {
     /// The table, with its schema.
     pub(crate) table: TableName,
     /// The schema of the log.
@@ -41,7 +41,7 @@ pub(crate) struct Place {
     pub(crate) plain: Vec<String>,
 }
 
-impl Place {
+impl HandoverTarget {
     /// The function, with its schema. Its name is made of the table's: one for each.
     pub(crate) fn function(&self) -> String {
         let whole = self.table.to_string();
@@ -143,7 +143,7 @@ impl Place {
 
 impl Statements {
     /// Which rows go to the log: what a claim would take now or later.
-    fn goes(&self, place: &Place) -> String {
+    fn goes(&self, place: &HandoverTarget) -> String {
         let layout = self.layout();
         let mut conditions = vec!["true".to_owned()];
         match (&layout.status, &layout.column.published_at) {
@@ -208,7 +208,7 @@ impl Statements {
     /// planner walk the index of what waits, and a session keeps such a plan while a backlog grows.
     ///
     /// The row that is marked is the very one that was looked at: tables that inherit do not share the key's index.
-    pub(crate) fn hand_over(&self, place: &Place, id: &str, headers: &str) -> String {
+    pub(crate) fn hand_over(&self, place: &HandoverTarget, id: &str, headers: &str) -> String {
         let (layout, table) = (self.layout(), quoted(&place.table));
         let (goes, found) =
             (self.goes(place), format!("{} {} {id}", of(&layout.id), place.equals(&layout.id)));
@@ -240,12 +240,12 @@ impl Statements {
     }
 
     /// How many rows wait.
-    pub(crate) fn waiting_count(&self, place: &Place) -> String {
+    pub(crate) fn waiting_count(&self, place: &HandoverTarget) -> String {
         format!("select count(*) from {} as t\n  where {}", quoted(&place.table), self.waiting())
     }
 
     /// Topics of some rows.
-    pub(crate) fn some_topics(&self, place: &Place) -> String {
+    pub(crate) fn some_topics(&self, place: &HandoverTarget) -> String {
         let table = quoted(&place.table);
         format!(
             "select distinct topic from (select {} as topic from {table} as t limit 1000) as sample where topic <> '' limit 50",
@@ -260,14 +260,14 @@ impl Statements {
     }
 
     /// The same statement for a try: `$1` is the key as text. Headers that would have to be parsed are left out.
-    pub(crate) fn hand_over_try(&self, place: &Place) -> String {
+    pub(crate) fn hand_over_try(&self, place: &HandoverTarget) -> String {
         let headers = self.safe_headers().unwrap_or_else(|| "'{}'::jsonb".to_owned());
         let id = format!("$1::text::{}", self.type_of(&self.layout().id));
         self.hand_over(place, &id, &headers)
     }
 
     /// What the function does.
-    pub(crate) fn hand_over_body(&self, place: &Place) -> String {
+    pub(crate) fn hand_over_body(&self, place: &HandoverTarget) -> String {
         let layout = self.layout();
         let id = format!("new.{}", quote(&layout.id));
         let about = format!(
