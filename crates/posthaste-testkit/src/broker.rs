@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Which kind of broker it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum BrokerKind {
     /// One committed position for a partition.
     Log,
     /// Each message by itself.
@@ -33,7 +33,7 @@ pub enum Kind {
 /// The broker. Clones are the same one.
 #[derive(Clone)]
 pub struct MemoryBroker {
-    kind: Kind,
+    kind: BrokerKind,
     /// Most deliveries in hand of a member.
     in_hand_max: usize,
     world: Arc<Mutex<World>>,
@@ -41,17 +41,17 @@ pub struct MemoryBroker {
 
 #[derive(Default)]
 struct World {
-    topics: BTreeMap<Arc<str>, Topic>,
+    topics: BTreeMap<Arc<str>, MemoryTopic>,
     groups: BTreeMap<String, Group>,
 }
 
-struct Topic {
+struct MemoryTopic {
     created_at: Instant,
-    partitions: Vec<Log>,
+    partitions: Vec<PartitionLog>,
 }
 
 #[derive(Default, Clone)]
-struct Log {
+struct PartitionLog {
     first: i64,
     entries: Vec<(Received, Timestamp)>,
 }
@@ -82,12 +82,12 @@ struct Slot {
     leaving: bool,
     paused: bool,
     start: i64,
-    messages: BTreeMap<i64, Status>,
+    messages: BTreeMap<i64, MessageState>,
     counts: BTreeMap<i64, u32>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Status {
+enum MessageState {
     Out,
     Back(Instant),
     Done,
@@ -96,7 +96,7 @@ enum Status {
 impl MemoryBroker {
     /// An empty broker.
     #[must_use]
-    pub fn new(kind: Kind, in_hand_max: usize) -> Self {
+    pub fn new(kind: BrokerKind, in_hand_max: usize) -> Self {
         Self { kind, in_hand_max, world: Arc::default() }
     }
 
@@ -106,8 +106,8 @@ impl MemoryBroker {
 
     /// Makes a topic.
     pub fn declare(&self, topic: &str, partitions: u32) {
-        let partitions = vec![Log::default(); partitions.max(1) as usize];
-        let made = Topic { created_at: Instant::now(), partitions };
+        let partitions = vec![PartitionLog::default(); partitions.max(1) as usize];
+        let made = MemoryTopic { created_at: Instant::now(), partitions };
         self.world().topics.entry(topic.into()).or_insert(made);
     }
 
@@ -176,14 +176,14 @@ impl MemoryBroker {
 
 impl Slot {
     /// The owner is gone. What was in hand is free again; a log forgets what was acknowledged ahead of its prefix.
-    fn end(&mut self, kind: Kind, died: bool) {
+    fn end(&mut self, kind: BrokerKind, died: bool) {
         (self.owner, self.leaving, self.paused) = (None, false, false);
         let committed = self.committed();
-        let forget = |status: &Status| kind == Kind::Log || *status != Status::Done;
+        let forget = |status: &MessageState| kind == BrokerKind::Log || *status != MessageState::Done;
         let open: Vec<i64> =
             self.messages.range(committed..).filter(|(_, s)| forget(s)).map(|(p, _)| *p).collect();
         for position in open {
-            let was_out = self.messages.remove(&position) == Some(Status::Out);
+            let was_out = self.messages.remove(&position) == Some(MessageState::Out);
             if died && was_out {
                 *self.counts.entry(position).or_default() += 1;
             }
@@ -193,20 +193,20 @@ impl Slot {
     /// The position before which everything is done.
     fn committed(&self) -> i64 {
         let mut committed = self.start;
-        while self.messages.get(&committed) == Some(&Status::Done) {
+        while self.messages.get(&committed) == Some(&MessageState::Done) {
             committed += 1;
         }
         committed
     }
 
     fn out(&self) -> usize {
-        self.messages.values().filter(|status| **status == Status::Out).count()
+        self.messages.values().filter(|status| **status == MessageState::Out).count()
     }
 }
 
 impl World {
     /// Who has what: the dead are struck off, leavers give back what is empty, the others share what is free.
-    fn settle(&mut self, group: &str, kind: Kind) {
+    fn settle(&mut self, group: &str, kind: BrokerKind) {
         let now = Instant::now();
         let Some(state) = self.groups.get_mut(group) else { return };
         for (topic, log) in &self.topics {
@@ -238,7 +238,13 @@ impl World {
 }
 
 impl Group {
-    fn share(&mut self, topic: &Arc<str>, now: Instant, kind: Kind, topics: &BTreeMap<Arc<str>, Topic>) {
+    fn share(
+        &mut self,
+        topic: &Arc<str>,
+        now: Instant,
+        kind: BrokerKind,
+        topics: &BTreeMap<Arc<str>, MemoryTopic>,
+    ) {
         let stalled = |life: &Life| now.duration_since(life.last_call) > life.stall_limit;
         let takes =
             |life: &Life| life.topic == *topic && !life.closed && life.closing.is_none() && !stalled(life);
@@ -313,7 +319,8 @@ impl MemorySource {
         let mut bytes = 0;
         let open = |group: &Group| -> usize {
             let mine = group.slots.values().filter(|slot| slot.owner.as_deref() == Some(&self.member));
-            mine.map(|slot| slot.messages.values().filter(|status| **status == Status::Out).count()).sum()
+            mine.map(|slot| slot.messages.values().filter(|status| **status == MessageState::Out).count())
+                .sum()
         };
         let mut room = self.broker.in_hand_max.saturating_sub(open(group)).min(limit.events);
         for (partition, slot) in &mut group.slots {
@@ -325,15 +332,15 @@ impl MemorySource {
             let mut position = slot.start.max(log.first);
             while room > 0 && position < log.entries.len() as i64 {
                 let status = slot.messages.get(&position).copied();
-                if let Some(Status::Back(due)) = status
+                if let Some(MessageState::Back(due)) = status
                     && due > Instant::now()
-                    && self.broker.kind == Kind::Log
+                    && self.broker.kind == BrokerKind::Log
                 {
                     break;
                 }
                 let goes = match status {
                     None => true,
-                    Some(Status::Back(due)) => due <= Instant::now(),
+                    Some(MessageState::Back(due)) => due <= Instant::now(),
                     Some(_) => false,
                 };
                 if goes {
@@ -342,7 +349,7 @@ impl MemorySource {
                     if bytes > limit.bytes && !batch.deliveries.is_empty() {
                         return Ok(batch);
                     }
-                    slot.messages.insert(position, Status::Out);
+                    slot.messages.insert(position, MessageState::Out);
                     room -= 1;
                     let ticket = Ticket { partition: partition.clone(), epoch: slot.epoch, number: position };
                     batch.deliveries.push(Delivery {
@@ -360,7 +367,7 @@ impl MemorySource {
     }
 
     /// Does something to the slot of a ticket, if it is still this member's.
-    fn settle(&self, ticket: &Ticket, status: Status) -> Standing {
+    fn settle(&self, ticket: &Ticket, status: MessageState) -> Standing {
         let mut world = self.broker.world();
         world.settle(&self.group, self.broker.kind);
         let slot = world.groups.get_mut(&self.group).and_then(|group| group.slots.get_mut(&ticket.partition));
@@ -369,9 +376,9 @@ impl MemorySource {
         else {
             return Standing::Revoked;
         };
-        if slot.messages.get(&ticket.number) == Some(&Status::Out) {
+        if slot.messages.get(&ticket.number) == Some(&MessageState::Out) {
             slot.messages.insert(ticket.number, status);
-            if status != Status::Done {
+            if status != MessageState::Done {
                 *slot.counts.entry(ticket.number).or_default() += 1;
             }
         }
@@ -393,7 +400,7 @@ impl MemorySource {
 #[async_trait]
 impl Source for MemorySource {
     fn capabilities(&self) -> Capabilities {
-        let log = self.broker.kind == Kind::Log;
+        let log = self.broker.kind == BrokerKind::Log;
         Capabilities {
             ack_scope: if log { AckScope::Prefix } else { AckScope::Each },
             nack_order: if log { NackOrder::Kept } else { NackOrder::Overtaken },
@@ -416,11 +423,11 @@ impl Source for MemorySource {
     }
 
     async fn ack(&self, tickets: &[Ticket]) -> Result<Vec<Standing>, SourceError> {
-        Ok(tickets.iter().map(|ticket| self.settle(ticket, Status::Done)).collect())
+        Ok(tickets.iter().map(|ticket| self.settle(ticket, MessageState::Done)).collect())
     }
 
     async fn nack(&self, ticket: &Ticket, delay: Duration) -> Result<Standing, SourceError> {
-        Ok(self.settle(ticket, Status::Back(Instant::now() + delay)))
+        Ok(self.settle(ticket, MessageState::Back(Instant::now() + delay)))
     }
 
     async fn pause(&self, partition: &Partition) -> Result<(), SourceError> {
@@ -432,7 +439,7 @@ impl Source for MemorySource {
     }
 
     async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<(), SourceError> {
-        if self.broker.kind == Kind::Queue {
+        if self.broker.kind == BrokerKind::Queue {
             return Err(SourceError::Unsupported("seek"));
         }
         let log = {
