@@ -171,7 +171,7 @@ pub(super) fn adopted(review: &mut Review<'_>, path: &str, section: &AdoptSectio
     Some(Adopted { layout, envelope })
 }
 
-type Fault = (&'static str, String);
+type LayoutFault = (&'static str, String);
 
 /// An empty text takes a column away.
 fn put(given: Option<&str>, column: &mut Option<String>) {
@@ -181,7 +181,7 @@ fn put(given: Option<&str>, column: &mut Option<String>) {
 }
 
 /// Lays what the section says over a layout.
-fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
+fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), LayoutFault> {
     if let Some(table) = &section.table {
         layout.table = TableName::parse(table).map_err(|why| ("table", why))?;
     }
@@ -218,7 +218,7 @@ fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
     lay_numbers(section, layout)
 }
 
-fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), Fault> {
+fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), LayoutFault> {
     let missing = |what: &str| ("status", format!("`status` needs `{what}`"));
     let before = layout.status.take();
     let word = |given: &Option<String>, before: Option<String>| match given {
@@ -243,7 +243,7 @@ fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), Fault>
     Ok(())
 }
 
-fn lay_numbers(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
+fn lay_numbers(section: &AdoptSection, layout: &mut Layout) -> Result<(), LayoutFault> {
     layout.batch = section.batch.unwrap_or(layout.batch);
     layout.delete_published = section.delete_published.unwrap_or(layout.delete_published);
     layout.waits_for_topics = section.missing_topic == Some(MissingTopic::Wait);
