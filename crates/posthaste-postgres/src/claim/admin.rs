@@ -1,7 +1,8 @@
 //! Looking at an adopted table, and acting on its dead rows.
 //!
-//! Only what its columns can tell and hold: there is no log to list, no lane to move, and no place for a pause. What is
-//! not possible says so. An act on dead rows and its line in the audit are one transaction ([`super::audit`]).
+//! The table's columns decide what is possible. There is no log to list, no lane to move, and no place for a
+//! pause; such an act is refused in words. An act on dead rows and its line in the audit are one transaction
+//! ([`super::audit`]).
 
 use super::audit;
 use super::check;

@@ -24,7 +24,8 @@ pub fn dead_letter_table(layout: &Layout, table: &CatalogTable) -> Option<String
     Some(format!("CREATE TABLE {} (\n{}\n);", quoted(name), columns.join(",\n")))
 }
 
-/// The index that the claim needs, as a statement, unless the table has one that begins with the same columns.
+/// The index that the claim needs, as a statement, unless the table has one that begins with the same
+/// columns.
 #[must_use]
 pub fn claim_index(layout: &Layout) -> Option<String> {
     if layout.order_by.is_empty() {

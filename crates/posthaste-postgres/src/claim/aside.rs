@@ -1,8 +1,9 @@
 //! Outcomes that cannot be written yet, because somebody else holds the row.
 //!
-//! The application may lock a row of its own table for as long as it likes, and a person with a terminal does. What became
-//! of such a row is known, and is kept here: the others are settled without it, its mark is renewed when it can be, and
-//! every look tries again. CRASH: if this process ends before, the row is taken over after its lease, and published again.
+//! The application may lock a row of its own table for as long as it likes, and a person with a terminal
+//! does. What became of such a row is known, and is kept here. The others are settled without it, its mark is
+//! renewed when that is possible, and every look tries again. CRASH: if this process ends before that, the
+//! row is taken over after its lease, and published again.
 
 use super::hand::Hand;
 use super::lease::{ClaimLease, locked};
@@ -34,7 +35,7 @@ impl Aside {
         self.rows.contains_key(id)
     }
 
-    /// Everything, under the marks that the rows bear now. Rows that are no longer in hand are forgotten.
+    /// All outcomes, under the marks that the rows bear now. Rows that are no longer in hand are forgotten.
     fn outcome(&mut self, hand: &Hand) -> RowOutcomes {
         let mut outcome = RowOutcomes::default();
         self.rows.retain(|_, (seq, single)| {
@@ -49,7 +50,8 @@ impl Aside {
 }
 
 impl ClaimLease {
-    /// Rows of an outcome leave the hand; those that somebody holds are put aside. Answers the keys of the first.
+    /// Takes the rows of an outcome out of the hand, and puts those aside that somebody holds. Answers the
+    /// keys of the former.
     pub(super) fn leave_hand(&self, outcome: &RowOutcomes, written: &Written) -> Vec<String> {
         let held: FxHashSet<String> = written.held.keys().0.into_iter().collect();
         let (mut hand, mut aside) = (locked(&self.hand), locked(&self.aside));

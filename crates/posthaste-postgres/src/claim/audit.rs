@@ -1,12 +1,13 @@
 //! Where acts on dead rows are written down (G6).
 //!
-//! Who replayed or discarded what, and why, in the transaction of the act: neither is there without the other. An adopted
-//! table has no place for it, and is left as it is; so the line goes into `posthaste_audit` beside it, which its owners make
-//! (`posthaste adopt sql` prints it), or into the audit of our own log where that lives in the same database. With neither
-//! of them an act is refused.
+//! A line says which actor replayed or discarded what, and why. It is written in the transaction of the act,
+//! so neither is there without the other. An adopted table has no place for it and is left as it is. So the
+//! line goes into `posthaste_audit` beside it, which its owners make (`posthaste adopt sql` prints it), or
+//! into the audit of our own log where that lives in the same database. With neither of them an act is
+//! refused.
 //!
-//! Refused: writing to the log of the command instead. It is on the screen of whoever acted, and nowhere else. And making
-//! the table ourselves: nothing is ever created in a schema that is not ours.
+//! Refused: writing to the log of the command instead, which is on the screen of whoever acted and nowhere
+//! else. Also refused: making the table ourselves. Nothing is ever created in a schema that is not ours.
 
 use super::layout::{Layout, TableName};
 use super::session::ClaimSession;
@@ -34,7 +35,7 @@ pub fn audit_table(layout: &Layout) -> String {
     )
 }
 
-/// The statement that writes a line: `$1` who, `$2` what, `$3` why, `$4` the details.
+/// The statement that writes a line: `$1` the actor, `$2` the act, `$3` the reason, `$4` the details.
 pub(super) fn insert(table: &TableName) -> String {
     format!(
         "insert into {} (actor, action, reason, detail) values ($1, $2, $3, $4::text::jsonb)",
@@ -59,8 +60,8 @@ pub(super) async fn place(
     Ok(None)
 }
 
-/// A line for what a retention deletes, as a part of its statement: `gone` are the rows. Empty where the relay may not write
-/// one: a retention is declared, and its counter tells of it too.
+/// A line about what a retention deletes, as a part of its statement; `gone` are the rows. It is empty where
+/// the relay may not write one. A retention is declared, and its counter tells of it too.
 pub(super) async fn noted(
     session: &mut ClaimSession,
     layout: &Layout,
@@ -81,7 +82,7 @@ pub(super) async fn noted(
     ))
 }
 
-/// What is said where there is none.
+/// The refusal where there is no table for the audit.
 pub(super) fn missing(layout: &Layout) -> String {
     format!(
         "dead rows leave {} only with a line in an audit, and there is no table for it; `posthaste adopt sql` prints the \

@@ -1,7 +1,8 @@
 //! Looking at a table before anything of it is claimed.
 //!
-//! What the catalog can tell is told first, in words: a view, a missing column, a type that does not fit, a status that
-//! the enum does not have, row-level security that would hide rows. The rest is rehearsed ([`super::rehearse`]).
+//! What the catalog knows is checked first, and told in words: a view, a missing column, a type that does not
+//! fit, a status that the enum does not have, row-level security that would hide rows. The rest is rehearsed
+//! ([`super::rehearse`]).
 
 use super::layout::{Layout, TableName};
 use super::session::ClaimSession;
@@ -38,7 +39,7 @@ impl CatalogTable {
     }
 }
 
-/// Looks a table up. `None`: there is none of this name.
+/// Looks a table up. `None` means that there is none of this name.
 pub async fn table(client: &Client, name: &TableName) -> Result<Option<CatalogTable>, StoreError> {
     let sql = "select n.nspname::text, c.relname::text, c.relkind::text, row_security_active(c.oid)
                  from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -91,7 +92,7 @@ pub(super) async fn statements(session: &mut ClaimSession, layout: Layout) -> Re
     Ok(statements)
 }
 
-/// A retention that could delete nothing would be believed in.
+/// Refuses a retention that can delete nothing. Somebody would rely on it.
 fn check_retention(statements: &Statements) -> Result<(), String> {
     let layout = statements.layout();
     let cases = [
@@ -113,7 +114,7 @@ fn check_retention(statements: &Statements) -> Result<(), String> {
     }
 }
 
-/// The layout without columns that the table may lack, or what does not fit.
+/// The layout without optional columns that the table lacks; or what does not fit.
 pub(super) fn fit(layout: Layout, table: &CatalogTable) -> Result<Layout, String> {
     let name = &layout.table.clone();
     if !matches!(table.kind, 'r' | 'p') {

@@ -21,7 +21,7 @@ pub const CHECKS: &[&str] = &[
     "adopted_audit",
 ];
 
-/// All of them.
+/// Makes all checks.
 pub async fn examine(config: &PostgresConfig, layout: &Layout) -> Vec<Finding> {
     let opened = async {
         let mut session = ClaimSession::open(config, layout).await?;

@@ -14,8 +14,8 @@ pub struct TableName {
 }
 
 impl TableName {
-    /// Reads `table`, `schema.table`, or either with quotes: `"Outbox"`, `app."Outbox"`. Names are taken as they are
-    /// written: nothing is folded to lower case.
+    /// Reads `table`, `schema.table`, or either with quotes: `"Outbox"`, `app."Outbox"`. Names are taken as
+    /// they are written: nothing is folded to lower case.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -127,15 +127,15 @@ impl TopicSource {
 pub struct StatusWords {
     /// The column.
     pub column: String,
-    /// What waits to be published, whether for the first time or again.
+    /// Words of rows that wait to be published, whether for the first time or again.
     pub pending: Vec<String>,
-    /// What a relay has in hand; with a time beside it, rows are claimed by it.
+    /// The word of rows that a relay has in hand. If there is a time beside it, rows are claimed with it.
     pub claimed: Option<String>,
-    /// After a failed attempt that is tried again.
+    /// The word after a failed attempt that is tried again.
     pub retry: String,
-    /// Published.
+    /// The word of published rows.
     pub published: String,
-    /// Given up. Without it a dead-letter table is needed.
+    /// The word of rows that were given up. Without it a dead-letter table is needed.
     pub dead: Option<String>,
 }
 
@@ -163,11 +163,11 @@ pub struct Layout {
     pub content_type: Option<String>,
     /// Columns that travel as headers: header, column.
     pub header_columns: Vec<(String, String)>,
-    /// The status. Without it a row is done when `published_at` is set, or gone.
+    /// The status. Without it a row is done when `published_at` is set, or when it is gone.
     pub status: Option<StatusWords>,
     /// The columns that it may have beside these.
     pub column: Columns,
-    /// Columns to claim in the order of.
+    /// Rows are claimed in the order of these columns.
     pub order_by: Vec<String>,
     /// A further condition of what is claimed, in SQL.
     pub condition: Option<String>,
@@ -175,31 +175,31 @@ pub struct Layout {
     pub delete_published: bool,
     /// Where dead rows are moved.
     pub dead_letters: Option<TableName>,
-    /// A topic that the broker does not have is waited for, like any outage of a destination. Otherwise it is a failure of
-    /// the row, which counts: what most owners of such tables expect.
+    /// Whether a topic that the broker does not have is waited for, as in an outage of a destination. If not,
+    /// it is a failure of the row and costs an attempt. Most owners of such tables expect that.
     pub waits_for_topics: bool,
-    /// Columns above that the table may lack: they are written where they exist.
+    /// Columns of the layout that the table may lack. They are written where they exist.
     pub may_lack: Vec<String>,
     /// Time zone of columns without one.
     pub time_zone: String,
     /// Rows claimed at once, at most.
     pub batch: usize,
-    /// Pause after a look that found nothing…
+    /// Pause after a look that found nothing.
     pub poll_min: Duration,
-    /// … and the longest one, to which it grows while there is nothing.
+    /// The longest such pause. It grows to this while nothing is found.
     pub poll_max: Duration,
-    /// A marked row whose mark is older belongs to nobody any more.
+    /// Age of a mark at which its row belongs to nobody any more.
     pub lease: Duration,
     /// Published rows are deleted after this long; `None`: kept.
     pub keep_published: Option<Duration>,
     /// Dead rows are deleted after this long; `None`: kept.
     pub keep_dead: Option<Duration>,
-    /// When to try again, as its owners expect it: what routes without a policy of their own take.
+    /// When to try again, as the table's owners expect it. Routes without a policy of their own take it.
     pub retry: RetryPolicy,
 }
 
 impl Layout {
-    /// The least: a table, its key, topic and payload. Everything else is left out.
+    /// The least layout: a table, its key, topic and payload. Everything else is left out.
     #[must_use]
     pub fn new(table: TableName, id: &str, topic: TopicSource, payload: &str) -> Self {
         Self {
@@ -228,7 +228,7 @@ impl Layout {
         }
     }
 
-    /// The column that holds a claim's mark: since when a relay has the row.
+    /// The column that holds a claim's mark, which is the time since when a relay has the row.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
         self.column.claimed_at.as_deref().or(self.column.last_attempt_at.as_deref())
@@ -241,8 +241,8 @@ impl Layout {
         if word && self.mark().is_some() { Style::Marked } else { Style::Locked }
     }
 
-    /// Whether nothing in a row tells if somebody published it before we came: then its owners have to say where to begin
-    /// (F27).
+    /// Whether nothing in a row tells if it was published before we came. Then its owners have to say where
+    /// to begin (F27).
     #[must_use]
     pub fn needs_a_start(&self) -> bool {
         let tells = self.status.is_some()
@@ -298,7 +298,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The same for a table that lacks these columns.
+    /// The same layout for a table that lacks these columns.
     #[must_use]
     pub fn without(mut self, lacking: &[String]) -> Self {
         for (_, column) in self.column.roles_mut() {

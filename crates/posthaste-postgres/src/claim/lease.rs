@@ -1,7 +1,8 @@
 //! A lease on an adopted table: claiming, settling, giving back.
 //!
-//! The lane is a formality: every relay has its own, and rows are what is really leased. A lane whose rows were taken
-//! by somebody else is lost as a whole: it forgets what it had in hand, and the relay takes a new one.
+//! The lane is a formality. Every relay has its own, and what is really leased are rows. A lane whose rows
+//! were taken by somebody else is lost as a whole: it forgets what it had in hand, and the relay takes a new
+//! one.
 
 use super::aside::Aside;
 use super::hand::Hand;
@@ -40,7 +41,7 @@ pub(super) struct ClaimLease {
     pub(super) ahead: Mutex<Ahead>,
     pub(super) taking_over: Mutex<TakingOver>,
     pub(super) aside: Mutex<Aside>,
-    /// Bytes of an event, as the last claim found them; 0: nobody knows yet.
+    /// Bytes of an event, as the last claim found them. 0 means that nobody knows yet.
     pub(super) event_bytes: AtomicUsize,
     /// The pause after the next look that finds nothing.
     quiet: Mutex<Duration>,
@@ -107,22 +108,22 @@ impl ClaimLease {
         StoreError::LeaseLost(self.id.clone())
     }
 
-    /// An error of a claim or settlement. Row locks die with their connection, and a transaction with its first
-    /// error: whatever was locked is somebody else's now.
+    /// Handles an error of a claim or settlement. Row locks die with their connection, and a transaction dies
+    /// with its first error, so whatever was locked is free for others now.
     pub(super) fn failed(&self, session: &mut Option<ClaimSession>, error: StoreError) -> StoreError {
         let held = session.as_ref().is_some_and(|session| session.in_transaction())
             && !locked(&self.hand).is_empty();
         // CRASH: a connection that is dropped with its transaction open leaves rows unlocked and unchanged.
         *session = None;
         if held && self.inner.style() == Style::Locked {
-            // The same rows are there for the next claim, and would be published again at once, and again.
+            // The next claim finds the same rows, and would publish them again at once, and again.
             self.inner.note_trouble();
             return self.lose();
         }
         error
     }
 
-    /// The connection, a new one if it has to be.
+    /// The connection, or a new one if it is closed.
     pub(super) async fn ready<'a>(
         &self,
         slot: &'a mut Option<ClaimSession>,
@@ -148,8 +149,8 @@ impl ClaimLease {
         if locked(&self.renewed_at).elapsed() < self.inner.row_lease() / 3 {
             return Ok(());
         }
-        // No settlement of these rows may be on its way while their marks change; and the heartbeat waits for nobody. A
-        // claim or settlement takes seconds at most, a third of the lease is longer.
+        // No settlement of these rows may be on its way while their marks change, and the heartbeat waits for
+        // nobody. A claim or settlement takes seconds at most; a third of the lease is longer.
         let Ok(mut slot) = self.session.try_lock() else { return Ok(()) };
         self.give_ahead_back(&mut slot).await?;
         let (mut seqs, mut ids, mut marks) = (Vec::new(), Vec::new(), Vec::new());
@@ -166,7 +167,7 @@ impl ClaimLease {
         let mut renewed: FxHashMap<String, Moment> =
             rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         if renewed.len() < ids.len() {
-            // The application holds some of them: nobody can take those meanwhile.
+            // The application holds some of them. Nobody can take those meanwhile.
             let ours = heart.query(&self.inner.statements.ours(), &params).await.map_err(commit_error)?;
             let ours: FxHashSet<String> = ours.iter().map(|row| row.get(0)).collect();
             let held = ids.iter().zip(&marks).filter(|(id, _)| ours.contains(*id));
@@ -243,7 +244,7 @@ impl Lease for ClaimLease {
         }
         let mut ahead = Vec::new();
         if outcome.has_untried() {
-            // The sink is away: what waits for it must not wait in hand.
+            // The sink is out of reach. What waits for it must not wait in hand.
             ahead = self.add_ahead_to(&mut outcome);
         }
         let written = match self.next_to_claim_ahead(&outcome) {

@@ -12,8 +12,8 @@ use posthaste::route::Filter;
 use posthaste::store::StoreError;
 use tokio_postgres::types::Type;
 
-/// The next batch, as a relay would get it: events, and the attempts each has spent. Nothing is changed, and rows that are
-/// locked elsewhere are passed over.
+/// The next batch, as a relay would get it: events, and the attempts each has spent. Nothing is changed, and
+/// rows that are locked elsewhere are passed over.
 pub async fn preview(
     config: &PostgresConfig,
     layout: &Layout,

@@ -1,8 +1,8 @@
 //! Finding outbox tables in a database that nobody has described yet, and proposing a layout for each.
 //!
-//! A preset whose columns and words are all there goes first. Otherwise columns are known by their names, written in any
-//! way (`next_attempt_at`, `nextAttemptTime`), and words of a status by what they usually mean. Every guess comes with
-//! its reason: the owners decide.
+//! A preset whose columns and words are all there goes first. Otherwise columns are known by their names,
+//! written in any way (`next_attempt_at`, `nextAttemptTime`), and words of a status by what they usually
+//! mean. Every guess comes with its reason, because the owners decide.
 
 use super::check::{CatalogTable, fit, table};
 use super::layout::{Layout, StatusWords, TableName, TopicSource};
@@ -28,14 +28,14 @@ pub struct Proposal {
     pub preset: Option<&'static str>,
     /// The layout.
     pub layout: Layout,
-    /// Why, line by line.
+    /// The reasons, line by line.
     pub reasons: Vec<String>,
     /// Rows, as the server estimates them.
     pub rows: i64,
 }
 
-/// Columns by what they usually mean; [`super::role`] has the others. Names are compared in lower case and without
-/// underscores.
+/// Columns by what they usually mean; [`super::role`] has the others. Names are compared in lower case and
+/// without underscores.
 const PAYLOAD: &[&str] = &[
     "payload",
     "payloadjson",
@@ -168,7 +168,8 @@ fn knows(status: Option<&StatusWords>, word: &String) -> bool {
     })
 }
 
-/// A layout by the names of columns; `None` where nothing says what a row's topic or payload is, or when it is done.
+/// A layout by the names of columns. `None` means that nothing says what a row's topic or payload is, or when
+/// it is done.
 fn by_names(found: &CatalogTable, words: &[String]) -> Option<Guess> {
     let payload = named(found, PAYLOAD)?;
     let topic = named(found, TOPIC)?;
@@ -181,7 +182,7 @@ fn by_names(found: &CatalogTable, words: &[String]) -> Option<Guess> {
         let fits = |name: &String| found.type_of(name).is_some_and(|kind| role.kind.fits(kind));
         *column = named(found, role.usual).filter(|name| *name != id && fits(name));
     }
-    // Text may hold anything: it is taken for headers only where the owners say so.
+    // Text may hold anything. It is taken for headers only where the owners say so.
     let is_json = |column: &String| found.type_of(column).is_some_and(|kind| kind.starts_with("json"));
     layout.column.headers.take_if(|column| !is_json(column));
     layout.order_by =
@@ -227,7 +228,7 @@ fn by_names(found: &CatalogTable, words: &[String]) -> Option<Guess> {
     fit(layout, found).ok().filter(|layout| layout.check().is_ok()).map(|layout| (None, layout, reasons))
 }
 
-/// A flag that is false until a row is done: its words are those of a boolean.
+/// A flag that is false until a row is done. Its words are those of a boolean.
 fn flag(column: String) -> StatusWords {
     StatusWords {
         column,

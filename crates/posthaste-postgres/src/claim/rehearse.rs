@@ -1,7 +1,8 @@
 //! The rehearsal: every statement once, on one row, in a transaction that is rolled back.
 //!
-//! A trigger that raises, a CHECK that refuses our words, a missing right: all that is found while everything is still
-//! as it was. An empty table rehearses too, on no row: what only a row can provoke is found at the first claim then.
+//! It finds a trigger that raises, a CHECK that refuses our words or a missing right while everything is
+//! still as it was. An empty table is rehearsed too, on no row. Then what only a row can provoke is found at
+//! the first claim.
 
 use super::row::Moment;
 use super::session::ClaimSession;
@@ -12,7 +13,7 @@ use posthaste::route::Filter;
 use posthaste::store::{StoreCode, StoreError};
 use tokio_postgres::types::Type;
 
-/// The row that plays all parts, as the arrays that statements take. Empty for an empty table.
+/// The row that plays all parts, as the arrays that statements take. They are empty for an empty table.
 #[derive(Default)]
 struct Extra {
     ids: Vec<String>,
@@ -123,7 +124,7 @@ fn parts<'a>(statements: &Statements, extra: &'a Extra) -> Vec<Part<'a>> {
     parts
 }
 
-/// Words of the status that nobody mapped, with how many rows bear them: such rows are left alone.
+/// Words of the status that nobody mapped, with how many rows bear them. Such rows are left alone.
 pub(super) async fn unmapped(
     session: &mut ClaimSession,
     statements: &Statements,
@@ -135,7 +136,7 @@ pub(super) async fn unmapped(
     Ok(rows.iter().map(|row| (word(row), row.get(1))).collect())
 }
 
-/// Says which.
+/// Logs a warning for each such word.
 pub(super) async fn tell_unmapped(
     session: &mut ClaimSession,
     statements: &Statements,

@@ -1,5 +1,6 @@
-//! The columns that a layout may name beside its key, topic, payload and status: one table, from which everything else is
-//! made. A role's name is its field and its key in `[outbox.adopt]`. None of them is required.
+//! The columns that a layout may name beside its key, topic, payload and status. They stand in one table,
+//! from which everything else is made. A role's name is its field and its key in `[outbox.adopt]`. None of
+//! them is required.
 
 /// What a column must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,9 +51,9 @@ impl ColumnKind {
 /// Whether we write a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It is its owners'.
+    /// Only its owners write it.
     Read,
-    /// It is written when a row is claimed or settled.
+    /// We write it when a row is claimed or settled.
     Written,
 }
 
@@ -101,23 +102,23 @@ roles! {
     headers: Json, Read, ["headers", "metadata"];
     /// Attempts spent.
     attempts: Number, Written, ["retrycount", "retries", "attempts", "attemptcount", "failurecount", "timesattempted", "tries"];
-    /// Not before.
+    /// The row is not claimed before this time.
     next_attempt_at: Time, Written, ["nextattemptat", "nextretryat", "nextattempttime", "availableat", "scheduledat", "retryat"];
     /// The last error, in words.
     last_error: Text, Written, ["lasterror", "errormessage", "failurereason", "error"];
-    /// When it happened.
+    /// When that error happened.
     last_error_at: Time, Written, ["lasterrorat", "failedat"];
     /// `transient`, `permanent` or `unknown`.
     error_class: Text, Written, ["errorclass"];
-    /// Since when a relay has it in hand; empty otherwise.
+    /// Since when a relay has the row in hand; empty otherwise.
     claimed_at: Time, Written, ["lockedat", "claimedat"];
-    /// Which relay; empty otherwise.
+    /// Which relay has the row in hand; empty otherwise.
     claimed_by: Text, Written, ["lockedby", "claimedby"];
-    /// When a relay took it in hand last. It stays when the row is settled.
+    /// When a relay took the row in hand last. It stays when the row is settled.
     last_attempt_at: Time, Written, ["lastattemptat", "lastattempttime"];
     /// When it was published.
     published_at: Time, Written, ["publishedat", "processedat", "sentat", "deliveredat", "dispatchedat", "completedat", "processedonutc"];
-    /// When it was written: latency and ages are counted from it.
+    /// When the row was written. Latency and ages are counted from it.
     created_at: Time, Read, ["createdat", "occurredat", "insertedat", "createdon", "occurredonutc", "created"];
     /// Set at each of our writes.
     updated_at: Time, Written, ["updatedat"];

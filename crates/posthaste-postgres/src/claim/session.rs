@@ -1,9 +1,9 @@
 //! A connection to the database of an adopted table, with settings of its own.
 //!
-//! Nobody there knows us: a statement that waits for somebody's lock gives up soon, one that runs long is cut, and a
-//! transaction that we leave open ends by itself even if this process is stopped. `UTC` (or what the layout says)
-//! makes columns without a time zone mean what their owners mean. Indexes go before scans, whatever the statistics of
-//! a table say that was empty when it was analyzed last (F84).
+//! The table's owners do not know us. So a statement that waits for a lock gives up soon, one that runs long
+//! is cut, and a transaction that we leave open ends by itself even if this process is stopped. `UTC` (or
+//! what the layout says) makes columns without a time zone mean what their owners mean. Indexes go before
+//! scans, because a table that was empty when it was analyzed has misleading statistics (F84).
 
 use super::layout::Layout;
 use crate::config::PostgresConfig;
@@ -23,8 +23,9 @@ use tokio_postgres::{Client, Row, Statement};
 const LOCK_WAIT_MS: u32 = 2_000;
 /// Longest statement.
 const STATEMENT_MS: u32 = 15_000;
-/// A transaction in which nothing happens for this long ends, and its row locks with it: longer than a publish may
-/// take by default (10 s), short enough that a stopped relay does not keep an application waiting.
+/// A transaction in which nothing happens for this long ends, and its row locks with it. That is longer than
+/// a publish may take by default (10 s), and short enough that a stopped relay does not keep an application
+/// waiting.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
 
 /// One connection.
@@ -92,8 +93,8 @@ impl ClaimSession {
         Ok(rows)
     }
 
-    /// Hands every row to `take` as it arrives, so that nobody has to hold all of them. `first` goes before the statement
-    /// in the same round trip.
+    /// Hands every row to `take` as it arrives, so that nobody has to hold all of them. `first` goes before
+    /// the statement in the same round trip.
     pub(super) async fn each(
         &mut self,
         first: Option<&str>,
@@ -160,7 +161,8 @@ impl ClaimSession {
         self.connection.within(Some(self.answer_max), self.connection.client.batch_execute(sql)).await
     }
 
-    /// What has to go before the first statement of a transaction; `None`: one is open. It counts as open from here on.
+    /// What has to go before the first statement of a transaction. `None` means that one is open. It counts
+    /// as open from here on.
     pub(super) fn opening(&mut self) -> Option<&'static str> {
         let closed = !std::mem::replace(&mut self.in_transaction, true);
         closed.then_some("begin")

@@ -1,8 +1,8 @@
 //! The store behind a relay on an adopted table.
 //!
-//! There is nobody to agree with: every relay has a lane of its own for its sink, and the rows decide who gets what.
-//! How many relays there are is told by a shared advisory lock that each of them holds on its heartbeat's connection;
-//! a rate limit is divided by it.
+//! Relays do not have to agree: each has a lane of its own for its sink, and row locks decide who gets which
+//! row. Each relay holds a shared advisory lock on its heartbeat's connection. These locks tell how many
+//! relays there are, and a rate limit is divided by that number.
 
 use super::audit;
 use super::check;
@@ -50,11 +50,11 @@ pub(super) struct ClaimState {
     relays: AtomicUsize,
     missed: AtomicU64,
     trouble: Mutex<SettleBackoff>,
-    /// Nothing could be written any more: whoever takes a lane next rehearses first.
+    /// Nothing could be written any more. Whoever takes a lane next rehearses first.
     doubtful: AtomicBool,
 }
 
-/// Settlements that failed one after another, with their rows back where they were.
+/// The pause after settlements that failed one after another, with their rows back where they were.
 #[derive(Default)]
 struct SettleBackoff {
     until: Option<Instant>,
@@ -62,7 +62,8 @@ struct SettleBackoff {
 }
 
 impl ClaimStore {
-    /// Connects, and looks at the table before anything of it is claimed: whatever does not fit is told at once.
+    /// Connects, and looks at the table before anything of it is claimed. Whatever does not fit is an error
+    /// at once.
     pub async fn connect(config: PostgresConfig, layout: Layout) -> Result<Self, StoreError> {
         layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
         let mut session = ClaimSession::open(&config, &layout).await?;
@@ -105,8 +106,8 @@ impl ClaimState {
         self.missed.fetch_add(rows, Ordering::Relaxed);
     }
 
-    /// Rows went back unsettled although they were published. The pause grows each time: whatever is the matter, they are not
-    /// published again as fast as the broker answers.
+    /// Notes that rows went back unsettled although they were published. The pause grows each time, so that
+    /// they are not published again as fast as the broker answers.
     pub(super) fn note_trouble(&self) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.pause = (trouble.pause * 2).clamp(TROUBLE_MIN, TROUBLE_MAX);
@@ -137,13 +138,13 @@ impl ClaimState {
         Ok(())
     }
 
-    /// How long a mark stands: never shorter than the engine trusts a lease.
+    /// How long a mark is valid. It is never shorter than the engine trusts a lease.
     pub(super) fn row_lease(&self) -> Duration {
         let trusted = self.plan().map_or(Duration::ZERO, |plan| plan.lease_ttl);
         self.statements.layout().lease.max(trusted)
     }
 
-    /// How long rows may stay locked while they are published: a publish ends before the engine's lease does.
+    /// How long rows may stay locked while they are published. A publish ends before the engine's lease does.
     pub(super) fn patience(&self) -> Duration {
         self.plan().map_or(IDLE, |plan| plan.lease_ttl.max(IDLE))
     }
@@ -193,7 +194,7 @@ impl ClaimState {
         Ok(Timestamp(row.try_get::<_, Micros>(0)?.0))
     }
 
-    /// A lane of a sink: ours while we hold it, free otherwise.
+    /// A lane of a sink. It is ours while we hold it, and free otherwise.
     fn view(&self, sink: &SinkPlan, relay: &Arc<str>) -> LaneView {
         let id = LaneId { sink: Arc::clone(&sink.name), lane: 0 };
         let lease = self.lease(&id).filter(|lease| !lease.is_lost());
@@ -205,7 +206,8 @@ impl ClaimState {
         }
     }
 
-    /// Deletes what is old, in chunks. `audited`: each chunk leaves a line in the audit, where there is one.
+    /// Deletes what is old, in chunks. With `audited`, each chunk leaves a line in the audit, where there is
+    /// one.
     async fn sweep_with(
         &self,
         sql: Option<String>,
@@ -284,7 +286,7 @@ impl Store for ClaimStore {
         Ok(Some(lease))
     }
 
-    /// Retention, in small chunks, each a transaction of its own that waits for nobody.
+    /// Retention goes in small chunks. Each is a transaction of its own that waits for nobody.
     async fn sweep(&self) -> Result<Swept, StoreError> {
         let (inner, statements) = (&self.inner, &self.inner.statements);
         let layout = statements.layout();

@@ -1,17 +1,19 @@
 //! Taking rows: the next batch, the one after it, and what dead relays left behind.
 //!
-//! **Ahead.** While a batch is settled, the next one is claimed over a second connection: the server works on both at once.
-//! Only where rows are marked: one more batch of locks would make the application wait for a batch that nobody publishes
-//! yet. Only while everything goes well: a full batch was delivered, and no breaker is open. What was claimed ahead goes back
-//! as soon as something else is asked for.
+//! **Ahead.** While a batch is settled, the next one is claimed over a second connection, so that the server
+//! works on both at once. This is done only where rows are marked: another batch of locks would make the
+//! application wait for rows that nobody publishes yet. It is done only while a full batch was delivered and
+//! no breaker is open. What was claimed ahead goes back as soon as something else is asked for.
 //!
-//! **Bounds.** A claim is bounded in rows and bytes (G7). The statement counts bytes as the server keeps them; what unpacks
-//! to more than that is seen as it arrives, and goes back. The next claim is for as many rows as would have fitted.
+//! **Bounds.** A claim is bounded in rows and bytes (G7). The statement counts bytes as the server keeps
+//! them. A row that unpacks to more is seen as it arrives, and goes back. The next claim is for as many rows
+//! as would have fitted.
 //!
-//! **Behind the dead.** An event may kill its relay (F21). Rows that a dead relay left marked are taken over in small
-//! parts, in the end alone; see [`Statements::taken_over`](super::statements::Statements::taken_over). One that was alone in hand at a
-//! death has an attempt more than before, and is given up when they are spent. Every other look is for them: the
-//! rest flows.
+//! **Behind the dead.** An event may kill its relay (F21). Rows that a dead relay left marked are taken over
+//! in small parts, and in the end one by one; see
+//! [`Statements::taken_over`](super::statements::Statements::taken_over). A row that was alone in hand at a
+//! death has one attempt more than before, and is given up when its attempts are spent. Only every other look
+//! is for such rows, so that the rest flows.
 
 use super::layout::Style;
 use super::lease::{ClaimLease, locked};
@@ -49,16 +51,17 @@ impl Ahead {
 /// Looking after the dead.
 #[derive(Default)]
 pub(super) struct TakingOver {
-    /// When nothing was found the last time.
+    /// When the last look found nothing.
     nothing_at: Option<Instant>,
-    /// Something was found by the last look.
+    /// Whether the last look found something.
     found: bool,
-    /// They came before others at the last look.
+    /// Whether they came before others at the last look.
     came_first: bool,
 }
 
 impl TakingOver {
-    /// Whether it is time for a look. Without an index for it, a look reads the whole table: it is rare while there is nothing.
+    /// Whether it is time for a look. Without an index a look reads the whole table, so it is rare while
+    /// nothing is found.
     fn is_time(&self, lease: Duration) -> bool {
         self.found || self.nothing_at.is_none_or(|at| at.elapsed() >= lease / 4)
     }
@@ -162,8 +165,8 @@ impl ClaimLease {
         let first = if self.inner.style() == Style::Locked { session.opening() } else { None };
         let bytes = i64::try_from(query.bytes.max(1)).unwrap_or(i64::MAX);
         let found = self.found(session, first, &sql, query, left_out, &[(&bytes, Type::INT8)]).await?;
-        // CRASH(claim.after): rows are marked, or locked, and nobody publishes them. Locks are gone with the connection;
-        // marks are taken over after the lease (G2).
+        // CRASH(claim.after): rows are marked, or locked, and nobody publishes them. Locks are gone with the
+        // connection; marks are taken over after the lease (G2).
         posthaste::crash_point!("claim.after");
         if found.all() == 0 && self.inner.style() == Style::Locked && locked(&self.hand).is_empty() {
             session.commit().await?;
@@ -189,8 +192,8 @@ impl ClaimLease {
         Ok(())
     }
 
-    /// Rows of the next claim: as many as fit, by what the last one found. Few different numbers, for each is a statement of
-    /// its own.
+    /// How many rows the next claim asks for: as many as fit, by what the last one found. There are few
+    /// different numbers, because each of them is a statement of its own.
     fn limit(&self, query: &DueQuery) -> usize {
         let batch = query.events.clamp(1, self.inner.statements.layout().batch);
         let fits = match self.event_bytes.load(Ordering::Relaxed) {
@@ -200,7 +203,7 @@ impl ClaimLease {
         if fits >= batch { batch } else { 1 << fits.ilog2() }
     }
 
-    /// Runs a claim. What the question's bytes do not cover twice is not kept.
+    /// Runs a claim. Rows beyond twice the bytes that were asked for are not kept.
     async fn found(
         &self,
         session: &mut ClaimSession,
@@ -255,7 +258,8 @@ impl ClaimLease {
         events
     }
 
-    /// Takes over what dead relays left marked. A scan that is too long for the server is no reason not to claim.
+    /// Takes over what dead relays left marked. A scan that is too long for the server is no reason not to
+    /// claim.
     async fn take_over(
         &self,
         session: &mut ClaimSession,
@@ -299,7 +303,7 @@ impl ClaimLease {
         }
     }
 
-    /// Its attempts are spent, and the last of them ended with its relay (F21).
+    /// Gives a row up whose attempts are spent. The last of them ended with its relay (F21).
     async fn give_up(&self, session: &mut ClaimSession, row: &Claimed) -> Result<(), tokio_postgres::Error> {
         let outcome = RowOutcomes::crashed(0, row);
         let missed = outcome.write(session, &self.inner.statements, None).await?;
@@ -310,13 +314,13 @@ impl ClaimLease {
         Ok(())
     }
 
-    /// What to claim while this is settled, if anything.
+    /// What to claim while this outcome is settled, if anything.
     pub(super) fn next_to_claim_ahead(&self, outcome: &RowOutcomes) -> Option<DueQuery> {
         if self.inner.style() != Style::Marked || !outcome.is_all_delivered() {
             return None;
         }
         let ahead = locked(&self.ahead);
-        // However long the backlog is, the dead have their turn.
+        // However long the backlog is, rows of dead relays have their turn.
         if !ahead.events.is_empty() || locked(&self.taking_over).is_time(self.inner.row_lease()) {
             return None;
         }
@@ -342,8 +346,8 @@ impl ClaimLease {
         }
     }
 
-    /// What was claimed ahead goes back with this outcome. If that fails it has to be put there again, or it would be in
-    /// hand and nobody's.
+    /// Adds what was claimed ahead to this outcome, so that it goes back. If the write fails, it has to be
+    /// put there again; otherwise it would be in hand and belong to nobody.
     pub(super) fn add_ahead_to(&self, outcome: &mut RowOutcomes) -> Vec<DueEvent> {
         let events: Vec<DueEvent> = locked(&self.ahead).events.drain(..).collect();
         let hand = locked(&self.hand);
@@ -358,7 +362,8 @@ impl ClaimLease {
         }
     }
 
-    /// What was claimed ahead goes back: something else was asked for, or nobody asked, and it would be renewed for ever.
+    /// Gives back what was claimed ahead. Something else was asked for, or nobody asked and it would be
+    /// renewed for ever.
     pub(super) async fn give_ahead_back(&self, slot: &mut Option<ClaimSession>) -> Result<(), StoreError> {
         let mut outcome = RowOutcomes::default();
         let events = self.add_ahead_to(&mut outcome);

@@ -1,4 +1,4 @@
-//! Writing an outcome: one statement where that is enough, each row for itself where the table refuses.
+//! Writing an outcome: one statement where that is enough, and one for each row where the table refuses.
 
 use super::layout::Style;
 use super::lease::{ClaimLease, locked};
@@ -22,7 +22,7 @@ pub(super) struct Written {
     pub(super) held: RowOutcomes,
 }
 
-/// Rows tried one by one that may wait for somebody's lock: the rest is not tried at all then.
+/// How many rows that are tried one by one may wait for somebody's lock. Then the rest is not tried at all.
 const PATIENT_ROWS: usize = 2;
 
 /// Whether somebody else held the row, or what its triggers need, for longer than we wait.
@@ -30,13 +30,13 @@ fn is_held(error: &tokio_postgres::Error) -> bool {
     is_code(error, &SqlState::LOCK_NOT_AVAILABLE) || is_code(error, &SqlState::T_R_DEADLOCK_DETECTED)
 }
 
-/// Whether it is about the table rather than a row: a column, a type or a right that is not there any more.
+/// Whether an error is about the table rather than a row: a column, a type or a right is not there any more.
 fn is_structural(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| code.code().starts_with("42"))
 }
 
-/// Whether the table said no to what was written: a trigger, a constraint, a type. Locks, deadlocks, a full disk and the
-/// end of a connection are none.
+/// Whether the table refused what was written, by a trigger, a constraint or a type. Locks, deadlocks, a full
+/// disk and the end of a connection are no refusals.
 fn is_refusal(error: &tokio_postgres::Error) -> bool {
     let class = error.code().and_then(|code| code.code().get(..2));
     matches!(class, Some("09" | "21" | "22" | "23" | "27" | "38" | "39" | "42" | "44" | "P0"))
@@ -64,8 +64,8 @@ impl ClaimLease {
         }
     }
 
-    /// Nothing of a settlement can be written any more. Publishing on would be publishing for ever: the lane ends, and the
-    /// next one rehearses before it claims.
+    /// Nothing of a settlement can be written any more. The same rows would be published for ever, so the
+    /// lane ends, and the next one rehearses before it claims.
     fn table_changed(&self, slot: &mut Option<ClaimSession>, error: &tokio_postgres::Error) -> StoreError {
         *slot = None;
         self.inner.doubt();
@@ -88,8 +88,8 @@ impl ClaimLease {
         outcome: &RowOutcomes,
     ) -> Result<Written, tokio_postgres::Error> {
         if outcome.kinds() == 1 {
-            // CRASH(claim.settle): before this commit the batch is at the broker and nothing is written down: it is
-            // published again (G2). After it, nothing of it is.
+            // CRASH(claim.settle): before this commit the batch is at the broker and nothing is written down:
+            // it is published again (G2). After it, nothing of it is.
             posthaste::crash_point!("claim.settle");
             match outcome.write(session, &self.inner.statements, None).await {
                 Ok(missed) => return Ok(Written { missed, ..Written::default() }),
@@ -100,8 +100,8 @@ impl ClaimLease {
         self.write_what_is_free(session, outcome).await
     }
 
-    /// Writes about rows that nobody else holds, in a transaction: the others are told apart into those that are still
-    /// ours, and those that are gone.
+    /// Writes outcomes of rows that nobody else holds, in a transaction. The other rows are told apart: some
+    /// are still ours, some are gone.
     pub(super) async fn write_what_is_free(
         &self,
         session: &mut ClaimSession,
@@ -141,8 +141,8 @@ impl ClaimLease {
         Ok(written)
     }
 
-    /// All at once; and if the table refuses that, each row for itself, so that one that it does not take holds up
-    /// no other.
+    /// Writes all rows at once. If the table refuses that, each row is written by itself, so that a bad one
+    /// holds up no other.
     async fn write_all_or_each(
         &self,
         session: &mut ClaimSession,
@@ -188,7 +188,8 @@ impl ClaimLease {
         }
     }
 
-    /// A row that is only locked by us goes with our transaction: there is nothing to keep.
+    /// Keeps the outcome of a row that somebody holds. A row that we only locked goes with our transaction,
+    /// so there is nothing to keep.
     fn put_held(&self, written: &mut Written, single: RowOutcomes) {
         match self.inner.style() {
             Style::Marked => written.held.append(single),
@@ -205,7 +206,7 @@ impl ClaimLease {
     }
 }
 
-/// Keys that a question about an outcome's rows answers with.
+/// Asks a question about an outcome's rows, and answers the keys.
 async fn keys(
     session: &mut ClaimSession,
     sql: &str,

@@ -1,11 +1,13 @@
 //! Holding the log's sinks back while older rows drain, for those who ask for order by key.
 //!
-//! The log keeps the order of a key; the rows that wait in the table are outside of it. A sink that is paused before the
-//! first row is handed over, and goes on when the table is drained, delivers what is new after what is old.
+//! The log keeps the order of a key, but the rows that wait in the table are outside of it. So a sink is
+//! paused before the first row is handed over, and goes on when the table is drained. Then it delivers what
+//! is new after what is old.
 //!
-//! Which sinks a table wants held is one line in `state`, and beside each of them the line of the audit with which a hold
-//! paused it; nothing, if somebody else had paused it before. A sink goes on when the last table that wants it held is
-//! drained, and only if its pause is still a hold's: somebody else's is not lifted, whether it came before or in between.
+//! One line in `state` names the sinks that a table wants held. Beside each stands the line of the audit with
+//! which a hold paused it, or nothing if somebody else had paused it before. A sink goes on when the last
+//! table that wants it held is drained, and only if its pause is still that of a hold. Somebody else's pause
+//! is not lifted, whether it came before or in between.
 
 use super::{Handover, HandoverError};
 use crate::error::store_error;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::Type;
 
-/// Longest wait for relays to notice: several leases.
+/// Longest wait for relays to notice, which is several leases.
 const NOTICED_MAX: Duration = Duration::from_secs(90);
 /// A relay writes its presence down every few seconds.
 const LOOK: Duration = Duration::from_millis(100);
@@ -117,7 +119,7 @@ impl Handover {
         for (sink, since) in line {
             let mut wanted = false;
             for other in lines.values_mut().filter_map(|line| line.get_mut(&sink)) {
-                // Whoever goes last lifts it: the latest hold counts.
+                // The last table lifts the pause, so the latest hold counts.
                 *other = (*other).max(since);
                 wanted = true;
             }
@@ -135,12 +137,13 @@ impl Handover {
         Ok(resumed)
     }
 
-    /// Lifts pauses that are still a hold's. Who pauses by hand leaves a line in the audit.
+    /// Lifts pauses that are still those of a hold. An operator who pauses by hand leaves a line in the
+    /// audit.
     async fn resume(&mut self, sinks: &Hold) -> Result<Vec<String>, StoreError> {
         let own = sinks.iter().filter_map(|(sink, since)| since.map(|since| (sink.clone(), since)));
         let (names, since): (Vec<String>, Vec<i64>) = own.unzip();
         let log = self.log();
-        // Locked first: what an operator is doing now is written down when we look.
+        // The lock comes first, so that what an operator is doing now is written down when we look.
         let lock = format!("select from {log}.controls where kind = 'sink' and name = any ($1) for update");
         self.session.query(&lock, &[(&names, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
         let sql = format!(
@@ -172,8 +175,8 @@ impl Handover {
         self.session.query(sql, &[(&channel, Type::TEXT)]).await.map(drop).map_err(store_error)
     }
 
-    /// Waits until every relay of the log has beaten twice since the pause was committed: the second beat began after it,
-    /// and a beat reads what is paused.
+    /// Waits until every relay of the log has beaten twice since the pause was committed. The second beat
+    /// began after the commit, and a beat reads what is paused.
     pub(super) async fn noticed(&mut self) -> Result<(), HandoverError> {
         let sql = format!(
             "select relay, expires_at::text from {}.relays where expires_at > clock_timestamp()",

@@ -1,4 +1,4 @@
-//! Where it stands, by the catalog and the table itself.
+//! How far a move is, by the catalog and the table itself.
 
 use super::{Handover, HandoverError};
 use crate::claim::statements::handover::{OFF, TRIGGER};
@@ -27,7 +27,7 @@ pub enum Trigger {
     Disabled,
 }
 
-/// How far it is.
+/// How far a move is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HandoverStatus {
     /// The table, with its schema.
@@ -40,7 +40,7 @@ pub struct HandoverStatus {
     pub waiting: Count,
     /// Rows that wait for their time or the next attempt.
     pub later: Count,
-    /// Rows that wait for no time: nobody takes them.
+    /// Rows that wait for no time. Nobody takes them.
     pub never: Count,
     /// Rows that were given up.
     pub dead: Count,
@@ -57,12 +57,13 @@ impl HandoverStatus {
 }
 
 impl Handover {
-    /// Looks. Changes nothing.
+    /// Looks, and changes nothing.
     pub async fn standing(&mut self) -> Result<HandoverStatus, HandoverError> {
         self.check_log().await?;
         let trigger = self.trigger().await?;
         let held = self.held().await?;
-        // That nothing waits may take a look at every row: no other bound than the statement's own.
+        // To know that nothing waits may take a look at every row, so there is no bound but the statement's
+        // own.
         let rows = self.session.client().query(&self.statements.gauges(), &[]).await.map_err(store_error)?;
         let count = |at: usize| {
             let count = rows.first().map_or(0, |row| row.get::<_, i64>(at).unsigned_abs());
@@ -117,7 +118,7 @@ impl Handover {
                 self.place.table
             )));
         }
-        // Everything else fires for nobody here: `D` is disabled, `R` is for what a replica applies.
+        // Any other kind does not fire here: `D` is disabled, `R` is for what a replica applies.
         let fires = matches!(enabled, "O" | "A");
         Ok(match (fires, body) {
             (false, _) => Trigger::Disabled,
@@ -127,8 +128,8 @@ impl Handover {
         })
     }
 
-    /// Refuses where others could have functions of theirs run with the definer's rights, and where the table's key is not
-    /// the key of all of its rows.
+    /// Refuses where others could have functions of theirs run with the definer's rights, and where the
+    /// table's key is not the key of all of its rows.
     pub(super) async fn check_surroundings(&mut self) -> Result<(), HandoverError> {
         let rows = self.session.query(&self.place.strangers(), &[]).await.map_err(store_error)?;
         let revokes: Vec<String> = rows.iter().map(|row| row.get(0)).collect();

@@ -1,8 +1,9 @@
 //! Handing one row over, with its owners' own triggers, and taking it back.
 //!
-//! It must be a row that goes: anything else would not be marked, and a trigger that refuses the mark would be found by the
-//! application. Best is one that waits now. Where none does, one is made to wait again; where that is refused or there
-//! is no row, one is made up. Where the table refuses that, too, nothing is known, and `start` says so.
+//! It must be a row that goes. Any other would not be marked, and the application would be the first to meet
+//! a trigger that refuses the mark. Best is a row that waits now. If none does, one is made to wait again. If
+//! that is refused or there is no row, one is made up. If the table refuses that too, nothing is known, and
+//! `start` says so.
 
 use super::{Handover, HandoverError};
 use crate::claim::statements::handover::{COLUMNS, Column};
@@ -26,7 +27,7 @@ impl Handover {
     }
 
     async fn rehearse_in(&mut self) -> Result<bool, HandoverError> {
-        // A look at every row may be needed to know that none waits: no other bound than the statement's own.
+        // To know that none waits may take a look at every row, so there is no bound but the statement's own.
         let sql = self.statements.one_that_goes(&self.place);
         let rows = self.session.client().query(&sql, &[]).await.map_err(|error| self.unwilling(error, ""))?;
         if let Some(row) = rows.first() {
@@ -46,7 +47,7 @@ impl Handover {
         };
         match key {
             Some(key) => self.try_on(key, " that was made up for it, because none waits in the table").await,
-            // Without a row it is still looked at by the server: names, types and rights.
+            // Without a row the server still checks names, types and rights.
             None => self.try_on_none().await.map(|()| false),
         }
     }
@@ -69,7 +70,8 @@ impl Handover {
         let sql = self.statements.hand_over_try(&self.place);
         let went = self.session.execute(None, &sql, &[(&key, Type::TEXT)]).await;
         let went = went.map_err(|error| self.unwilling(error, row))?;
-        // What is checked at the end of a transaction is checked now. A row that was made up may break a reference.
+        // What is checked at the end of a transaction is checked now. A row that was made up may break a
+        // reference.
         if !row.contains("made up") {
             let ended = self.session.batch("set constraints all immediate").await;
             ended.map_err(|error| self.unwilling(error, row))?;

@@ -1,4 +1,5 @@
-//! Rows for the rehearsal: one that goes, one that is made to wait again, or one that is made up. All of it is rolled back.
+//! Rows for the rehearsal: one that goes, one that is made to wait again, or one that is made up. All of it
+//! is rolled back.
 
 use super::super::{Sets, Statements, literal, of, quoted};
 use super::HandoverTarget;
@@ -82,8 +83,8 @@ impl Statements {
         })
     }
 
-    /// Inserts a row that waits, with as little in it as the table allows, and answers its key. `None`: a column wants
-    /// something that nobody can guess.
+    /// Inserts a row that waits, with as little in it as the table allows, and answers its key. `None` means
+    /// that a column wants something that nobody can guess.
     pub(crate) fn made_up(&self, place: &HandoverTarget, columns: &[Column]) -> Option<String> {
         let layout = self.layout();
         let mut wanted: Vec<&str> = match &layout.topic {
