@@ -1,8 +1,8 @@
 //! What a member knows: its partitions, what is in hand, what it has to report. Memory only.
 
+use super::fetch::PartitionRead;
 use super::group::{Held, TakenPartition};
 use super::look::StoredMessage;
-use super::source::PartitionRead;
 use posthaste::source::hand::Hand;
 use posthaste::source::{
     Batch, Change, Delivery, Drained, Partition, PartitionView, SourceError, Standing, Ticket,
