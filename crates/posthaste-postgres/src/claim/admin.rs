@@ -13,7 +13,7 @@ use super::statements::Statements;
 use crate::config::PostgresConfig;
 use crate::error::{commit_error, store_error};
 use crate::row::Micros;
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::admin::{
@@ -56,7 +56,7 @@ impl ClaimAdmin {
         Ok(session.query(sql, params).await.map_err(store_error)?)
     }
 
-    fn letter(&self, row: &Row, cursor: i64, whole: bool) -> Result<DeadLetter, tokio_postgres::Error> {
+    fn letter(&self, row: &Row, cursor: i64, whole: bool) -> SqlResult<DeadLetter> {
         let payload: Option<Vec<u8>> = row.try_get("payload")?;
         let error: String = row.try_get::<_, Option<String>>("error")?.unwrap_or_default();
         let (code, text) = error.split_once(": ").unwrap_or(("", &error));

@@ -1,6 +1,7 @@
 //! From a claimed row to an event.
 
 use crate::row::Micros;
+use crate::session::SqlResult;
 use bytes::{Bytes, BytesMut};
 use posthaste::event::{Defect, EventError, StoredEvent};
 use posthaste::{Event, Headers, Limits, Timestamp};
@@ -83,11 +84,7 @@ pub(super) struct Shape {
 
 /// Reads a row, by the places of its columns. If its contents are wrong, that is a defect of the event and
 /// not an error.
-pub(super) fn read(
-    row: &Row,
-    shape: &Shape,
-    seq: i64,
-) -> Result<(StoredEvent, Claimed), tokio_postgres::Error> {
+pub(super) fn read(row: &Row, shape: &Shape, seq: i64) -> SqlResult<(StoredEvent, Claimed)> {
     let (headers, mut defect) = headers(row, shape)?;
     let payload = row.try_get::<_, Option<Raw<'_>>>(4)?.map(|raw| raw.0);
     let left_behind = row.try_get::<_, Option<i32>>(5)?.map(|bytes| bytes.unsigned_abs() as usize);
@@ -122,7 +119,7 @@ pub(super) fn read(
 }
 
 /// Headers of the row's own, of its columns, and of its idempotency key.
-fn headers(row: &Row, shape: &Shape) -> Result<(Headers, Option<Defect>), tokio_postgres::Error> {
+fn headers(row: &Row, shape: &Shape) -> SqlResult<(Headers, Option<Defect>)> {
     let mut defect = None;
     let mut headers = match row.try_get::<_, Option<&str>>(6)? {
         None => Headers::new(),

@@ -9,7 +9,7 @@ use super::layout::Layout;
 use crate::config::PostgresConfig;
 use crate::connect::{Connection, open};
 use crate::error::store_error;
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use futures_util::TryStreamExt;
 use futures_util::future::join;
 use posthaste::store::StoreError;
@@ -79,11 +79,7 @@ impl ClaimSession {
         self.in_transaction
     }
 
-    pub(super) async fn query(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    pub(super) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         let mut rows = Vec::new();
         self.each(None, sql, params, |row| {
             rows.push(row);
@@ -100,8 +96,8 @@ impl ClaimSession {
         first: Option<&str>,
         sql: &str,
         params: &[Param<'_>],
-        mut take: impl FnMut(Row) -> Result<(), tokio_postgres::Error>,
-    ) -> Result<(), tokio_postgres::Error> {
+        mut take: impl FnMut(Row) -> SqlResult<()>,
+    ) -> SqlResult<()> {
         let statement = self.prepared(sql, params).await?;
         let client = &self.connection.client;
         let rows = async {
@@ -123,7 +119,7 @@ impl ClaimSession {
         first: Option<&str>,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<u64, tokio_postgres::Error> {
+    ) -> SqlResult<u64> {
         let statement = self.prepared(sql, params).await?;
         let client = &self.connection.client;
         let touched = async {
@@ -135,18 +131,14 @@ impl ClaimSession {
         self.connection.within(Some(self.answer_max), touched).await
     }
 
-    async fn before(&self, sql: Option<&str>) -> Result<(), tokio_postgres::Error> {
+    async fn before(&self, sql: Option<&str>) -> SqlResult<()> {
         match sql {
             Some(sql) => self.connection.client.batch_execute(sql).await,
             None => Ok(()),
         }
     }
 
-    async fn prepared(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Statement, tokio_postgres::Error> {
+    async fn prepared(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Statement> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
@@ -157,7 +149,7 @@ impl ClaimSession {
         Ok(statement)
     }
 
-    pub(super) async fn batch(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn batch(&mut self, sql: &str) -> SqlResult<()> {
         self.connection.within(Some(self.answer_max), self.connection.client.batch_execute(sql)).await
     }
 
@@ -168,7 +160,7 @@ impl ClaimSession {
         closed.then_some("begin")
     }
 
-    pub(super) async fn begin(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn begin(&mut self) -> SqlResult<()> {
         if !self.in_transaction {
             self.batch("begin").await?;
             self.in_transaction = true;
@@ -176,7 +168,7 @@ impl ClaimSession {
         Ok(())
     }
 
-    pub(super) async fn commit(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn commit(&mut self) -> SqlResult<()> {
         if self.in_transaction {
             self.batch("commit").await?;
             self.in_transaction = false;
@@ -184,7 +176,7 @@ impl ClaimSession {
         Ok(())
     }
 
-    pub(super) async fn rollback(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn rollback(&mut self) -> SqlResult<()> {
         if self.in_transaction {
             self.batch("rollback").await?;
             self.in_transaction = false;

@@ -8,7 +8,7 @@ use super::hand::Hand;
 use super::row::{Claimed, Moment};
 use super::session::ClaimSession;
 use super::statements::Statements;
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use posthaste::store::{Deferral, Due, ErrorClass, Reason, Settlement};
 use rustc_hash::FxHashSet;
 use std::time::Duration;
@@ -173,7 +173,7 @@ impl RowOutcomes {
         session: &mut ClaimSession,
         sql: &Statements,
         first: Option<&str>,
-    ) -> Result<usize, tokio_postgres::Error> {
+    ) -> SqlResult<usize> {
         let (mut first, mut missed) = (first, 0);
         for (statement, rows, params) in self.parts(sql) {
             let hit = session.execute(first.take(), &statement, &params).await?;

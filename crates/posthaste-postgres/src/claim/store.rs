@@ -15,6 +15,7 @@ use crate::config::PostgresConfig;
 use crate::error::store_error;
 use crate::log::store::LOCK_CLASS;
 use crate::row::Micros;
+use crate::session::SqlResult;
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::store::{
@@ -184,7 +185,7 @@ impl ClaimState {
     }
 
     /// The database's clock, and how many relays there are.
-    async fn look_around(&self, heart: &mut ClaimSession) -> Result<Timestamp, tokio_postgres::Error> {
+    async fn look_around(&self, heart: &mut ClaimSession) -> SqlResult<Timestamp> {
         let sql = "select clock_timestamp(), (select count(*) from pg_locks where locktype = 'advisory' and classid = $1::int4::oid and objid = $2::int4::oid and granted and database = (select oid from pg_database where datname = current_database()))";
         let number = self.lock_number();
         let rows = heart.query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)]).await?;

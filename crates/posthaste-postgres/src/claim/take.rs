@@ -21,7 +21,7 @@ use super::row::{self, Claimed};
 use super::session::ClaimSession;
 use super::settle::RowOutcomes;
 use crate::error::{describe, store_error};
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use posthaste::event::StoredEvent;
 use posthaste::store::{DueEvent, DueQuery, Reason, StoreError};
 use std::collections::VecDeque;
@@ -128,7 +128,7 @@ impl ClaimLease {
         session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
-    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+    ) -> SqlResult<Vec<DueEvent>> {
         let after_the_dead = self.looks_after_the_dead(query);
         if after_the_dead == Some(true) {
             let events = self.take_over(session, query, left_out).await?;
@@ -159,7 +159,7 @@ impl ClaimLease {
         session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
-    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+    ) -> SqlResult<Vec<DueEvent>> {
         let limit = self.limit(query);
         let sql = self.inner.statements.claim(limit, &self.filter);
         let first = if self.inner.style() == Style::Locked { session.opening() } else { None };
@@ -180,11 +180,7 @@ impl ClaimLease {
         Ok(self.take_in_hand(found.rows))
     }
 
-    async fn give_excess_back(
-        &self,
-        session: &mut ClaimSession,
-        found: &ClaimedRows,
-    ) -> Result<(), tokio_postgres::Error> {
+    async fn give_excess_back(&self, session: &mut ClaimSession, found: &ClaimedRows) -> SqlResult<()> {
         if self.inner.style() == Style::Marked && !found.excess.is_empty() {
             let back = RowOutcomes::back(found.excess.iter().map(|(seq, row)| (*seq, row)));
             back.write(session, &self.inner.statements, None).await?;
@@ -212,7 +208,7 @@ impl ClaimLease {
         query: &DueQuery,
         left_out: &[String],
         more: &[Param<'_>],
-    ) -> Result<ClaimedRows, tokio_postgres::Error> {
+    ) -> SqlResult<ClaimedRows> {
         let payload_max = i32::try_from(self.shape.limits.payload_bytes_max).unwrap_or(i32::MAX);
         let relay: &str = &self.relay;
         let mut params: Vec<Param<'_>> = vec![
@@ -265,7 +261,7 @@ impl ClaimLease {
         session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
-    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+    ) -> SqlResult<Vec<DueEvent>> {
         let statements = &self.inner.statements;
         let Some(sql) = statements.taken_over(&self.filter) else { return Ok(Vec::new()) };
         let age = self.inner.row_lease().as_secs_f64();
@@ -304,7 +300,7 @@ impl ClaimLease {
     }
 
     /// Gives a row up whose attempts are spent. The last of them ended with its relay (F21).
-    async fn give_up(&self, session: &mut ClaimSession, row: &Claimed) -> Result<(), tokio_postgres::Error> {
+    async fn give_up(&self, session: &mut ClaimSession, row: &Claimed) -> SqlResult<()> {
         let outcome = RowOutcomes::crashed(0, row);
         let missed = outcome.write(session, &self.inner.statements, None).await?;
         if missed == 0 {

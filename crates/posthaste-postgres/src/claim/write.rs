@@ -5,7 +5,7 @@ use super::lease::{ClaimLease, locked};
 use super::session::ClaimSession;
 use super::settle::RowOutcomes;
 use crate::error::{commit_error, describe, is_code};
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use posthaste::store::{StoreCode, StoreError};
 use rustc_hash::FxHashSet;
 use tokio_postgres::error::SqlState;
@@ -82,11 +82,7 @@ impl ClaimLease {
     }
 
     /// Most settlements are one statement, and that is a transaction by itself.
-    async fn write_marked(
-        &self,
-        session: &mut ClaimSession,
-        outcome: &RowOutcomes,
-    ) -> Result<Written, tokio_postgres::Error> {
+    async fn write_marked(&self, session: &mut ClaimSession, outcome: &RowOutcomes) -> SqlResult<Written> {
         if outcome.kinds() == 1 {
             // CRASH(claim.settle): before this commit the batch is at the broker and nothing is written down:
             // it is published again (G2). After it, nothing of it is.
@@ -106,7 +102,7 @@ impl ClaimLease {
         &self,
         session: &mut ClaimSession,
         outcome: &RowOutcomes,
-    ) -> Result<Written, tokio_postgres::Error> {
+    ) -> SqlResult<Written> {
         let statements = &self.inner.statements;
         session.begin().await?;
         let free = keys(session, &statements.free(), outcome).await?;
@@ -126,11 +122,7 @@ impl ClaimLease {
     }
 
     /// The transaction that locks the rows ends with the last of them.
-    async fn write_locked(
-        &self,
-        session: &mut ClaimSession,
-        outcome: &RowOutcomes,
-    ) -> Result<Written, tokio_postgres::Error> {
+    async fn write_locked(&self, session: &mut ClaimSession, outcome: &RowOutcomes) -> SqlResult<Written> {
         let rest = locked(&self.hand).len() > outcome.seqs.len();
         session.begin().await?;
         let written = self.write_all_or_each(session, outcome).await?;
@@ -147,7 +139,7 @@ impl ClaimLease {
         &self,
         session: &mut ClaimSession,
         outcome: &RowOutcomes,
-    ) -> Result<Written, tokio_postgres::Error> {
+    ) -> SqlResult<Written> {
         let statements = &self.inner.statements;
         match outcome.write(session, statements, Some("savepoint posthaste")).await {
             Ok(missed) => return Ok(Written { missed, ..Written::default() }),
@@ -207,11 +199,7 @@ impl ClaimLease {
 }
 
 /// Asks a question about an outcome's rows, and answers the keys.
-async fn keys(
-    session: &mut ClaimSession,
-    sql: &str,
-    outcome: &RowOutcomes,
-) -> Result<FxHashSet<String>, tokio_postgres::Error> {
+async fn keys(session: &mut ClaimSession, sql: &str, outcome: &RowOutcomes) -> SqlResult<FxHashSet<String>> {
     let (ids, marks) = outcome.keys();
     let params: [Param<'_>; 2] = [(&ids, Type::TEXT_ARRAY), (&marks, Type::TIMESTAMPTZ_ARRAY)];
     Ok(session.query(sql, &params).await?.iter().map(|row| row.get(0)).collect())

@@ -22,7 +22,7 @@ mod session;
 
 use crate::admin::PostgresAdmin;
 use crate::error::describe;
-use crate::session::{Param, Session, Sessions};
+use crate::session::{Param, Session, Sessions, SqlResult};
 use posthaste::admin::AdminError;
 use posthaste::sink::{Finding, Level};
 use std::sync::Arc;
@@ -117,7 +117,7 @@ struct Exam {
 }
 
 impl Exam {
-    async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         self.session.query_alone(&self.sessions.sql(sql), params).await
     }
 
@@ -128,7 +128,7 @@ impl Exam {
     }
 
     /// Notes what a query led to, or that it could not be made.
-    fn note_result(&mut self, check: &'static str, verdict: Result<CheckResult, tokio_postgres::Error>) {
+    fn note_result(&mut self, check: &'static str, verdict: SqlResult<CheckResult>) {
         let verdict = verdict.unwrap_or_else(|error| {
             fail(format!(
                 "could not be checked: {}. What it would have found is unknown; give the role the right, or look again",
@@ -139,11 +139,7 @@ impl Exam {
     }
 
     /// The same for checks that share a query.
-    fn note_all(
-        &mut self,
-        checks: &[&'static str],
-        verdicts: Result<Vec<CheckResult>, tokio_postgres::Error>,
-    ) {
+    fn note_all(&mut self, checks: &[&'static str], verdicts: SqlResult<Vec<CheckResult>>) {
         match verdicts {
             Ok(verdicts) => {
                 checks.iter().zip(verdicts).for_each(|(check, verdict)| self.note(check, verdict))

@@ -3,6 +3,7 @@
 use super::server::Server;
 use super::{CheckResult, Exam, fail, list, ok, warn};
 use crate::migrate::{self, SCHEMA_VERSION};
+use crate::session::SqlResult;
 use posthaste::sink::Level;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -36,7 +37,7 @@ pub(super) async fn examine(exam: &mut Exam, server: &Server) {
     exam.note_all(&["sequence_cache", "sequence_cycle", "sequence_owner"], sequence);
 }
 
-async fn checksums(exam: &mut Exam) -> Result<CheckResult, tokio_postgres::Error> {
+async fn checksums(exam: &mut Exam) -> SqlResult<CheckResult> {
     let rows = exam.query("select version, checksum from posthaste.migrations order by version", &[]).await?;
     let differs = |row: &&Row| migrate::differs(row.get(0), row.get(1));
     let differing: Vec<String> =
@@ -52,7 +53,7 @@ async fn checksums(exam: &mut Exam) -> Result<CheckResult, tokio_postgres::Error
     })
 }
 
-async fn payload_limit(exam: &mut Exam) -> Result<CheckResult, tokio_postgres::Error> {
+async fn payload_limit(exam: &mut Exam) -> SqlResult<CheckResult> {
     let configured = migrate::payload_bytes_max(&exam.sessions.config().limits);
     let rows = exam.query("select posthaste.payload_bytes_max()", &[]).await?;
     let now: i32 = rows.first().map_or(0, |row| row.get(0));
@@ -67,7 +68,7 @@ async fn payload_limit(exam: &mut Exam) -> Result<CheckResult, tokio_postgres::E
 }
 
 /// Verdicts on defaults, indexes, tokens, the trigger, and what it means for two-phase commit.
-async fn shape(exam: &mut Exam, server: &Server) -> Result<Vec<CheckResult>, tokio_postgres::Error> {
+async fn shape(exam: &mut Exam, server: &Server) -> SqlResult<Vec<CheckResult>> {
     let wakeups = exam.sessions.config().wakeups;
     let rows = exam.query(include_str!("../../sql/doctor/shape.sql"), &[]).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
@@ -130,7 +131,7 @@ fn defaults(seq: &str, xid: &str, segment: &str) -> CheckResult {
     ))
 }
 
-async fn sequence(exam: &mut Exam) -> Result<Vec<CheckResult>, tokio_postgres::Error> {
+async fn sequence(exam: &mut Exam) -> SqlResult<Vec<CheckResult>> {
     let schema = exam.sessions.config().schema.clone();
     let rows = exam.query(include_str!("../../sql/doctor/sequence.sql"), &[(&schema, Type::TEXT)]).await?;
     let Some(row) = rows.first() else {

@@ -2,6 +2,7 @@
 
 use super::{Bounds, CheckResult, Exam, fail, list, ok, warn};
 use crate::error::describe;
+use crate::session::SqlResult;
 use posthaste::clock::{Clock, SystemClock};
 use posthaste::sink::Level;
 use tokio_postgres::Row;
@@ -181,7 +182,7 @@ impl Server {
     }
 }
 
-async fn has_functions(exam: &mut Exam) -> Result<CheckResult, tokio_postgres::Error> {
+async fn has_functions(exam: &mut Exam) -> SqlResult<CheckResult> {
     let rows = exam.query(include_str!("../../sql/doctor/functions.sql"), &[]).await?;
     let missing: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     Ok(if missing.is_empty() {
@@ -194,7 +195,7 @@ async fn has_functions(exam: &mut Exam) -> Result<CheckResult, tokio_postgres::E
     })
 }
 
-async fn vacuums(exam: &mut Exam, is_on: bool) -> Result<CheckResult, tokio_postgres::Error> {
+async fn vacuums(exam: &mut Exam, is_on: bool) -> SqlResult<CheckResult> {
     let schema = exam.sessions.config().schema.clone();
     let rows =
         exam.query(include_str!("../../sql/doctor/no_autovacuum.sql"), &[(&schema, Type::TEXT)]).await?;

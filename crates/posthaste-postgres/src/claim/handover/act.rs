@@ -4,6 +4,7 @@ use super::lock::{Lock, Next, WAIT_MS};
 use super::{Done, Handover, HandoverError, HandoverStatus, Trigger};
 use crate::claim::statements::handover::OFF;
 use crate::error::{commit_error, is_code};
+use crate::session::SqlResult;
 use posthaste::admin::Actor;
 use posthaste::store::StoreError;
 use serde_json::json;
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 
 /// The result of a try: it is done, or what the server said to its last statement.
-type Try = Result<(), tokio_postgres::Error>;
+type Try = SqlResult<()>;
 
 impl Handover {
     /// From now on rows are handed over as they are committed. `hold` names sinks of the log to hold back
