@@ -94,20 +94,20 @@ pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, Store
 }
 
 /// A limit that an append checks, as the database keeps it.
-struct Limit {
+struct LimitFunction {
     name: &'static str,
     value: fn(&Limits) -> usize,
 }
 
 /// They live in the database as functions, so that a plain `select posthaste.append(…)` knows them.
-const LIMITS: [Limit; 4] = [
-    Limit { name: "payload_bytes_max", value: |limits| limits.payload_bytes_max },
-    Limit { name: "topic_bytes_max", value: |limits| limits.topic_bytes_max },
-    Limit { name: "key_bytes_max", value: |limits| limits.key_bytes_max },
-    Limit { name: "header_bytes_max", value: |limits| limits.header_bytes_max },
+const LIMITS: [LimitFunction; 4] = [
+    LimitFunction { name: "payload_bytes_max", value: |limits| limits.payload_bytes_max },
+    LimitFunction { name: "topic_bytes_max", value: |limits| limits.topic_bytes_max },
+    LimitFunction { name: "key_bytes_max", value: |limits| limits.key_bytes_max },
+    LimitFunction { name: "header_bytes_max", value: |limits| limits.header_bytes_max },
 ];
 
-impl Limit {
+impl LimitFunction {
     /// A value cannot have more than a gigabyte in the database anyway.
     fn of(&self, limits: &Limits) -> i32 {
         i32::try_from((self.value)(limits)).unwrap_or(i32::MAX)

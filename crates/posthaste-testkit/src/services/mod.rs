@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 
 pub use certs::{Certs, Pair};
 pub use kafka::{
-    Kafka, KafkaOptions, Node as KafkaNode, Partition as KafkaPartition, Record as KafkaRecord,
+    Kafka, KafkaOptions, Node as KafkaNode, PartitionReplicas as KafkaPartition, Record as KafkaRecord,
     Right as KafkaRight, Security as KafkaSecurity,
 };
 pub use nats::{Nats, NatsOptions};
