@@ -8,7 +8,7 @@
 //! waiting until its breaker opens. Verdicts message by message would need no suspicion, and were refused:
 //! the order of keys rests on calls that return as a whole (G3).
 
-use super::window::Pending;
+use super::batch::Batch;
 use rustc_hash::FxHashSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -33,18 +33,33 @@ struct Begun {
 
 #[derive(Default)]
 pub(super) struct Calls {
+    started: u64,
+    /// Those that are with the sink, in order.
     begun: Vec<Begun>,
     suspects: FxHashSet<String>,
 }
 
 impl Calls {
-    pub(super) fn begin(&mut self, number: u64, at: Instant, batch: &[Pending], is_trial: bool) {
-        let destinations = distinct(batch);
+    /// A call begins; the number by which it comes back.
+    pub(super) fn begin(&mut self, at: Instant, batch: &Batch, is_trial: bool) -> u64 {
+        self.started += 1;
+        let (number, destinations) = (self.started, distinct(batch));
         self.begun.push(Begun { number, at, destinations, is_slow: false, is_trial });
+        number
     }
 
     pub(super) fn end(&mut self, number: u64) {
         self.begun.retain(|call| call.number != number);
+    }
+
+    /// The oldest call that is with the sink.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.begun.first().map(|call| call.number)
+    }
+
+    /// The newest call, as long as one is with the sink.
+    pub(super) fn newest(&self) -> Option<u64> {
+        (!self.begun.is_empty()).then_some(self.started)
     }
 
     /// Suspects the destinations of calls that have become slow.
@@ -93,10 +108,9 @@ impl Calls {
 }
 
 /// Where a call goes. Most go to one place, or to few in runs.
-fn distinct(batch: &[Pending]) -> Vec<String> {
+fn distinct(batch: &Batch) -> Vec<String> {
     let (mut last, mut seen) = ("", FxHashSet::default());
-    for pending in batch {
-        let destination = pending.message.destination.as_str();
+    for destination in batch.destinations() {
         if destination != last {
             last = destination;
             seen.insert(destination);

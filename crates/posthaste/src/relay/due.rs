@@ -5,14 +5,11 @@
 //! probe, one of them is asked for by name. A probe may take as long as a publish does; others do not wait
 //! for it: its row is left out with its destination, and what is behind it in its key is not due.
 
+use super::arrival::Fate;
+use super::batch::Origin;
 use super::breaker::Passage;
 use super::lane::{Lane, alive};
-use super::read::no_route;
-use super::window::{Origin, Pending};
-use crate::retry::Permanent;
-use crate::route::{OnDead, Order, Refused, Route, RouteTable};
-use crate::sink::Failure;
-use crate::store::{Death, Deferral, Due, DueBatch, DueEvent, DueQuery, ErrorClass, Reason, StoreError};
+use crate::store::{DueBatch, DueEvent, DueQuery, StoreError};
 use crate::task::{TaskDied, spawn};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -111,18 +108,16 @@ impl Lane {
                 self.next_look = now + pause.max(Duration::from_millis(1));
             }
         }
-        let pending = self.prepare_all(batch.events);
+        let first = self.receive_due(batch.events);
         if let Some(destination) = probed {
-            // Routes may have changed since it was put aside: what goes elsewhere now tells nothing of this one.
-            // Then ordinary looks sort them out, and its own events show how it is.
-            let asks = pending.first().is_none_or(|pending| pending.message.destination == destination);
-            match self.destinations.get_mut(&destination) {
-                _ if !asks => drop(self.destinations.remove(&destination)),
-                Some(breaker) if !pending.is_empty() => breaker.probe(),
+            match (first, self.destinations.get_mut(&destination)) {
+                // Routes may have changed since it was put aside: what goes elsewhere now tells nothing of this one.
+                // Then ordinary looks sort them out, and its own events show how it is.
+                (Some(other), _) if other != destination => drop(self.destinations.remove(&destination)),
+                (Some(_), Some(breaker)) => breaker.probe(),
                 _ => self.ask_later(&destination, now),
             }
         }
-        self.window.add_due(pending);
         Ok(())
     }
 
@@ -134,96 +129,35 @@ impl Lane {
         }
     }
 
-    /// Encodes deferred events again. Behind one that dies here and holds its key, the rest of the key stays
-    /// where it is.
-    fn prepare_all(&mut self, events: Vec<DueEvent>) -> Vec<Pending> {
-        let routes = self.routes.clone();
-        let mut held: FxHashSet<String> = FxHashSet::default();
-        let mut pending = Vec::with_capacity(events.len());
-        for due in events {
-            let key = due.stored.event.key.clone();
-            if key.as_ref().is_some_and(|key| held.contains(key)) {
+    /// Takes deferred events in hand, and answers with where the first of them goes. Behind one that cannot be
+    /// published now and holds its key, the rest of the key stays where it is.
+    fn receive_due(&mut self, events: Vec<DueEvent>) -> Option<String> {
+        let (mut first, mut held) = (None, FxHashSet::default());
+        for DueEvent { stored, attempts, .. } in events {
+            if stored.event.key.as_ref().is_some_and(|key| held.contains(key)) {
                 continue;
             }
-            match self.prepare(due, &routes) {
-                Ok(event) => pending.push(event),
-                Err(holds) => held.extend(key.filter(|_| holds)),
-            }
-        }
-        pending
-    }
-
-    /// Encodes a deferred event again, under the routes of now. An error: it died, or cannot be published as it is;
-    /// and whether it holds back its key.
-    fn prepare(&mut self, due: DueEvent, routes: &RouteTable) -> Result<Pending, bool> {
-        let DueEvent { stored, attempts, .. } = due;
-        let seq = stored.seq;
-        let Some(route) = routes.find(&self.lease.id().sink, &stored.event.topic) else {
-            let death = no_route(attempts);
-            self.died(&stored.event, &death);
-            self.window.bury_deferred(seq, death);
-            return Err(false);
-        };
-        if let Some(death) = self.killer(&stored, route) {
-            let holds = death.holds;
-            self.died(&stored.event, &death);
-            self.window.bury_deferred(seq, death);
-            return Err(holds);
-        }
-        match route.encode(stored, &self.context.service, &self.context.limits) {
-            Ok(message) => {
-                self.due_index += 1;
-                Ok(Pending {
-                    origin: Origin::Deferred,
-                    index: self.due_index,
-                    attempts,
-                    message,
-                    route: Arc::clone(route),
-                })
-            }
-            Err(refusal) => {
-                let Refused { stored, failure } = *refusal;
-                if let Some(deferral) = self.refused_again(route, attempts, &failure) {
-                    let holds = deferral.holds;
-                    self.window.defer_unsent(seq, deferral);
-                    return Err(holds);
+            self.due_index += 1;
+            let (key, holds) = match self.encode(stored, Origin::Deferred, self.due_index, attempts) {
+                Fate::Publish(pending) => {
+                    first.get_or_insert_with(|| pending.message.destination.clone());
+                    self.window.add_due(pending);
+                    continue;
                 }
-                let counted = route.retry.permanent == Permanent::Retry;
-                let death = Death {
-                    attempts: attempts.saturating_add(u32::from(counted)),
-                    class: ErrorClass::Permanent,
-                    code: failure.code.into_owned(),
-                    error: failure.message,
-                    route: Arc::clone(&route.name),
-                    holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
-                };
-                let holds = death.holds;
-                self.died(&stored.event, &death);
-                self.window.bury_deferred(seq, death);
-                Err(holds)
-            }
+                Fate::Defer(stored, deferral) => {
+                    let holds = deferral.holds;
+                    self.window.defer_again(stored.seq, deferral);
+                    (stored.event.key, holds)
+                }
+                Fate::Dead(stored, death) => {
+                    let holds = death.holds;
+                    self.died(&stored.event, &death);
+                    self.window.bury_deferred(stored.seq, death);
+                    (stored.event.key, holds)
+                }
+            };
+            held.extend(key.filter(|_| holds));
         }
-    }
-
-    /// An event that cannot be published as it is, where its route counts that as an attempt like any other.
-    pub(super) fn refused_again(
-        &self,
-        route: &Arc<Route>,
-        attempts: u32,
-        failure: &Failure,
-    ) -> Option<Deferral> {
-        let attempts = attempts.saturating_add(1);
-        if !route.retry.outlives_permanent(attempts) {
-            return None;
-        }
-        self.metrics.failures.increment(1);
-        self.metrics.retries.increment(1);
-        let delay = route.retry.delay(attempts, self.context.clock.chance());
-        Some(Deferral {
-            attempts,
-            class: Some(ErrorClass::Permanent),
-            error: Some(format!("{}: {}", failure.code, failure.message)),
-            ..self.waiting(route, String::new(), Reason::Retry, Due::In(delay))
-        })
+        first
     }
 }

@@ -10,6 +10,7 @@
 //! no locks, no order of events but the one written here. Bounds: pages by `max_unsettled_events` and
 //! bytes, calls by `calls_in_flight`, one read, one look at the deferred and one settlement at a time.
 
+use super::batch::Pending;
 use super::breaker::{Breaker, Passage};
 use super::calls::Calls;
 use super::diary::Diary;
@@ -17,12 +18,12 @@ use super::pace::{Pace, RateLimit};
 use super::progress::Progress;
 use super::publish::Returned;
 use super::settings::RelaySettings;
-use super::window::{Pending, Window};
+use super::window::Window;
 use crate::clock::Clock;
 use crate::event::{Event, Limits, Timestamp};
 use crate::lifecycle::ClassOverrides;
 use crate::route::RouteTable;
-use crate::sink::{Ordering, Sink};
+use crate::sink::Sink;
 use crate::store::{Care, Controls, Death, DueBatch, Lease, Page, Settlement, Store, StoreCode, StoreError};
 use crate::task::{Task, TaskDied, spawn};
 use crate::telemetry::LaneMetrics;
@@ -86,7 +87,6 @@ pub(crate) struct Lane {
     pub(super) settings: RelaySettings,
     pub(super) routes: RouteTable,
     pub(super) controls: Controls,
-    pub(super) ordering: Ordering,
     pub(super) window: Window,
     pub(super) breaker: Breaker,
     pub(super) destinations: FxHashMap<String, Breaker>,
@@ -204,9 +204,8 @@ impl Lane {
             settings,
             routes,
             controls,
-            ordering,
             care,
-            window: Window::default(),
+            window: Window::new(ordering),
             breaker: Breaker::new(),
             destinations: FxHashMap::default(),
             rate: None,

@@ -8,6 +8,8 @@
 //! Refused: one task for a whole outbox. A sink that hangs would stop the others (F30); as it is, every
 //! sink and lane has its own cursor, its own window, its own breaker.
 
+mod arrival;
+mod batch;
 mod breaker;
 mod calls;
 mod diary;

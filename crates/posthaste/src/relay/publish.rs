@@ -1,12 +1,10 @@
 //! Publishing: which events go into a call, and what the verdicts mean for them.
 
+use super::batch::{Batch, Origin, Pending};
 use super::breaker::{Breaker, Passage};
 use super::lane::Lane;
-use super::read::in_turn;
-use super::window::{Origin, Pending};
 use crate::crash_point;
 use crate::lifecycle::{Decision, decide};
-use crate::route::{OnDead, Order};
 use crate::sink::{Failure, Message, Scope, Verdict, shown};
 use crate::store::{Care, Death, Deferral, Due, Reason};
 use futures_util::FutureExt;
@@ -26,7 +24,7 @@ const HELD_PAUSE: Duration = Duration::from_millis(20);
 /// A call that came back.
 pub(super) struct Returned {
     call: u64,
-    batch: Vec<Pending>,
+    batch: Batch,
     verdicts: Vec<Verdict>,
     took: Duration,
 }
@@ -48,33 +46,35 @@ impl Lane {
     }
 
     /// The next call's events, and whether they go to one suspect alone.
-    fn next_batch(&mut self, most: usize) -> Option<(Vec<Pending>, bool)> {
+    fn next_batch(&mut self, most: usize) -> Option<(Batch, bool)> {
         if self.begun.is_crowded(self.settings.calls_in_flight) && self.window.has_fresh() {
             return self.next_fresh(most);
         }
-        let due = self.window.take_due(most.min(self.settings.due_events_max), self.ordering);
+        let due = self.window.take_due(most.min(self.settings.due_events_max));
         if !due.is_empty() {
             return Some((due, false));
         }
         self.next_fresh(most)
     }
 
-    fn next_fresh(&mut self, most: usize) -> Option<(Vec<Pending>, bool)> {
+    fn next_fresh(&mut self, most: usize) -> Option<(Batch, bool)> {
         if !self.begun.has_suspects() {
-            let batch = self.window.take_batch(most, self.ordering, None);
+            let batch = self.window.take_batch(most, None);
             return (!batch.is_empty()).then_some((batch, false));
         }
         let suspects = self.begun.suspects();
-        let batch = self.window.take_batch(most, self.ordering, Some(&|name| !suspects.contains(name)));
+        let batch = self.window.take_batch(most, Some(&|name| !suspects.contains(name)));
         if !batch.is_empty() {
             return Some((batch, false));
         }
         if self.begun.is_crowded(self.settings.calls_in_flight) {
             return None;
         }
-        let mut trials = self.begun.to_try().into_iter().map(|suspect| {
-            (self.window.take_batch(most, self.ordering, Some(&|name| name == suspect)), true)
-        });
+        let mut trials = self
+            .begun
+            .to_try()
+            .into_iter()
+            .map(|suspect| (self.window.take_batch(most, Some(&|name| name == suspect)), true));
         trials.find(|(batch, _)| !batch.is_empty())
     }
 
@@ -101,7 +101,7 @@ impl Lane {
         }
     }
 
-    fn call(&mut self, batch: Vec<Pending>, is_trial: bool, now: Instant) {
+    fn call(&mut self, mut batch: Batch, is_trial: bool, now: Instant) {
         if self.passage(now) == Passage::Probe {
             self.breaker.probe();
             self.metrics.breaker.set(self.breaker.level());
@@ -114,11 +114,9 @@ impl Lane {
         let careful = matches!(self.care, Care::OneByOne { .. }).then(|| Arc::clone(&self.lease));
         let (one_hand, trust) = (Arc::clone(&self.context.one_hand), self.trusted_until());
         let timeout = self.settings.publish_timeout();
-        let number = self.window.start_call();
-        self.begun.begin(number, now, &batch, is_trial);
-        let call = async move {
-            let (metas, messages): (Vec<_>, Vec<Message>) =
-                batch.into_iter().map(|p| ((p.origin, p.index, p.attempts, p.route), p.message)).unzip();
+        let call = self.begun.begin(now, &batch, is_trial);
+        let published = async move {
+            let messages = batch.messages();
             let mut hand = None;
             if let Some(lease) = &careful {
                 // One event in hand in the whole process: a death must not be charged to what another
@@ -126,7 +124,7 @@ impl Lane {
                 hand = Some(one_hand.lock_owned().await);
                 if Instant::now() + timeout > *trust.borrow() {
                     let failure = Failure::of_sink("relay.lease_short", "the lease is too short by now");
-                    return (metas, messages, vec![Verdict::Retry(failure)], now);
+                    return (batch, vec![Verdict::Retry(failure)]);
                 }
                 let seq = messages.first().map(|message| message.stored.seq);
                 // CRASH(publish.in_hand): the event is written down as in hand; if it kills the relay
@@ -135,11 +133,11 @@ impl Lane {
                 crash_point!("publish.in_hand");
                 if let Err(error) = written {
                     let failure = Failure::of_sink("relay.in_hand", error.to_string());
-                    return (metas, messages, vec![Verdict::Retry(failure)], now);
+                    return (batch, vec![Verdict::Retry(failure)]);
                 }
             }
-            poison(&messages);
-            let verdicts = match tokio::time::timeout(timeout, sink.publish(&messages)).await {
+            poison(messages);
+            let verdicts = match tokio::time::timeout(timeout, sink.publish(messages)).await {
                 Ok(verdicts) => verdicts,
                 Err(_) => unanswered(messages.len(), timeout),
             };
@@ -152,40 +150,25 @@ impl Lane {
                 let _ = lease.take_in_hand(None).await;
             }
             drop(hand);
-            (metas, messages, verdicts, now)
+            (batch, verdicts)
         };
-        let mut call = call
-            .map(move |(metas, messages, verdicts, started)| Returned {
-                call: number,
-                batch: metas
-                    .into_iter()
-                    .zip(messages)
-                    .map(|((origin, index, attempts, route), message)| Pending {
-                        origin,
-                        index,
-                        attempts,
-                        message,
-                        route,
-                    })
-                    .collect(),
-                verdicts,
-                took: started.elapsed(),
-            })
+        let mut returned = published
+            .map(move |(batch, verdicts)| Returned { call, batch, verdicts, took: now.elapsed() })
             .boxed();
         // The sink must hear of this call before an earlier one can come back: which of two overlapping
         // calls is the earlier one is decided by who entered first, and a future enters when it is
         // polled. The waker does not matter: whoever waits for the calls polls it again.
-        match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+        match returned.poll_unpin(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(returned) => self.answered = Some(returned),
-            Poll::Pending => self.calls.push(call),
+            Poll::Pending => self.calls.push(returned),
         }
     }
 
     pub(super) fn on_returned(&mut self, returned: Returned) {
         let Returned { call, batch, mut verdicts, took } = returned;
         self.metrics.publish.record(took.as_secs_f64());
-        self.window.returned(call, &batch, self.ordering);
         self.begun.end(call);
+        self.window.returned(&batch, self.begun.oldest());
         // A sink that answers too little is treated as one that did not answer for the rest.
         verdicts.resize(
             batch.len(),
@@ -195,7 +178,7 @@ impl Lane {
         let (mut delivered, mut outage) = (0u64, None);
         let answered =
             verdicts.iter().any(|verdict| matches!(scope(verdict), Some(Scope::Event | Scope::Destination)));
-        for (pending, verdict) in batch.into_iter().zip(verdicts) {
+        for (pending, verdict) in batch.each().zip(verdicts) {
             if !self.destinations.is_empty() || self.begun.has_suspects() {
                 self.hear_of_destination(&pending.message.destination, &verdict);
             }
@@ -235,13 +218,13 @@ impl Lane {
     /// Handles one event that was not delivered. Answers with the failure if the sink is out of reach.
     fn undelivered(&mut self, pending: Pending, verdict: Verdict) -> Option<Failure> {
         let chance = self.context.clock.chance();
-        let route = Arc::clone(&pending.route);
-        match decide(verdict, pending.attempts, &route.retry, &self.context.classes, chance) {
+        let route = &pending.tag.route;
+        match decide(verdict, pending.tag.attempts, &route.retry, &self.context.classes, chance) {
             Decision::Delivered => self.window.delivered(&pending),
             Decision::Held => self.held(pending),
             Decision::Wait(failure) => {
-                if pending.origin == Origin::Deferred && !self.lease.keeps_in_outages() {
-                    let deferral = self.outage(&pending);
+                if pending.tag.origin == Origin::Deferred && !self.lease.keeps_in_outages() {
+                    let deferral = pending.waits(Reason::Outage, Due::In(Duration::ZERO));
                     self.window.defer(pending, deferral);
                 } else {
                     self.window.put_back(pending);
@@ -254,23 +237,13 @@ impl Lane {
                 if reason == Reason::Outage {
                     self.close_destination(&pending.message.destination, &failure);
                 }
-                let deferral = Deferral {
-                    attempts,
-                    class: Some(class),
-                    error: Some(format!("{}: {}", failure.code, failure.message)),
-                    ..self.waiting(&route, pending.message.destination.clone(), reason, Due::In(delay))
-                };
+                let destination = pending.message.destination.clone();
+                let deferral = Deferral::new(route, destination, attempts, reason, Due::In(delay));
+                let deferral = deferral.after(class, &failure);
                 self.window.defer(pending, deferral);
             }
             Decision::Dead { attempts, class, failure } => {
-                let death = Death {
-                    attempts,
-                    class,
-                    code: failure.code.into_owned(),
-                    error: failure.message,
-                    route: Arc::clone(&route.name),
-                    holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
-                };
+                let death = Death::new(Some(route), attempts, class, failure);
                 self.died(&pending.message.stored.event, &death);
                 self.window.bury(pending, death);
             }
@@ -284,24 +257,17 @@ impl Lane {
         if self.lease.keeps_in_outages() {
             return;
         }
-        for pending in self.window.take_waiting_due() {
+        for pending in self.window.take_waiting_due().each() {
             // A probe among them is over.
             self.ask_later(&pending.message.destination, Instant::now());
-            let deferral = self.outage(&pending);
-            self.window.defer_unsent(pending.message.stored.seq, deferral);
+            let deferral = pending.waits(Reason::Outage, Due::In(Duration::ZERO));
+            self.window.defer_again(pending.message.stored.seq, deferral);
         }
-    }
-
-    /// Waits for the sink, with the attempts it had.
-    fn outage(&self, pending: &Pending) -> Deferral {
-        let destination = pending.message.destination.clone();
-        let deferral = self.waiting(&pending.route, destination, Reason::Outage, Due::In(Duration::ZERO));
-        Deferral { attempts: pending.attempts, ..deferral }
     }
 
     /// The sink held this event behind an earlier one of its key.
     fn held(&mut self, pending: Pending) {
-        if pending.origin == Origin::Deferred {
+        if pending.tag.origin == Origin::Deferred {
             // It is still among the deferred, and comes due when the one before it leaves.
             self.window.let_go(&pending);
             self.next_look = self.next_look.max(Instant::now() + HELD_PAUSE);
@@ -309,21 +275,21 @@ impl Lane {
         }
         let Some(key) = pending.message.order_key() else { return self.window.put_back(pending) };
         if self.window.is_blocked(key) {
-            let deferral =
-                self.waiting(&pending.route, pending.message.destination.clone(), Reason::Held, Due::Behind);
+            let deferral = pending.waits(Reason::Held, Due::Behind);
             return self.window.defer(pending, deferral);
         }
         // The one before it waits for the sink, died without holding its key, or is in a call that has
         // not come back: try again, but not while the sink would hold it again at once.
-        self.window.be_shy(key);
+        if let Some(newest) = self.begun.newest() {
+            self.window.be_shy(key, newest);
+        }
         self.window.put_back(pending);
     }
 
     /// Puts events aside that were read before an earlier one of their key failed.
     fn hold_blocked(&mut self) {
         for pending in self.window.take_blocked() {
-            let deferral =
-                self.waiting(&pending.route, pending.message.destination.clone(), Reason::Held, Due::Behind);
+            let deferral = pending.waits(Reason::Held, Due::Behind);
             self.window.defer(pending, deferral);
         }
     }
@@ -384,10 +350,8 @@ impl Lane {
             return;
         }
         let closed = &self.destinations;
-        for pending in self.window.take_waiting(|pending| closed.contains_key(&pending.message.destination)) {
-            let due = in_turn(&pending.message);
-            let destination = pending.message.destination.clone();
-            let deferral = self.waiting(&pending.route, destination, Reason::Outage, due);
+        for pending in self.window.take_waiting(|message| closed.contains_key(&message.destination)) {
+            let deferral = pending.waits(Reason::Outage, pending.in_turn());
             self.window.defer(pending, deferral);
         }
         // Behind those that hold their key.
@@ -396,12 +360,7 @@ impl Lane {
 
     /// An event that a drained shutdown leaves behind in a page that must be settled.
     pub(super) fn defer_drained(&mut self, pending: Pending) {
-        let deferral = self.waiting(
-            &pending.route,
-            pending.message.destination.clone(),
-            Reason::Drained,
-            in_turn(&pending.message),
-        );
+        let deferral = pending.waits(Reason::Drained, pending.in_turn());
         self.window.defer(pending, deferral);
     }
 }

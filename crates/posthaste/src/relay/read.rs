@@ -1,25 +1,16 @@
 //! Reading: when to, how much, and what to do with a page that arrives.
 
+use super::arrival::Fate;
 use super::lane::{Lane, alive};
-use super::window::{Arrival, Origin, Pending};
 use crate::event::StoredEvent;
-use crate::route::{OnDead, Order, Refused, Route, UNROUTED};
-use crate::sink::{Failure, Message};
-use crate::store::{Care, Death, Deferral, Detained, Due, ErrorClass, Page, PageLimit, Reason, StoreError};
+use crate::route::Route;
+use crate::store::{Care, Page, PageLimit, StoreError};
 use crate::task::{TaskDied, spawn};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// Page size of a lane whose former owners died (F21), before it goes one by one.
 const SMALL_PAGE: usize = 64;
-
-/// What becomes of an event on arrival.
-enum Fate {
-    Publish(Pending),
-    Defer(StoredEvent, Deferral),
-    Dead(StoredEvent, Death),
-}
 
 impl Lane {
     pub(super) fn wants_read(&self) -> bool {
@@ -85,14 +76,7 @@ impl Lane {
                 self.pace.found_nothing(now, &self.settings)
             }
             if page.moved {
-                self.window.arrive(Arrival {
-                    number: page.number,
-                    events: 0,
-                    bytes: 0,
-                    waiting: Vec::new(),
-                    deferred: Vec::new(),
-                    dead: Vec::new(),
-                });
+                self.window.arrive(page.number, 0, 0);
             }
             return Ok(());
         }
@@ -112,157 +96,24 @@ impl Lane {
     }
 
     fn ingest(&mut self, page: Page) {
-        let number = page.number;
-        let events = page.events.len();
-        let bytes = page.events.iter().map(StoredEvent::bytes).sum();
-        let mut arrival = Arrival {
-            number,
-            events,
-            bytes,
-            waiting: Vec::with_capacity(events),
-            deferred: Vec::new(),
-            dead: Vec::new(),
-        };
+        let (number, bytes) = (page.number, page.events.iter().map(StoredEvent::bytes).sum());
+        self.window.arrive(number, page.events.len(), bytes);
         let mut detained = page.detained.into_iter().peekable();
         for (index, stored) in page.events.into_iter().enumerate() {
             let why = detained.next_if(|(at, _)| *at == index).map(|(_, why)| why);
-            match self.fate(stored, number, index as u32, why) {
-                Fate::Publish(pending) => arrival.waiting.push(pending),
-                Fate::Defer(stored, deferral) => {
-                    if deferral.holds
-                        && let Some(key) = &stored.event.key
-                    {
-                        self.window.block(key, number);
-                    }
-                    arrival.deferred.push((stored, deferral));
-                }
+            match self.receive(stored, number, index as u32, why) {
+                Fate::Publish(pending) => self.window.line_up(pending),
+                Fate::Defer(stored, deferral) => self.window.defer_fresh(number, stored, deferral),
                 Fate::Dead(stored, death) => {
                     self.died(&stored.event, &death);
-                    if death.holds
-                        && let Some(key) = &stored.event.key
-                    {
-                        self.window.block(key, number);
-                    }
-                    arrival.dead.push((stored, death));
+                    self.window.bury_fresh(number, stored, death);
                 }
             }
         }
-        self.window.arrive(arrival);
         self.metrics.unsettled.set(self.window.events() as f64);
-    }
-
-    fn fate(&self, stored: StoredEvent, page: u64, index: u32, why: Option<Detained>) -> Fate {
-        let Some(route) = self.routes.find(&self.lease.id().sink, &stored.event.topic) else {
-            return Fate::Dead(stored, no_route(0));
-        };
-        if let Some(death) = self.killer(&stored, route) {
-            return Fate::Dead(stored, death);
-        }
-        let message = match route.encode(stored, &self.context.service, &self.context.limits) {
-            Ok(message) => message,
-            Err(refusal) => {
-                let Refused { stored, failure } = *refusal;
-                return match self.refused_again(route, 0, &failure) {
-                    Some(deferral) => Fate::Defer(stored, deferral),
-                    None => Fate::Dead(stored, refused(route, failure)),
-                };
-            }
-        };
-        let behind = route.order == Order::Key
-            && message
-                .stored
-                .event
-                .key
-                .as_deref()
-                .is_some_and(|key| why == Some(Detained::Behind) || self.window.is_blocked(key));
-        let wait = match why {
-            Some(Detained::Scheduled) => Some((Reason::Scheduled, Due::AtDelivery)),
-            _ if behind => Some((Reason::Held, Due::Behind)),
-            _ if self.is_route_paused(route) => Some((Reason::Paused, in_turn(&message))),
-            _ if self.destinations.contains_key(&message.destination) => {
-                Some((Reason::Outage, in_turn(&message)))
-            }
-            _ => None,
-        };
-        match wait {
-            Some((reason, due)) => {
-                let deferral = self.waiting(route, message.destination, reason, due);
-                Fate::Defer(message.stored, deferral)
-            }
-            None => Fate::Publish(Pending {
-                origin: Origin::Page(page),
-                index,
-                attempts: 0,
-                message,
-                route: Arc::clone(route),
-            }),
-        }
-    }
-
-    /// An event that was in hand each time the relay died is given up.
-    pub(super) fn killer(&self, stored: &StoredEvent, route: &Route) -> Option<Death> {
-        let Care::OneByOne { suspect: Some((seq, deaths)) } = self.care else { return None };
-        (seq == stored.seq && deaths >= self.settings.crash_limit).then(|| Death {
-            attempts: deaths,
-            class: ErrorClass::Permanent,
-            code: "relay.crashed".to_owned(),
-            error: format!("the relay died {deaths} times with this event in hand"),
-            route: Arc::clone(&route.name),
-            holds: route.on_dead == OnDead::Hold && route.order == Order::Key && stored.event.key.is_some(),
-        })
     }
 
     pub(super) fn is_route_paused(&self, route: &Route) -> bool {
         self.controls.paused_routes.iter().any(|name| **name == *route.name)
-    }
-
-    /// A deferral without a failed attempt.
-    pub(super) fn waiting(
-        &self,
-        route: &Arc<Route>,
-        destination: String,
-        reason: Reason,
-        due: Due,
-    ) -> Deferral {
-        Deferral {
-            reason,
-            due,
-            attempts: 0,
-            class: None,
-            error: None,
-            route: Arc::clone(&route.name),
-            destination,
-            holds: route.order == Order::Key && reason.holds(),
-            holds_when_dead: route.order == Order::Key && route.on_dead == OnDead::Hold,
-        }
-    }
-}
-
-/// At once, but not before what is earlier in its key: such an event may still be in flight, undecided,
-/// while this one is put aside. By the time it is settled, so are they.
-pub(super) fn in_turn(message: &Message) -> Due {
-    if message.order_key().is_some() { Due::Behind } else { Due::In(Duration::ZERO) }
-}
-
-/// A topic that no route takes: of a log, or of an adopted table, where nobody takes the event either.
-pub(super) fn no_route(attempts: u32) -> Death {
-    Death {
-        attempts,
-        class: ErrorClass::Permanent,
-        code: "route.none".to_owned(),
-        error: "no route matches the topic; add one and replay".to_owned(),
-        route: UNROUTED.into(),
-        holds: false,
-    }
-}
-
-fn refused(route: &Route, failure: Failure) -> Death {
-    Death {
-        attempts: 0,
-        class: ErrorClass::Permanent,
-        code: failure.code.into_owned(),
-        error: failure.message,
-        route: Arc::clone(&route.name),
-        holds: route.on_dead == OnDead::Hold && route.order == Order::Key,
     }
 }
