@@ -6,7 +6,7 @@ use crate::event::StoredEvent;
 use crate::retry::Permanent;
 use crate::route::{Refused, Route};
 use crate::sink::Failure;
-use crate::store::{Care, Death, Deferral, Detained, Due, ErrorClass, Reason};
+use crate::store::{Death, Deferral, Detained, Due, ErrorClass, Reason};
 use std::sync::Arc;
 
 /// What becomes of an event on arrival.
@@ -35,8 +35,8 @@ impl Lane {
         match why {
             Some(Detained::Scheduled) => Some((Reason::Scheduled, Due::AtDelivery)),
             _ if pending.message.order_key().is_some_and(is_behind) => Some((Reason::Held, Due::Behind)),
-            _ if self.is_route_paused(&pending.tag.route) => Some((Reason::Paused, pending.in_turn())),
-            _ if self.destinations.contains_key(&pending.message.destination) => {
+            _ if self.terms.is_route_paused(&pending.tag.route) => Some((Reason::Paused, pending.in_turn())),
+            _ if self.destinations.is_closed(&pending.message.destination) => {
                 Some((Reason::Outage, pending.in_turn()))
             }
             _ => None,
@@ -49,15 +49,12 @@ impl Lane {
             Fate::Dead(stored, Death::new(route, attempts, ErrorClass::Permanent, failure))
         };
         // A topic that no route takes: of a log, or of an adopted table, where nobody takes the event either.
-        let Some(route) = self.routes.find(&self.lease.id().sink, &stored.event.topic) else {
+        let Some(route) = self.terms.route(&stored.event.topic) else {
             let failure = Failure::of_event("route.none", "no route matches the topic; add one and replay");
             return dead(stored, None, attempts, failure);
         };
         // An event that was in hand each time the relay died is given up.
-        if let Care::OneByOne { suspect: Some((seq, deaths)) } = self.care
-            && seq == stored.seq
-            && deaths >= self.settings.crash_limit
-        {
+        if let Some(deaths) = self.caution.deaths_of(stored.seq, &self.terms.settings) {
             let error = format!("the relay died {deaths} times with this event in hand");
             return dead(stored, Some(route), deaths, Failure::of_event("relay.crashed", error));
         }

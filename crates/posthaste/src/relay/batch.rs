@@ -38,7 +38,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Waits without a failed attempt.
+    /// Waits without a failed attempt, until this time.
     pub(crate) fn waits(&self, reason: Reason, due: Due) -> Deferral {
         let destination = self.message.destination.clone();
         Deferral::new(&self.tag.route, destination, self.tag.attempts, reason, due)

@@ -11,19 +11,23 @@
 mod arrival;
 mod batch;
 mod breaker;
+mod call;
 mod calls;
+mod caution;
+mod deferred;
+mod destinations;
 mod diary;
-mod due;
 mod handle;
 mod lane;
 mod pace;
 mod progress;
 mod publish;
-mod read;
+mod reading;
 mod settings;
-mod settle;
+mod settling;
 mod share;
 mod supervise;
+mod terms;
 mod window;
 
 pub use diary::{News, Outage};

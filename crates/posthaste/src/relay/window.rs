@@ -9,7 +9,7 @@ use super::batch::{Batch, Origin, Pending, Tag};
 use crate::event::StoredEvent;
 use crate::mutation::{Mutation, active};
 use crate::sink::{Message, Ordering};
-use crate::store::{Death, Deferral, Settlement};
+use crate::store::{Death, Deferral, Reason, Settlement};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
@@ -120,34 +120,34 @@ impl Window {
         }
     }
 
-    fn block(&mut self, key: &str, page: u64) {
-        let entry = self.blocked.entry(key.to_owned()).or_default();
-        entry.page = entry.page.max(page);
-        entry.until_page = None;
-        self.blocked_anew = true;
-    }
-
     pub(crate) fn is_blocked(&self, key: &str) -> bool {
         !self.blocked.is_empty() && self.blocked.contains_key(key)
     }
 
-    /// Takes out waiting events whose key was blocked after they were read: an earlier one of it failed,
+    /// Puts aside waiting events whose key was blocked after they were read: an earlier one of it failed,
     /// so they must not be published from here any more.
-    pub(crate) fn take_blocked(&mut self) -> Vec<Pending> {
-        if !std::mem::take(&mut self.blocked_anew) {
-            return Vec::new();
+    pub(crate) fn hold_blocked(&mut self) {
+        if std::mem::take(&mut self.blocked_anew) {
+            let blocked = &self.blocked;
+            let is_held =
+                |message: &Message| message.order_key().is_some_and(|key| blocked.contains_key(key));
+            let held = take_waiting(&mut self.pages, is_held);
+            self.put_aside(held, Reason::Held);
         }
-        let keys = std::mem::take(&mut self.blocked);
-        let blocked =
-            self.take_waiting(|message| message.order_key().is_some_and(|key| keys.contains_key(key)));
-        self.blocked = keys;
-        blocked
     }
 
-    /// Takes out waiting events.
-    pub(crate) fn take_waiting(&mut self, wanted: impl Fn(&Message) -> bool) -> Vec<Pending> {
-        let waiting = self.pages.iter_mut().map(|page| &mut page.waiting);
-        waiting.flat_map(|waiting| waiting.extract(|_, message| wanted(message)).each()).collect()
+    /// Puts aside waiting events whose destination is out of reach, and what waits behind them.
+    pub(crate) fn put_aside_closed(&mut self, is_closed: impl Fn(&str) -> bool) {
+        let closed = take_waiting(&mut self.pages, |message| is_closed(&message.destination));
+        self.put_aside(closed, Reason::Outage);
+        self.hold_blocked();
+    }
+
+    fn put_aside(&mut self, waiting: Vec<Pending>, reason: Reason) {
+        for pending in waiting {
+            let deferral = pending.waits(reason, pending.in_turn());
+            self.defer(pending, deferral);
+        }
     }
 
     /// Takes the next events to publish, in order, skipping keys that must wait. Deferred events have
@@ -237,10 +237,6 @@ impl Window {
         !self.due.is_empty() || self.has_fresh()
     }
 
-    pub(crate) fn has_due(&self) -> bool {
-        self.due_in_hand() > 0 || self.has_outcome()
-    }
-
     /// Deferred events that wait to be published or are with the sink.
     pub(crate) fn due_in_hand(&self) -> usize {
         self.due.len() + self.due_in_flight
@@ -317,9 +313,13 @@ impl Window {
         }
     }
 
+    /// What follows in the key of an event of this page waits, if it holds its key.
     fn block_behind(&mut self, stored: &StoredEvent, number: u64, holds: bool) {
-        if holds && let Some(key) = &stored.event.key {
-            self.block(key, number);
+        if let Some(key) = stored.event.key.as_ref().filter(|_| holds) {
+            let entry = self.blocked.entry(key.clone()).or_default();
+            entry.page = entry.page.max(number);
+            entry.until_page = None;
+            self.blocked_anew = true;
         }
     }
 
@@ -423,10 +423,10 @@ impl Window {
         }
     }
 
-    /// For a drained shutdown: gives up every event that is not decided. Those of pages with a delivery
-    /// come back as a list to be deferred, so that no acknowledgement stays unsettled (G8); pages nobody
-    /// touched are simply read again by the next owner.
-    pub(crate) fn abandon(&mut self) -> Vec<Pending> {
+    /// For a drained shutdown: gives up every event that is not decided. Those of pages with a delivery are
+    /// deferred, so that no acknowledgement stays unsettled (G8); pages nobody touched are simply read again
+    /// by the next owner.
+    pub(crate) fn abandon(&mut self) {
         let touched =
             |page: &PageInHand| page.delivered || !page.deferred.is_empty() || !page.dead.is_empty();
         let last = self.pages.iter().rposition(touched).map_or(0, |at| at + 1);
@@ -435,12 +435,18 @@ impl Window {
             self.bytes -= page.bytes;
         }
         self.due = Batch::default();
-        self.pages.iter_mut().flat_map(|page| std::mem::take(&mut page.waiting).each()).collect()
+        let left = take_waiting(&mut self.pages, |_| true);
+        self.put_aside(left, Reason::Drained);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.pages.is_empty() && !self.has_outcome()
     }
+}
+
+fn take_waiting(pages: &mut VecDeque<PageInHand>, wanted: impl Fn(&Message) -> bool) -> Vec<Pending> {
+    let waiting = pages.iter_mut().map(|page| &mut page.waiting);
+    waiting.flat_map(|waiting| waiting.extract(|_, message| wanted(message)).each()).collect()
 }
 
 fn may_go(
