@@ -67,7 +67,8 @@ impl Lane {
         }
     }
 
-    /// An event that cannot be published as it is. It dies, unless its route counts that as an attempt like any other.
+    /// An event that cannot be published as it is. It dies, unless its route counts that as an attempt like
+    /// any other.
     fn refused(&self, route: &Route, attempts: u32, refused: Refused) -> Fate {
         let Refused { stored, failure } = refused;
         let attempts = attempts.saturating_add(u32::from(route.retry.permanent == Permanent::Retry));

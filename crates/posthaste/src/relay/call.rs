@@ -21,8 +21,8 @@ pub(super) struct Call {
 /// What is written down of an event that may kill its relay.
 pub(super) struct Hand {
     pub(super) lease: Arc<dyn Lease>,
-    /// One event in hand in the whole process: a death must not be charged to what another lane had in hand at
-    /// that moment.
+    /// One event in hand in the whole process: a death must not be charged to what another lane had in hand
+    /// at that moment.
     pub(super) only_one: Arc<Mutex<()>>,
     pub(super) trust: watch::Receiver<Instant>,
 }

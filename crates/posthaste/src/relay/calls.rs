@@ -68,8 +68,8 @@ impl Calls {
         self.with_sink.is_empty() && self.answered.is_none()
     }
 
-    /// Events that one more call may hold, where `calls` may be with the sink in health. None while one is back
-    /// and not handled: what follows of a key that failed in it must not start (G3).
+    /// Events that one more call may hold, where `calls` may be with the sink in health. None while one is
+    /// back and not handled: what follows of a key that failed in it must not start (G3).
     pub(super) fn room(&mut self, now: Instant, calls: usize) -> usize {
         let quick = self.begun.iter().filter(|call| !call.is_slow && !call.is_trial).count();
         let is_full = quick >= calls || self.begun.len() >= calls * MOST_FACTOR;
@@ -79,8 +79,8 @@ impl Calls {
         self.rate.as_mut().map_or(usize::MAX, |rate| rate.allowance(now))
     }
 
-    /// Whether few places are left. They are for fresh events of destinations that answer: probes and trials of
-    /// many silent ones must not take them all.
+    /// Whether few places are left. They are for fresh events of destinations that answer: probes and trials
+    /// of many silent ones must not take them all.
     pub(super) fn are_crowded(&self, calls: usize) -> bool {
         self.begun.len() + calls >= calls * MOST_FACTOR
     }

@@ -54,8 +54,8 @@ impl Caution {
         self.left = 0;
     }
 
-    /// Clean progress past the place where former owners died: back to normal. To be asked while nothing is with
-    /// the sink.
+    /// Clean progress past the place where former owners died: back to normal. To be asked while nothing is
+    /// with the sink.
     pub(super) fn relax(&mut self, lease: &Arc<dyn Lease>) {
         if self.care == Care::None || self.left > 0 {
             return;

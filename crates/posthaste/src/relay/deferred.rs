@@ -60,8 +60,8 @@ impl Deferred {
         self.next_look = self.next_look.max(at);
     }
 
-    /// Which destination to probe by the next look, if any. Many dead ones, each to be probed now and then, leave time
-    /// for the others' deferred events.
+    /// Which destination to probe by the next look, if any. Many dead ones, each to be probed now and then,
+    /// leave time for the others' deferred events.
     fn choose_probe(&mut self, destinations: &Destinations, now: Instant) -> Option<String> {
         let others_first = self.probed_last && now >= self.next_look;
         let probe = if others_first { None } else { destinations.to_probe(now) };
@@ -155,8 +155,8 @@ impl Lane {
             self.destinations.forget(&probed);
         }
         match self.receive_due(batch.events) {
-            // Routes may have changed since it was put aside: what goes elsewhere now tells nothing of this one.
-            // Then ordinary looks sort them out, and its own events show how it is.
+            // Routes may have changed since it was put aside: what goes elsewhere now tells nothing of this
+            // one. Then ordinary looks sort them out, and its own events show how it is.
             Some(other) if other != probed => self.destinations.forget(&probed),
             Some(_) => self.destinations.probe(&probed),
             None => self.destinations.ask_later(&probed, now, pauses),
@@ -164,8 +164,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes deferred events in hand, and answers with where the first of them goes. Behind one that cannot be
-    /// published now and holds its key, the rest of the key stays where it is.
+    /// Takes deferred events in hand, and answers with where the first of them goes. Behind one that cannot
+    /// be published now and holds its key, the rest of the key stays where it is.
     fn receive_due(&mut self, events: Vec<DueEvent>) -> Option<String> {
         let (mut first, mut held) = (None, FxHashSet::default());
         for DueEvent { stored, attempts, .. } in events {

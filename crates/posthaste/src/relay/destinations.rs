@@ -1,15 +1,15 @@
 //! The destinations of a sink: which of them are out of reach, and which are under suspicion.
 //!
-//! One that is out of reach has a breaker of its own. Its events wait among the deferred, and one of them is the probe
-//! that finds out whether it is back.
+//! One that is out of reach has a breaker of its own. Its events wait among the deferred, and one of them is
+//! the probe that finds out whether it is back.
 //!
 //! A call comes back when its slowest message is answered. A destination that never answers (a partition
 //! without a leader, a host behind a firewall) would so hold up whatever shares calls with it, and a few such
-//! calls are all that a lane may have. So the destinations of a slow call are suspects: each of them is sent to
-//! in calls of its own, one at a time, until something is heard of it. One that was merely in bad company is
-//! cleared by its next answer; the other keeps its events waiting until its breaker opens. Verdicts message by
-//! message would need no suspicion, and were refused: the order of keys rests on calls that return as a
-//! whole (G3).
+//! calls are all that a lane may have. So the destinations of a slow call are suspects: each of them is sent
+//! to in calls of its own, one at a time, until something is heard of it. One that was merely in bad company
+//! is cleared by its next answer; the other keeps its events waiting until its breaker opens. Verdicts
+//! message by message would need no suspicion, and were refused: the order of keys rests on calls that return
+//! as a whole (G3).
 
 use super::breaker::{Breaker, Passage, Pauses};
 use crate::sink::{Failure, Scope, Verdict, shown};
@@ -78,8 +78,8 @@ impl Destinations {
         self.closed_anew = true;
     }
 
-    /// What a verdict says of its destination. One that judged the event itself is back; one that was not asked
-    /// after all is asked again later.
+    /// What a verdict says of its destination. One that judged the event itself is back; one that was not
+    /// asked after all is asked again later.
     pub(super) fn hear(&mut self, destination: &str, verdict: &Verdict, now: Instant, pauses: Pauses) {
         if *verdict != Verdict::Held {
             self.suspects.remove(destination);

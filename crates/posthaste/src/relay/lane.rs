@@ -9,6 +9,9 @@
 //! The next page is read while one is in flight and the last one settles. All state lives in this task:
 //! no locks, no order of events but the one written here. Bounds: pages by `max_unsettled_events` and
 //! bytes, calls by `calls_in_flight`, one read, one look at the deferred and one settlement at a time.
+//!
+//! The state is in parts, each with its fields to itself and beside the verbs that use it. The loop begins
+//! whatever may begin, waits for the first part that has an answer, and lets it be handled.
 
 use super::breaker::{Breaker, Passage};
 use super::calls::Calls;
@@ -124,8 +127,8 @@ where
     ask().await
 }
 
-/// Resolves when the task in the slot ends, and empties the slot; never, when there is none. A task that died takes
-/// the lane with it: its state is unknown.
+/// Resolves when the task in the slot ends, and empties the slot; never, when there is none. A task that died
+/// takes the lane with it: its state is unknown.
 pub(super) async fn ended<T>(slot: &mut Option<Task<Result<T, StoreError>>>) -> Result<T, StoreError> {
     let Some(task) = slot else { return std::future::pending().await };
     let result = task.await;
@@ -208,8 +211,8 @@ impl Lane {
             self.looks_at(now),
             self.settling.wakes_at(&self.window),
             self.calls.wakes_at(now, self.window.has_waiting()),
-            // What a breaker allowed already and was not begun in this turn waits for something else, whose end
-            // wakes the lane.
+            // What a breaker allowed already and was not begun in this turn waits for something else, whose
+            // end wakes the lane.
             self.breaker.wakes_at().filter(|at| *at > now),
             self.destinations.wakes_at(now),
         ];

@@ -1,5 +1,5 @@
-//! The terms of a lane's work, as of this turn of its loop: settings, routes, and what operators set; and for how
-//! long it may go on.
+//! The terms of a lane's work, as of this turn of its loop: settings, routes, and what operators set; and for
+//! how long it may go on.
 
 use super::settings::RelaySettings;
 use crate::route::{Route, RouteTable};

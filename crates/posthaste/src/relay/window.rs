@@ -204,8 +204,8 @@ impl Window {
         }
     }
 
-    /// A call came back: its keys are no longer in flight, and held keys may be looked at again. `oldest` is the
-    /// oldest call that is still in flight.
+    /// A call came back: its keys are no longer in flight, and held keys may be looked at again. `oldest` is
+    /// the oldest call that is still in flight.
     pub(crate) fn returned(&mut self, batch: &Batch, oldest: Option<u64>) {
         self.shy.retain(|_, newest| oldest.is_some_and(|oldest| oldest <= *newest));
         if self.ordering == Ordering::Overlap {
