@@ -114,3 +114,29 @@ impl Batch {
         self.tags.into_iter().zip(self.messages).map(|(tag, message)| Pending { tag, message })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, Limits, StoredEvent, Timestamp};
+
+    fn pending(index: u32) -> Pending {
+        let (seq, event) = (i64::from(index), Event::new("topic", "payload"));
+        let stored = StoredEvent { seq, slot: 0, appended_at: Timestamp(0), event, defect: None };
+        let route = Arc::new(Route::everything_to("sink"));
+        let message = route.encode(stored, &"service".into(), &Limits::default()).expect("a message");
+        Pending { tag: Tag { origin: Origin::Deferred, index, attempts: 0, route }, message }
+    }
+
+    #[test]
+    fn what_is_taken_out_comes_back_into_its_place() {
+        let mut batch = Batch::with_capacity(6);
+        (1..=6).for_each(|index| batch.push(pending(index)));
+        let taken = batch.extract(|tag, _| tag.index % 3 == 1);
+        assert_eq!((taken.len(), batch.len()), (2, 4));
+        taken.each().for_each(|pending| batch.put_back(pending));
+        let seqs: Vec<i64> = batch.messages().iter().map(|message| message.stored.seq).collect();
+        assert_eq!(seqs, [1, 2, 3, 4, 5, 6]);
+        assert!(batch.each().all(|pending| i64::from(pending.tag.index) == pending.message.stored.seq));
+    }
+}
