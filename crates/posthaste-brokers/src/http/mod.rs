@@ -37,7 +37,7 @@
 //!
 //! # How it is built
 //!
-//! `config` has the options. [`client`] knows no events: it makes connections, keeps them, and bounds how many a host gets.
+//! `config` has the options. `client` knows no events: it makes connections, keeps them, and bounds how many a host gets.
 //! `reload` holds the client and the secrets and reads their files again when they change. `entry` makes a request of a
 //! message. `sink` is a call, one message in flight for each key, by the engine of all brokers (`crate::call`): it makes
 //! requests and puts them into the queue of their host; each `sender` takes them from there, one after another, with a
