@@ -101,8 +101,9 @@ struct Global {
     /// How log lines look: human or json
     #[arg(long, global = true, value_name = "FORMAT", hide_possible_values = true)]
     log_format: Option<LogFormat>,
-    /// Who acts, for the audit [default: POSTHASTE_ACTOR, or user@host]
+    // Not a doc comment: there, brackets are a link.
     #[arg(long, global = true, value_name = "NAME", env = "POSTHASTE_ACTOR", hide_env = true)]
+    #[arg(help = "Who acts, for the audit [default: POSTHASTE_ACTOR, or user@host]")]
     actor: Option<String>,
 }
 

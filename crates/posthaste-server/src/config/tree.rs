@@ -145,3 +145,6 @@ fn collect_value(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &
 fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }
+
+#[cfg(test)]
+mod tests;

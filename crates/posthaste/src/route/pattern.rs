@@ -58,6 +58,31 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// What a pattern means, one character after the other and without haste.
+    fn means(pattern: &[u8], topic: &[u8]) -> bool {
+        match (pattern, topic) {
+            ([], _) => topic.is_empty(),
+            ([b'*', rest @ ..], _) => (0..=topic.len()).any(|at| means(rest, &topic[at..])),
+            ([first, rest @ ..], [head, tail @ ..]) => first == head && means(rest, tail),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_pattern_matches_what_it_means(pattern in "[ab*]{0,8}", topic in "[ab]{0,10}") {
+            let expected = means(pattern.as_bytes(), topic.as_bytes());
+            prop_assert_eq!(Pattern::new(pattern.as_str()).matches(&topic), expected);
+        }
+
+        #[test]
+        fn any_text_is_a_pattern(pattern in "\\PC{0,12}", topic in "\\PC{0,12}") {
+            let pattern = Pattern::new(pattern);
+            prop_assert!(pattern.matches(&pattern.as_str().replace('*', &topic)));
+        }
+    }
 
     #[test]
     fn patterns_match_as_documented() {
