@@ -176,6 +176,28 @@ impl SinkConfig {
         }
     }
 
+    /// Whether a message can ever go to this destination, by the same functions that the sinks ask. If not: why, and
+    /// what to write instead.
+    pub fn check_destination(&self, destination: &str) -> Result<(), String> {
+        let (found, instead) = match self {
+            Self::Null {} | Self::Stdout {} => (Ok(()), ""),
+            // Every name is one of a stream.
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => (Ok(()), ""),
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => (nats::check_subject(destination), ". Write a subject like orders.placed"),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => (kafka::check_name(destination), ". Write a topic like orders.placed"),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(config) => {
+                (config.place(destination).map(drop), ". Write exchange/routing.key, or the name of a queue")
+            }
+            #[cfg(feature = "http")]
+            Self::Http(config) => (config.check_destination(destination), ""),
+        };
+        found.map_err(|why| format!("{why}{instead}"))
+    }
+
     /// The value of [`DELIVERY_TIMEOUT`]; `None` for a kind without a broker.
     pub fn delivery_timeout_ms(&mut self) -> Option<&mut u64> {
         match self {

@@ -11,10 +11,10 @@ use crate::config::{PostgresConfig, TlsMode};
 use crate::error::{describe, store_error};
 use posthaste::store::{StoreCode, StoreError};
 use posthaste::task::{Task, spawn};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,6 +150,27 @@ where
     })
 }
 
+impl PostgresConfig {
+    /// Reads the files that it names, so that a wrong one is found before anybody connects. Answers with the option and
+    /// what is wrong.
+    pub fn check_files(&self) -> Result<(), (&'static str, String)> {
+        let certificates = |path: &Path| certificates(path).map(drop);
+        let files: [(_, &Option<PathBuf>, &dyn Fn(&Path) -> Result<(), StoreError>); 4] = [
+            ("password_file", &self.password_file, &|path| read(path).map(drop)),
+            ("ca_file", &self.ca_file, &certificates),
+            ("cert_file", &self.cert_file, &certificates),
+            ("key_file", &self.key_file, &|path| private_key(path).map(drop)),
+        ];
+        for (key, path, check) in files {
+            path.as_deref().map_or(Ok(()), check).map_err(|error| (key, error.to_string()))?;
+        }
+        if self.tls == TlsMode::Disable {
+            return Ok(());
+        }
+        client_config(self).map(drop).map_err(|error| ("cert_file", error.to_string()))
+    }
+}
+
 fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
     let Some(ca_file) = &config.ca_file else {
         let why = "tls = \"verify-full\" needs ca_file: the CA that signed the server's certificate";
@@ -165,29 +186,36 @@ fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
         .map_err(|error| StoreError::fatal(StoreCode::Tls, format!("TLS: {error}")))?
         .with_root_certificates(roots);
     match (&config.cert_file, &config.key_file) {
-        (Some(cert_file), Some(key_file)) => {
-            let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| bad_file(key_file, &error))?;
-            builder
-                .with_client_auth_cert(certificates(cert_file)?, key)
-                .map_err(|error| bad_file(cert_file, &error))
-        }
+        (Some(cert_file), Some(key_file)) => builder
+            .with_client_auth_cert(certificates(cert_file)?, private_key(key_file)?)
+            .map_err(|error| bad_file(cert_file, &error)),
         (None, None) => Ok(builder.with_no_client_auth()),
         _ => Err(StoreError::fatal(StoreCode::Tls, "cert_file and key_file go together")),
     }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| bad_file(path, &error))?;
-    let found: Result<Vec<_>, _> = found.collect();
-    match found {
-        Ok(list) if list.is_empty() => Err(bad_file(path, &"it holds no certificate")),
-        Ok(list) => Ok(list),
-        Err(error) => Err(bad_file(path, &error)),
-    }
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| bad_pem(path, error))?;
+    if found.is_empty() { Err(bad_file(path, &"there is no PEM certificate in it")) } else { Ok(found) }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, StoreError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| bad_pem(path, error))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
     std::fs::read(path).map_err(|error| bad_file(path, &error))
+}
+
+fn bad_pem(path: &Path, error: pem::Error) -> StoreError {
+    match error {
+        pem::Error::Io(error) => bad_file(path, &error),
+        pem::Error::NoItemsFound => bad_file(path, &"there is no PEM key in it"),
+        // Not the parser's own words: they quote the file, and the file may be a key.
+        _ => bad_file(path, &"it is not valid PEM"),
+    }
 }
 
 fn bad_file(path: &Path, error: &dyn std::fmt::Display) -> StoreError {

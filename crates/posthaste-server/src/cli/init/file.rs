@@ -226,7 +226,7 @@ mod tests {
             schema: None,
             service: service_of(url),
             sink: SinkPlan::read(sink).expect("a sink"),
-            topics: vec!["orders.*".to_owned(), "paid \"x\"".to_owned()],
+            topics: vec!["orders.*".to_owned(), "paid.\"x\"".to_owned()],
         }
     }
 

@@ -71,3 +71,85 @@ fn wrong_variables_are_named() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+/// A name that lacks only the second underscore is surely a slip. Kubernetes' own names are none.
+#[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
+fn a_variable_that_lacks_an_underscore_is_told_with_its_right_name() {
+    let file = File::new(&FULL.replace("[sinks.out]", "[sinks.my-out]").replace("\"out\"", "\"my-out\""));
+    let table = [
+        ("POSTHASTE_RELAY_POLL_MIN_MS", "POSTHASTE_RELAY__POLL_MIN_MS"),
+        ("POSTHASTE_LOG_LEVEL", "POSTHASTE_LOG__LEVEL"),
+        ("POSTHASTE_OUTBOX_URL", "POSTHASTE_OUTBOX__URL"),
+        ("POSTHASTE_OUTBOX_1_PASSWORD_FILE", "POSTHASTE_OUTBOX__1__PASSWORD_FILE"),
+        ("POSTHASTE_OUTBOX_RETENTION_EVENTS_HOURS", "POSTHASTE_OUTBOX__RETENTION__EVENTS_HOURS"),
+        ("POSTHASTE_SINKS_NATS_TOKEN_FILE", "POSTHASTE_SINKS__NATS__TOKEN_FILE"),
+        ("POSTHASTE_SINKS_MY_OUT_RATE_LIMIT_PER_S", "POSTHASTE_SINKS__MY_OUT__RATE_LIMIT_PER_S"),
+        ("POSTHASTE_ROUTE_0_RETRY_JITTER", "POSTHASTE_ROUTE__0__RETRY__JITTER"),
+    ];
+    for (name, right) in table {
+        let config = file.load(&[(name, "hunter2")]).unwrap_or_else(|error| panic!("{error}"));
+        let [warning] = config.warnings.as_slice() else { panic!("{name}: {:?}", config.warnings) };
+        assert!(warning.starts_with(&format!("environment variable {name} is not used")), "{warning}");
+        assert!(warning.ends_with(&format!("Write {right}")) && !warning.contains("hunter2"), "{warning}");
+    }
+    for name in
+        ["POSTHASTE_SERVICE_HOST", "POSTHASTE_RELAY_SERVICE_PORT", "POSTHASTE_RELAY_PORT", "POSTHASTE_CONFIG"]
+    {
+        let config = file.load(&[(name, "x")]).unwrap_or_else(|error| panic!("{error}"));
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    }
+    // It may be the very thing that is missing.
+    let nothing = load(&Flags::default(), &[("POSTHASTE_OUTBOX_URL", "postgres://h/d")])
+        .map(drop)
+        .expect_err("no outbox");
+    assert!(
+        nothing.contains("no outbox is configured") && nothing.ends_with("Write POSTHASTE_OUTBOX__URL"),
+        "{nothing}"
+    );
+}
+
+#[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
+fn what_a_variable_brings_is_never_blamed_on_the_file() {
+    let file = File::new(&FULL.replace("poll_min_ms = 7", "poll_min_ms = 7\npublish_timeout_ms = 9000"));
+    let table = [
+        ("POSTHASTE_RELAY__POLL_MAX_MS", "2"),
+        ("POSTHASTE_RELAY__LEASE_TTL_MS", "100"),
+        ("POSTHASTE_RELAY__PAGE_EVENTS_MAX", "0"),
+        ("POSTHASTE_ROUTE__0__TOPICS", "[\"orders.>\"]"),
+        ("POSTHASTE_ROUTE__0__SINKS", "[\"natz\"]"),
+        ("POSTHASTE_ROUTE__0__DESTINATION", "a b"),
+        ("POSTHASTE_OUTBOX__0__URL_FILE", "/nonexistent"),
+        ("POSTHASTE_OUTBOX__0__KEY_FILE", "/nonexistent"),
+        ("POSTHASTE_OUTBOX__2__SCHEMA", "s"),
+        ("POSTHASTE_SINKS__NATS__KEY_FILE", "/nonexistent"),
+        ("POSTHASTE_SINKS__NATS__DELIVERY_TIMEOUT_MS", "9500"),
+        ("POSTHASTE_SINKS__OTHER__URL", "nats://h"),
+    ];
+    for (name, value) in table {
+        let error = file.load(&[(name, value)]).map(drop).expect_err(name);
+        for line in error.lines() {
+            assert!(line.starts_with(&format!("environment variable {name}: ")), "{error}");
+        }
+    }
+    let slow = FULL.replace("token = ", "delivery_timeout_ms = 9000\ntoken = ");
+    let error = File::new(&slow)
+        .load(&[("POSTHASTE_RELAY__PUBLISH_TIMEOUT_MS", "8500")])
+        .map(drop)
+        .expect_err("too short");
+    assert!(
+        error.starts_with("environment variable POSTHASTE_RELAY__PUBLISH_TIMEOUT_MS: sinks.nats."),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_top_level_key_is_a_variable() {
+    let schema = schema();
+    let mut keys: Vec<&String> = schema["properties"].as_object().expect("keys").keys().collect();
+    keys.sort();
+    let mut known = env::TOP_LEVEL;
+    known.sort_unstable();
+    assert_eq!(keys, known);
+}

@@ -36,7 +36,7 @@ fn an_unknown_key_is_refused_with_line_and_nearest_name() {
         ("[sinks.s]\nurl = \"x\"", "`sinks.s.type` is missing"),
         (
             "[relay]\npoll_min_ms = \"soon\"",
-            "line 2: `relay.poll_min_ms`: invalid type: string \"soon\", expected u64",
+            "line 2: `relay.poll_min_ms` must be a whole number, not a string",
         ),
         ("[log]\nformat = \"jsn\"", "line 2: `log.format` cannot be `jsn`, did you mean `json`?"),
         (
@@ -150,5 +150,147 @@ fn secrets_are_never_shown() {
     ] {
         let error = wrong(text);
         assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
+fn types_are_told_in_words_of_toml() {
+    let table = [
+        (
+            "relay.poll_min_ms = 1.5",
+            "`relay.poll_min_ms` must be a whole number, not a number with a fraction",
+        ),
+        ("relay.poll_min_ms = -1", "`relay.poll_min_ms` must be a whole number, 0 or above"),
+        ("outbox.lanes = 70000", "`outbox.lanes` must be a whole number from 0 to 65535"),
+        ("outbox.pooled = \"yes\"", "`outbox.pooled` must be true or false, not a string"),
+        (
+            "outbox.retention.events_hours = \"8h\"",
+            "`outbox.retention.events_hours` must be a number, not a string",
+        ),
+        ("outbox.ca_file = 5", "`outbox.ca_file` must be a string, not a whole number"),
+        ("outbox.limits = 5", "`outbox.limits` must be a table, not a whole number"),
+        ("outbox.tls = true", "`outbox.tls` must be a string, not true or false"),
+        ("service = [\"a\"]", "`service` must be a string, not a list"),
+        ("[[route]]\ntopics = \"orders.*\"", "`route[0].topics` must be a list of strings, not a string"),
+        ("[[route]]\ntopics = [7]", "`route[0].topics[0]` must be a string, not a whole number"),
+        ("[sinks.n]\ntype = 7", "`sinks.n.type` must be a string, not a whole number"),
+        (
+            "[sinks.n]\ntype = \"nats\"\nurl = 7",
+            "line 3: `sinks.n.url`: must be a string, or a list of strings",
+        ),
+        (
+            "[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\ninbox_prefix = 7",
+            "line 4: `sinks.n.inbox_prefix` must be a string, not a whole number",
+        ),
+        (
+            "[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\nmax_in_flight = \"many\"",
+            "`sinks.n.max_in_flight` must be a whole number, not a string",
+        ),
+        (
+            "[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\nrate_limit_per_s = \"5\"",
+            "`sinks.n.rate_limit_per_s` must be a number, not a string",
+        ),
+    ];
+    for (text, expected) in table {
+        let error = wrong(text);
+        assert!(error.contains(expected), "{text}\n gave: {error}\n want: {expected}");
+    }
+}
+
+#[test]
+fn what_is_written_twice_is_named_with_both_lines() {
+    let table = [
+        ("[sinks.n]\ntype = \"null\"\n\n[sinks.n]\n", "line 4: `sinks.n` is written twice, first on line 1"),
+        ("[outbox]\nurl = \"a\"\n[outbox]\n", "line 3: `outbox` is written twice, first on line 1"),
+        (
+            "[relay]\npoll_min_ms = 1\npoll_min_ms = 2",
+            "line 3: `relay.poll_min_ms` is written twice, first on line 2",
+        ),
+        (
+            "[outbox]\n[outbox.roles]\n[outbox.roles]",
+            "line 3: `outbox.roles` is written twice, first on line 2",
+        ),
+        (
+            "[[route]]\ntopic = \"a\"\n[[route]]\ntopic = \"b\"\n\"topic\" = \"c\"",
+            "line 5: `route[1].topic` is written twice, first on line 4",
+        ),
+        ("[sinks.n]\n[[sinks]]", "line 2: `sinks` is written twice, first on line 1"),
+        (
+            "outbox.roles = { app = \"a\", app = \"b\" }",
+            "line 1: `outbox.roles.app` is written twice, first on line 1",
+        ),
+        (
+            "[sinks.n]\npassword = \"hunter2\"\npassword = \"hunter2\"",
+            "line 3: `sinks.n.password` is written twice",
+        ),
+    ];
+    for (text, expected) in table {
+        let error = wrong(text);
+        assert!(
+            error.contains(expected) && !error.contains("hunter2"),
+            "{text}\n gave: {error}\n want: {expected}"
+        );
+    }
+}
+
+/// Such a route would take nothing, and every event would be a dead letter `route.none`.
+#[test]
+fn a_pattern_that_no_topic_matches_is_refused_with_what_to_write() {
+    let route = |topics: &str| {
+        wrong(&format!(
+            "outbox.url = \"postgres://h/d\"\n[sinks.s]\ntype = \"null\"\n[[route]]\nsink = \"s\"\n{topics}"
+        ))
+    };
+    for (topics, instead) in [
+        ("topics = [\"orders.>\"]", "line 6: topics[0]: the pattern \"orders.>\" holds `>`"),
+        (
+            "topics = [\n\"a\",\n\"orders .*\"]",
+            "line 8: topics[1]: the pattern \"orders .*\" holds white space",
+        ),
+        ("topic = \"orders.#\"", "line 6: topic: the pattern \"orders.#\" holds `#`"),
+    ] {
+        let error = route(topics);
+        assert!(error.contains(instead) && error.ends_with("Write \"orders.*\""), "{error}");
+    }
+}
+
+/// The same functions judge that would make dead letters of the events.
+#[test]
+fn a_destination_that_can_never_be_one_is_refused_with_its_line() {
+    let table = [
+        ("nats", "type = \"nats\"\nurl = \"nats://h\"", "orders.>", "holds a wildcard. Write a subject"),
+        ("nats", "type = \"nats\"\nurl = \"nats://h\"", "orders placed", "holds a space"),
+        ("kafka", "type = \"kafka\"\nurl = \"kafka://h\"", "orders/placed", "letters, digits"),
+        (
+            "rabbitmq",
+            "type = \"rabbitmq\"\nurl = \"amqp://h\"",
+            "/",
+            "names neither an exchange nor a queue. Write",
+        ),
+        (
+            "http",
+            "type = \"http\"\nrequire_tls = true",
+            "http://h/x",
+            "must begin with https://: TLS is required",
+        ),
+        ("http", "type = \"http\"", "orders", "is no URL: it must look like https://host/path"),
+        ("http", "type = \"http\"\nurl = \"https://h\"", "a/../b", "in its path"),
+        #[cfg(feature = "sqlite")]
+        ("local", "type = \"local\"\npath = \"b.db\"", "a\\nb", "is no topic"),
+    ];
+    let built = || posthaste_brokers::built_in().chain(["local"]);
+    for (kind, sink, destination, expected) in
+        table.into_iter().filter(|row| built().any(|kind| kind == row.0))
+    {
+        let text = format!(
+            "outbox.url = \"postgres://h/d\"\n[[route]]\ntopic = \"*\"\nsink = \"s\"\ndestination = \"{destination}\"\n\
+             [sinks.s]\n{sink}\n"
+        );
+        let error = wrong(&text);
+        let place = format!("line 5: destination = \"{destination}\" is none for sink `s`: it ");
+        assert!(error.contains(&place) && error.contains(expected), "{kind}: {error}");
+        // What an event decides is left to the event.
+        ok(&text.replace(&format!("\"{destination}\""), "\"{topic}\""));
     }
 }
