@@ -4,12 +4,14 @@ use crate::binary::{Scratch, finish, posthaste, run};
 
 #[test]
 fn wrong_usage_ends_with_2() {
-    let cases: [&[&str]; 12] = [
+    let cases: [&[&str]; 14] = [
         &["frobnicate"],
         &["run", "--no-such-flag"],
         &["status", "--config", "/nonexistent/posthaste.toml"],
         &["status"],
         &["append", "t", "--url", "postgres://h/d"],
+        &["init", "--url", "sqlite:x.db", "--sink", "stdout", "--topic", "orders.>"],
+        &["events", "list", "--topic", "orders .*", "--url", "postgres://h/d"],
         &["append", "t", "--payload", "x", "--tombstone", "--url", "postgres://h/d"],
         &["append", "t", "--payload", "x", "--deliver-at", "soon", "--url", "postgres://h/d"],
         &["dead", "replay", "--reason", "x", "--url", "postgres://h/d"],
@@ -110,6 +112,16 @@ fn help_teaches_with_examples() {
             assert!(line.chars().count() <= 80, "{command}: {line}");
         }
     }
+}
+
+/// A terminal has 80 columns.
+#[test]
+fn the_example_fits_a_terminal_and_append_says_what_it_needs() {
+    for line in run(&["config", "example"]).ok().out.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let usage = run(&["append", "--help"]).ok().out;
+    assert!(usage.contains("[OPTIONS] <--payload <TEXT|@FILE|->|--tombstone> <TOPIC>\n"), "{usage}");
 }
 
 #[test]
