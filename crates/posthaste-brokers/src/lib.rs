@@ -179,21 +179,23 @@ impl SinkConfig {
     /// Whether a message can ever go to this destination, by the same functions that the sinks ask. If not: why, and
     /// what to write instead.
     pub fn check_destination(&self, destination: &str) -> Result<(), String> {
-        let (found, instead) = match self {
-            Self::Null {} | Self::Stdout {} => (Ok(()), ""),
+        let (found, instead): (Result<(), &str>, &str) = match (self, destination) {
+            (Self::Null {} | Self::Stdout {}, _) => (Ok(()), ""),
             // Every name is one of a stream.
             #[cfg(feature = "redis")]
-            Self::Redis(_) => (Ok(()), ""),
+            (Self::Redis(_), _) => (Ok(()), ""),
             #[cfg(feature = "nats")]
-            Self::Nats(_) => (nats::check_subject(destination), ". Write a subject like orders.placed"),
+            (Self::Nats(_), subject) => {
+                (nats::check_subject(subject), ". Write a subject like orders.placed")
+            }
             #[cfg(feature = "kafka")]
-            Self::Kafka(_) => (kafka::check_name(destination), ". Write a topic like orders.placed"),
+            (Self::Kafka(_), topic) => (kafka::check_name(topic), ". Write a topic like orders.placed"),
             #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(config) => {
-                (config.place(destination).map(drop), ". Write exchange/routing.key, or the name of a queue")
+            (Self::Rabbitmq(config), place) => {
+                (config.place(place).map(drop), ". Write exchange/routing.key, or the name of a queue")
             }
             #[cfg(feature = "http")]
-            Self::Http(config) => (config.check_destination(destination), ""),
+            (Self::Http(config), url) => (config.check_destination(url), ""),
         };
         found.map_err(|why| format!("{why}{instead}"))
     }

@@ -164,7 +164,7 @@ impl Config {
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         let outboxes = self.outboxes.iter().enumerate().filter_map(|(index, outbox)| {
             let (key, why) = outbox.database.server()?.check_files().err()?;
-            Some((format!("outbox[{index}]"), key, format!("{key} {why}")))
+            Some((format!("outbox[{index}]"), key, why))
         });
         let sinks = self.sinks.iter().filter_map(|sink| {
             let error = sink.config.check_files().err()?;
