@@ -20,43 +20,21 @@ mod connect;
 #[cfg(feature = "store")]
 pub mod doctor;
 #[cfg(feature = "store")]
-mod due;
-#[cfg(feature = "store")]
 mod error;
-#[cfg(feature = "store")]
-mod fetch;
-#[cfg(feature = "store")]
-mod filter;
 #[cfg(feature = "tokio-postgres")]
 mod inbox;
 #[cfg(feature = "store")]
-mod join;
-#[cfg(feature = "store")]
-mod lease;
+mod log;
 #[cfg(feature = "store")]
 pub mod migrate;
-#[cfg(feature = "store")]
-mod outcome;
 #[cfg(feature = "store")]
 mod pooler;
 #[cfg(feature = "store")]
 mod rights;
 #[cfg(feature = "store")]
-mod roll;
-#[cfg(feature = "store")]
 mod row;
 #[cfg(feature = "store")]
 mod session;
-#[cfg(feature = "store")]
-mod settle;
-#[cfg(feature = "store")]
-mod store;
-#[cfg(feature = "store")]
-mod sweep;
-#[cfg(feature = "store")]
-mod tail;
-#[cfg(feature = "store")]
-mod take;
 
 #[cfg(feature = "store")]
 pub use admin::PostgresAdmin;
@@ -79,4 +57,4 @@ pub use connect::connect;
 #[cfg(feature = "tokio-postgres")]
 pub use inbox::{AdmitError, Inbox, admit};
 #[cfg(feature = "store")]
-pub use store::PostgresStore;
+pub use log::store::PostgresStore;

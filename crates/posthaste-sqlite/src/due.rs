@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Events of a run, at most: what one key may add to a batch at once.
 const RUN_MAX: i64 = 32;
 
-struct Look {
+struct DueRead {
     sink: Arc<str>,
     slots: (i16, i16),
     query: DueQuery,
@@ -33,7 +33,7 @@ struct Head {
 impl LogLease {
     pub(crate) async fn read_due(&self, query: DueQuery) -> Result<DueBatch, StoreError> {
         let generation = self.holding.generation();
-        let look = Look {
+        let look = DueRead {
             sink: self.sink(),
             slots: self.slots,
             query,
@@ -48,7 +48,7 @@ impl LogLease {
     }
 }
 
-impl Look {
+impl DueRead {
     /// What is due, and whether any key is held (looked at only when nothing is due).
     fn look(&self, tx: &Transaction<'_>) -> rusqlite::Result<(DueBatch, bool)> {
         let now = now();

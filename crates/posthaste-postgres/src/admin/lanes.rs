@@ -14,7 +14,7 @@
 
 use super::relane::{Old, Start, starts};
 use super::{PostgresAdmin, failed, finish, reads};
-use crate::filter;
+use crate::log::filter;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
 use posthaste::admin::{Actor, AdminError, DISORDER_MICROS, RewindTo};

@@ -27,10 +27,10 @@ mod status;
 
 use crate::config::PostgresConfig;
 use crate::error::{commit_error, store_error};
-use crate::filter;
+use crate::log::filter;
+use crate::log::store::check_server;
 use crate::migrate;
 use crate::session::{Param, Session, Sessions};
-use crate::store::check_server;
 use async_trait::async_trait;
 use posthaste::admin::{
     Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, EventFilter,

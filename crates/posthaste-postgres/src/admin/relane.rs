@@ -33,7 +33,7 @@ pub(super) fn starts(old: &[Old], count: i32) -> Vec<Start> {
 
 /// First and last slot of a lane, by the same arithmetic as in SQL.
 pub(super) fn slots_of(lane: i32, count: i32) -> (i16, i16) {
-    let edge = |n: i32| crate::store::SLOTS * n / count;
+    let edge = |n: i32| crate::log::store::SLOTS * n / count;
     (edge(lane) as i16, (edge(lane + 1) - 1) as i16)
 }
 

@@ -26,9 +26,9 @@ pub use script::sql;
 
 use crate::config::PostgresConfig;
 use crate::error::{commit_error, is_code, store_error};
+use crate::log::store::{LOCK_CLASS, check_server};
 use crate::row::Micros;
 use crate::session::{Session, Sessions, quote};
-use crate::store::{LOCK_CLASS, check_server};
 use posthaste::Timestamp;
 use posthaste::store::{StoreCode, StoreError};
 use script::{MIGRATIONS, Migration};
@@ -78,7 +78,7 @@ pub struct Status {
     pub pending: Vec<(i32, String)>,
 }
 
-/// Applies what is missing, sets the payload limit, makes the roles and grants them their rights.
+/// Applies what is missing, sets the limits, makes the roles and grants them their rights.
 /// Harmless when repeated, also by several at once.
 pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, StoreError> {
     script::check_schema_name(&config.schema)?;
@@ -97,7 +97,7 @@ pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, Store
     Ok(outcome)
 }
 
-/// The limits and the roles. Under the lock too: two at once would change the same catalog rows.
+/// The limits, the forms of `append` and the roles. Under the lock too: two at once would change the same catalog rows.
 async fn settings(
     sessions: &Sessions,
     session: &mut Session,
@@ -123,6 +123,7 @@ async fn settings_in(
 ) -> Result<Vec<String>, StoreError> {
     lock(sessions, session).await?;
     let mut left = script::set_limits(sessions, session).await?;
+    left.extend(script::add_append_keys(sessions, session).await?);
     left.extend(roles::apply(sessions, session, roles).await?);
     Ok(left)
 }
@@ -158,7 +159,7 @@ pub(crate) async fn check_version(session: &mut Session, sessions: &Sessions) ->
 
 async fn version(session: &mut Session, sessions: &Sessions) -> Result<i32, StoreError> {
     let sql = sessions.sql("select coalesce(max(version), 0) from posthaste.migrations");
-    crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)
+    crate::log::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)
 }
 
 /// Applies the next version, if there is one.
@@ -243,7 +244,7 @@ async fn record(sessions: &Sessions, session: &mut Session, migration: &Migratio
 async fn is_set_up(sessions: &Sessions, session: &mut Session) -> Result<bool, StoreError> {
     let table = sessions.sql("posthaste.migrations");
     let rows = session.query("select to_regclass($1) is not null", &[(&table, Type::TEXT)]).await;
-    crate::store::single(rows.map_err(store_error)?)
+    crate::log::store::single(rows.map_err(store_error)?)
 }
 
 /// The schema, unless somebody made it for us, and the table of versions. `if not exists` would ask for
@@ -252,7 +253,7 @@ async fn set_up(sessions: &Sessions, session: &mut Session) -> Result<(), StoreE
     let schema = sessions.config().schema.as_str();
     let sql = "select exists (select from pg_namespace where nspname = $1)";
     let exists: bool =
-        crate::store::single(session.query(sql, &[(&schema, Type::TEXT)]).await.map_err(store_error)?)?;
+        crate::log::store::single(session.query(sql, &[(&schema, Type::TEXT)]).await.map_err(store_error)?)?;
     let mut text = sessions.sql(script::BOOKKEEPING);
     if !exists {
         text = format!("create schema {};\n{text}", quote(schema));

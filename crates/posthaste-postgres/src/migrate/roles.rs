@@ -129,5 +129,5 @@ async fn are_granted(sessions: &Sessions, session: &mut Session, roles: &Roles) 
 async fn is_owner(sessions: &Sessions, session: &mut Session) -> Result<bool, StoreError> {
     let table = sessions.sql("posthaste.outbox");
     let sql = "select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = to_regclass($1)";
-    crate::store::single(session.query_alone(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?)
+    crate::log::store::single(session.query_alone(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?)
 }

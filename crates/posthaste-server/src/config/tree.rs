@@ -14,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 
 /// Where a value came from.
 #[derive(Debug, Clone)]
-pub(crate) enum Origin {
+pub(crate) enum ValueOrigin {
     /// A line of the file, counted from 1.
     Line(usize),
     /// An environment variable.
@@ -27,7 +27,7 @@ pub(crate) enum Origin {
 #[derive(Clone)]
 pub(crate) struct Tree {
     pub(crate) value: Value,
-    origins: HashMap<String, Origin>,
+    origins: HashMap<String, ValueOrigin>,
     file: Option<PathBuf>,
     /// The file has one `[outbox]` table instead of a list: paths are shown the way they were written.
     single_outbox: bool,
@@ -77,7 +77,7 @@ impl Tree {
     }
 
     /// Remembers where a value came from, and forgets where what it replaced did.
-    pub(crate) fn note(&mut self, path: &str, origin: Origin) {
+    pub(crate) fn note(&mut self, path: &str, origin: ValueOrigin) {
         let is_below =
             |known: &str| known.strip_prefix(path).is_some_and(|rest| rest.starts_with(['.', '[']));
         self.origins.retain(|known, _| !is_below(known));
@@ -85,12 +85,12 @@ impl Tree {
     }
 
     /// The same for a table that a value brought with it, unless it was there before.
-    pub(crate) fn note_new(&mut self, path: &str, origin: Origin) {
+    pub(crate) fn note_new(&mut self, path: &str, origin: ValueOrigin) {
         self.origins.entry(path.to_owned()).or_insert(origin);
     }
 
     /// Sets a value under a key of the top level, from a flag.
-    pub(crate) fn set(&mut self, key: &str, value: Value, origin: Origin) {
+    pub(crate) fn set(&mut self, key: &str, value: Value, origin: ValueOrigin) {
         self.value[key] = value;
         self.note(key, origin);
         self.list_outbox();
@@ -112,9 +112,9 @@ impl Tree {
         let mut path = path;
         loop {
             match self.origins.get(path) {
-                Some(Origin::Line(line)) => return format!("{file} line {line}"),
-                Some(Origin::Env(name)) => return format!("environment variable {name}"),
-                Some(Origin::Flag(name)) => return format!("flag {name}"),
+                Some(ValueOrigin::Line(line)) => return format!("{file} line {line}"),
+                Some(ValueOrigin::Env(name)) => return format!("environment variable {name}"),
+                Some(ValueOrigin::Flag(name)) => return format!("flag {name}"),
                 None => match path.rfind(['.', '[']) {
                     Some(end) => path = &path[..end],
                     None => return file,
@@ -135,7 +135,7 @@ impl Tree {
 
     /// Whether a value comes from the environment or from a flag.
     pub(crate) fn is_over_file(&self, path: &str) -> bool {
-        matches!(self.origins.get(path), Some(Origin::Env(_) | Origin::Flag(_)))
+        matches!(self.origins.get(path), Some(ValueOrigin::Env(_) | ValueOrigin::Flag(_)))
     }
 }
 
@@ -144,10 +144,10 @@ pub(crate) fn member(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-fn collect(origins: &mut HashMap<String, Origin>, text: &str, path: &str, table: &DeTable<'_>) {
+fn collect(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &str, table: &DeTable<'_>) {
     for (key, value) in table {
         let mut path = member(path, key.get_ref());
-        origins.insert(path.clone(), Origin::Line(line_of(text, key.span().start)));
+        origins.insert(path.clone(), ValueOrigin::Line(line_of(text, key.span().start)));
         if path == "outbox" && value.get_ref().is_table() {
             path.push_str("[0]");
         }
@@ -155,13 +155,13 @@ fn collect(origins: &mut HashMap<String, Origin>, text: &str, path: &str, table:
     }
 }
 
-fn collect_value(origins: &mut HashMap<String, Origin>, text: &str, path: &str, value: &DeValue<'_>) {
+fn collect_value(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &str, value: &DeValue<'_>) {
     match value {
         DeValue::Table(table) => collect(origins, text, path, table),
         DeValue::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 let path = format!("{path}[{index}]");
-                origins.insert(path.clone(), Origin::Line(line_of(text, item.span().start)));
+                origins.insert(path.clone(), ValueOrigin::Line(line_of(text, item.span().start)));
                 collect_value(origins, text, &path, item.get_ref());
             }
         }
@@ -182,7 +182,7 @@ fn written_twice(text: &str, second: std::ops::Range<usize>) -> String {
     let path = origins.keys().find_map(|path| path.strip_suffix(RENAMED)).unwrap_or_default();
     let path = format!("{path}{key}");
     match origins.get(&path) {
-        Some(Origin::Line(first)) => {
+        Some(ValueOrigin::Line(first)) => {
             let shown = path.replacen("outbox[0]", "outbox", 1);
             format!("`{shown}` is written twice, first on line {first}: keep one of them")
         }

@@ -27,14 +27,18 @@ const COLUMNS: &str = "letter, sink, seq, id, topic, key, headers, content_type,
     appended_at, dead_at, attempts, replays, error_class, error_code, error, holds_key";
 
 /// A filter as SQL: conditions with their values.
-struct Clause {
-    sql: String,
+pub(super) struct Clause {
+    pub(super) sql: String,
     values: Vec<Box<dyn ToSql>>,
 }
 
 impl Clause {
+    pub(super) fn new(sql: String) -> Self {
+        Self { sql, values: Vec::new() }
+    }
+
     fn of(filter: &DeadFilter) -> Self {
-        let mut clause = Self { sql: "true".to_owned(), values: Vec::new() };
+        let mut clause = Self::new("true".to_owned());
         if !filter.ids.is_empty() {
             let ids: Vec<String> = filter.ids.iter().map(Uuid::to_string).collect();
             clause.and("id in (select value from json_each(", json!(ids).to_string(), "))");
@@ -56,12 +60,12 @@ impl Clause {
         clause
     }
 
-    fn and(&mut self, before: &str, value: impl ToSql + 'static, after: &str) {
+    pub(super) fn and(&mut self, before: &str, value: impl ToSql + 'static, after: &str) {
         self.values.push(Box::new(value));
         self.sql.push_str(&format!(" and {before}?{}{after}", self.values.len()));
     }
 
-    fn values(&self) -> impl Iterator<Item = &dyn ToSql> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &dyn ToSql> {
         self.values.iter().map(|value| &**value)
     }
 }

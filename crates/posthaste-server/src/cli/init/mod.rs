@@ -18,8 +18,8 @@ use super::{Context, pattern, with_sinks};
 use crate::config::{Config, DEFAULT_FILE, scrub};
 use crate::output::{Usage, escape, remark, shell_word};
 use clap::Args;
-use file::{Plan, SinkPlan};
-use look::{Seen, State};
+use file::{InitPlan, SinkPlan};
+use look::{DatabaseState, Seen};
 use posthaste::sink::Level;
 use serde_json::json;
 use std::fs::OpenOptions;
@@ -78,7 +78,7 @@ pub(crate) async fn run(context: &Context, args: InitArgs) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<Plan> {
+fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<InitPlan> {
     let from_env = || std::env::var("POSTHASTE_OUTBOX__URL").ok().filter(|url| !url.is_empty());
     let url = context.flags().url.or_else(from_env).ok_or_else(|| {
         Usage("name the database: --url postgres://user@host/database or --url sqlite:file.db".to_owned())
@@ -87,7 +87,7 @@ fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<Plan> {
     if let Some(words) = posthaste_brokers::missing(sink.name()) {
         return Err(Usage(format!("--sink {}: {words}. Nothing was written", scrub(&args.sink))).into());
     }
-    Ok(Plan {
+    Ok(InitPlan {
         service: args.service.clone().unwrap_or_else(|| file::service_of(&url)),
         schema: context.flags().schema,
         sink,
@@ -126,7 +126,7 @@ struct Step {
 }
 
 /// What to do next, in order.
-fn next(file: &Path, plan: &Plan, state: &State, seen: &[Seen]) -> Vec<Step> {
+fn next(file: &Path, plan: &InitPlan, state: &DatabaseState, seen: &[Seen]) -> Vec<Step> {
     let config = match file == Path::new(DEFAULT_FILE) {
         true => String::new(),
         false => format!(" --config {}", shell_word(&file.display().to_string())),

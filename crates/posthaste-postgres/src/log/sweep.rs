@@ -9,9 +9,9 @@
 //! the user's business transactions; dropping one locks the parent, and every append queues behind it.
 
 use crate::error::{is_code, store_error};
-use crate::filter;
+use crate::log::filter;
+use crate::log::store::{Inner, single};
 use crate::session::{Param, Session};
-use crate::store::{Inner, single};
 use posthaste::crash_point;
 use posthaste::store::{StoreCode, StoreError, Swept};
 use std::sync::atomic::Ordering;
@@ -61,7 +61,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
     Ok(swept)
 }
 
-struct Look {
+struct RingState {
     turn: i64,
     current: i16,
     old: bool,
@@ -73,17 +73,17 @@ struct Look {
     audit_failures: i32,
 }
 
-impl Look {
+impl RingState {
     /// The sequence was set and the bookkeeping was not: a sweeper died between the two.
     fn is_torn(&self) -> bool {
         i64::from(self.current) != (self.turn - 1) % 8 + 1
     }
 }
 
-async fn look(inner: &Inner, session: &mut Session) -> Result<Look, StoreError> {
+async fn look(inner: &Inner, session: &mut Session) -> Result<RingState, StoreError> {
     let retention = &inner.sessions.config().retention;
     let schema = inner.sessions.config().schema.replace('\'', "''").replace('"', "\"\"");
-    let text = include_str!("../sql/sweep_look.sql")
+    let text = include_str!("../../sql/log/sweep_look.sql")
         .replace("'posthaste.outbox_%s'", &format!("'\"{schema}\".outbox_%s'"));
     let sql = inner.sessions.sql(&text);
     let params: [Param<'_>; 2] = [
@@ -92,7 +92,7 @@ async fn look(inner: &Inner, session: &mut Session) -> Result<Look, StoreError> 
     ];
     let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
     let row = rows.first().ok_or_else(|| StoreError::broken(StoreCode::Damaged, "the ring has no row"))?;
-    Ok(Look {
+    Ok(RingState {
         turn: row.get("turn"),
         current: row.get("current"),
         old: row.get("old"),
@@ -177,7 +177,7 @@ async fn turn_ring(
     }
     // CRASH(sweep.turned): the sequence says the new segment, the bookkeeping the old one. See above.
     crash_point!("sweep.turned");
-    let sql = inner.sessions.sql(include_str!("../sql/turn.sql"));
+    let sql = inner.sessions.sql(include_str!("../../sql/log/turn.sql"));
     let params: [Param<'_>; 3] = [(&from, Type::INT2), (&to, Type::INT2), (&(turn + 1), Type::INT8)];
     session.query(&sql, &params).await.map_err(store_error)?;
     tracing::info!(from, to, "ring turned");
@@ -238,7 +238,7 @@ async fn is_handled(
     segment: i16,
     last: i64,
 ) -> Result<bool, StoreError> {
-    let sql = inner.sessions.sql(include_str!("../sql/handled.sql"));
+    let sql = inner.sessions.sql(include_str!("../../sql/log/handled.sql"));
     let params: [Param<'_>; 2] = [(&segment, Type::INT2), (&last, Type::INT8)];
     single(session.query_alone(&sql, &params).await.map_err(store_error)?)
 }
@@ -247,7 +247,7 @@ async fn is_handled(
 /// not balance. A cursor whose filter changed since its base is not counted: nobody can tell under which
 /// filter a row was read.
 async fn imbalance(inner: &Inner, session: &mut Session, segment: i16) -> Result<Option<String>, StoreError> {
-    let sql = inner.sessions.sql(include_str!("../sql/audit_lanes.sql"));
+    let sql = inner.sessions.sql(include_str!("../../sql/log/audit_lanes.sql"));
     let lanes = session.query_alone(&sql, &[(&segment, Type::INT2)]).await.map_err(store_error)?;
     for lane in lanes.iter().filter(|lane| !lane.get::<_, bool>("filter_changed")) {
         let condition = format!(
@@ -379,7 +379,7 @@ async fn purge_chunks(session: &mut Session, sql: &str, params: &[Param<'_>]) ->
 /// Removes small old rows in chunks.
 async fn purge(inner: &Inner, session: &mut Session, swept: &mut Swept) -> Result<(), StoreError> {
     let retention = inner.sessions.config().retention;
-    let receipts = inner.sessions.sql(include_str!("../sql/purge_receipts.sql"));
+    let receipts = inner.sessions.sql(include_str!("../../sql/log/purge_receipts.sql"));
     let mut purged = purge_chunks(session, &receipts, &[(&PURGE_CHUNK, Type::INT8)]).await?;
     let keys = inner.sessions.sql(
         "delete from posthaste.idempotency_keys where ctid = any (array(

@@ -4,11 +4,11 @@
 //! one after the other. A new sink's cursors are born here, each with a mark.
 
 use crate::error::store_error;
-use crate::filter::stored_filter;
+use crate::log::filter::stored_filter;
+use crate::log::store::{Inner, SHORT_WAITS, SLOTS, check_server, single};
 use crate::migrate;
 use crate::pooler;
 use crate::session::{Param, Session};
-use crate::store::{Inner, SHORT_WAITS, SLOTS, check_server, single};
 use posthaste::route::UNROUTED;
 use posthaste::store::{JoinPlan, SinkPlan, StartAt, StoreError};
 use std::sync::PoisonError;
@@ -203,7 +203,7 @@ impl Inner {
         mark: &BirthMark,
     ) -> Result<bool, StoreError> {
         let (name, filter): (&str, String) = (&sink.name, stored_filter(&sink.filter));
-        let sql = self.sessions.sql(include_str!("../sql/fence_changed.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/fence_changed.sql"));
         let params: [Param<'_>; 3] = [(&name, Type::TEXT), (&filter, Type::TEXT), (&mark.seq, Type::INT8)];
         session.query(&sql, &params).await.map_err(store_error)?;
         let sql = self.sessions.sql("select exists (select from posthaste.lanes where sink = $1)");
@@ -213,7 +213,7 @@ impl Inner {
     /// Brings a sink's filter up to date, and the sink back if it was retired.
     async fn refilter(&self, session: &mut Session, sink: &SinkPlan) -> Result<(), StoreError> {
         let (name, filter): (&str, String) = (&sink.name, stored_filter(&sink.filter));
-        let sql = self.sessions.sql(include_str!("../sql/refilter.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/refilter.sql"));
         session.query(&sql, &[(&name, Type::TEXT), (&filter, Type::TEXT)]).await.map_err(store_error)?;
         Ok(())
     }
@@ -223,7 +223,7 @@ impl Inner {
         if untouched {
             return Ok(0);
         }
-        let sql = self.sessions.sql(include_str!("../sql/unread.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/unread.sql"));
         let params: [Param<'_>; 2] = [(&UNROUTED, Type::TEXT), (&UNREAD_MAX, Type::INT8)];
         single(session.query(&sql, &params).await.map_err(store_error)?)
     }

@@ -16,7 +16,7 @@
 //! beforehand. Nobody can know what a database refuses, and the healthy path would pay for it.
 
 use crate::error::{is_refusal_of_data, store_error};
-use crate::lease::LogLease;
+use crate::log::lease::LogLease;
 use crate::session::{Param, Session};
 use posthaste::event::StoredEvent;
 use posthaste::store::{Death, Deferral, Due, ErrorClass, StoreError};
@@ -24,35 +24,35 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 /// Why a settlement was not written.
-pub(crate) enum Refused {
+pub(crate) enum WriteError {
     /// The database will not take these values, however often it is asked.
     ForItsData(String),
     /// Anything else.
     Otherwise(StoreError),
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for WriteError {
     fn from(error: StoreError) -> Self {
         Self::Otherwise(error)
     }
 }
 
-impl From<Refused> for StoreError {
-    fn from(refused: Refused) -> Self {
+impl From<WriteError> for StoreError {
+    fn from(refused: WriteError) -> Self {
         match refused {
-            Refused::Otherwise(error) => error,
+            WriteError::Otherwise(error) => error,
             // Not even the plain dead letter is taken. Whoever forbids that may stop to: it is tried again,
             // and the log says so each time.
-            Refused::ForItsData(message) => Self::Transient { message, outcome_known: true },
+            WriteError::ForItsData(message) => Self::Transient { message, outcome_known: true },
         }
     }
 }
 
-fn refused(error: tokio_postgres::Error) -> Refused {
+fn refused(error: tokio_postgres::Error) -> WriteError {
     if is_refusal_of_data(&error) {
-        return Refused::ForItsData(crate::error::describe(&error));
+        return WriteError::ForItsData(crate::error::describe(&error));
     }
-    Refused::Otherwise(store_error(error))
+    WriteError::Otherwise(store_error(error))
 }
 
 /// One list of a settlement.
@@ -68,10 +68,10 @@ pub(crate) enum Rows<'a> {
     Died(&'a [(i64, Death)]),
 }
 
-const DEFER: &str = include_str!("../sql/defer.sql");
-const BURY: &str = include_str!("../sql/bury.sql");
-const AGAIN: &str = include_str!("../sql/again.sql");
-const DIED: &str = include_str!("../sql/died.sql");
+const DEFER: &str = include_str!("../../sql/log/defer.sql");
+const BURY: &str = include_str!("../../sql/log/bury.sql");
+const AGAIN: &str = include_str!("../../sql/log/again.sql");
+const DIED: &str = include_str!("../../sql/log/died.sql");
 
 impl<'a> Rows<'a> {
     fn len(self) -> usize {
@@ -139,7 +139,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Writes lists within the transaction of a settlement, and remembers whose turn comes next.
-pub(crate) struct Writer<'s> {
+pub(crate) struct OutcomeWriter<'s> {
     lease: &'s LogLease,
     session: &'s mut Session,
     carefully: bool,
@@ -148,13 +148,13 @@ pub(crate) struct Writer<'s> {
     given_up: u64,
 }
 
-impl<'s> Writer<'s> {
+impl<'s> OutcomeWriter<'s> {
     pub(crate) fn new(lease: &'s LogLease, session: &'s mut Session, carefully: bool) -> Self {
         Self { lease, session, carefully, keys: Vec::new(), given_up: 0 }
     }
 
     /// Writes one list. Carefully: what is refused for its data is halved until one event remains.
-    pub(crate) async fn write(&mut self, rows: Rows<'_>) -> Result<(), Refused> {
+    pub(crate) async fn write(&mut self, rows: Rows<'_>) -> Result<(), WriteError> {
         let mut parts = vec![rows];
         while let Some(part) = parts.pop().filter(|part| part.len() > 0) {
             if !self.carefully {
@@ -180,7 +180,7 @@ impl<'s> Writer<'s> {
     }
 
     /// One event that cannot be written as it should be.
-    async fn give_up(&mut self, part: Rows<'_>, why: &str) -> Result<(), Refused> {
+    async fn give_up(&mut self, part: Rows<'_>, why: &str) -> Result<(), WriteError> {
         let Some((sql, seq, death, key)) = part.plainly(why) else { return Ok(()) };
         tracing::error!(
             lane = %self.lease.id, seq, code = %death.code,
@@ -276,7 +276,7 @@ impl<'s> Writer<'s> {
             return Ok(());
         }
         let sink: &str = &self.lease.id.sink;
-        let sql = self.lease.sql(include_str!("../sql/delivered.sql"));
+        let sql = self.lease.sql(include_str!("../../sql/log/delivered.sql"));
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
         let rows = self.session.query(&sql, &params).await.map_err(store_error)?;
         self.keys.extend(rows.iter().filter_map(|row| row.get::<_, Option<String>>(0)));
@@ -291,7 +291,7 @@ impl<'s> Writer<'s> {
             return Ok(self.given_up);
         }
         let sink: &str = &self.lease.id.sink;
-        let sql = self.lease.sql(include_str!("../sql/promote.sql"));
+        let sql = self.lease.sql(include_str!("../../sql/log/promote.sql"));
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&self.keys, Type::TEXT_ARRAY)];
         self.session.query(&sql, &params).await.map_err(store_error)?;
         Ok(self.given_up)

@@ -26,7 +26,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 /// The statement, before schema, columns and conditions are put in.
-pub(crate) const LATE_AND_TAIL: &str = include_str!("../sql/late_and_tail.sql");
+pub(crate) const LATE_AND_TAIL: &str = include_str!("../../sql/log/late_and_tail.sql");
 
 /// A column that every row of the log has, and the line about the read itself has not.
 const SLOT: usize = 1;

@@ -4,16 +4,16 @@
 //! number taken (G4). Former owners that died at the same place make the next one careful (F21).
 
 use crate::error::{is_code, store_error};
-use crate::lease::Taken;
+use crate::log::lease::TakenLane;
+use crate::log::store::{Inner, SHORT_WAITS, single};
 use crate::session::Session;
-use crate::store::{Inner, SHORT_WAITS, single};
 use posthaste::cursor::{CatchUp, Mark, Marks, Position};
 use posthaste::store::{Deaths, LaneId, StoreCode, StoreError, reach};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 impl Inner {
-    pub(crate) async fn take(&self, lane: &LaneId) -> Result<Option<Taken>, StoreError> {
+    pub(crate) async fn take(&self, lane: &LaneId) -> Result<Option<TakenLane>, StoreError> {
         let mut session = self.sessions.session().await?;
         // A mark's number is read before the transaction has an xid.
         let sql =
@@ -49,17 +49,17 @@ impl Inner {
         session: &mut Session,
         id: &LaneId,
         mark: i64,
-    ) -> Result<Option<Taken>, StoreError> {
+    ) -> Result<Option<TakenLane>, StoreError> {
         let plan = self.plan()?;
         let heart = self.heart.lock().await.as_ref().and_then(|heart| heart.number);
         let sink: &str = &id.sink;
         let key: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
             [(&sink, Type::TEXT), (&id.lane, Type::INT2)];
-        let sql = self.sessions.sql(include_str!("../sql/take_lock.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/take_lock.sql"));
         let asker = [key[0].clone(), key[1].clone(), (&plan.relay.as_ref() as _, Type::TEXT)];
         let rows = session.query(&sql, &asker).await.map_err(store_error)?;
         let Some(lane) = rows.first().filter(|row| row.get::<_, bool>("free")) else { return Ok(None) };
-        let sql = self.sessions.sql(include_str!("../sql/last_receipt.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/last_receipt.sql"));
         let rows = session.query(&sql, &key).await.map_err(store_error)?;
         let last = rows.first().ok_or_else(|| StoreError::no_receipt(id))?;
         let position = cursor_of(last)?;
@@ -68,7 +68,7 @@ impl Inner {
         let lanes: i64 = lane.get("lanes_of_sink");
         let (deaths, in_hand) = deaths(lane, place(&position), reach(lanes));
         let (suspect, charged) = deaths.suspect.unzip();
-        let sql = self.sessions.sql(include_str!("../sql/take.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/take.sql"));
         let taken = session
             .query(
                 &sql,
@@ -92,9 +92,9 @@ impl Inner {
         let xid: String =
             taken.first().map(|row| row.get(0)).ok_or_else(|| StoreError::LeaseLost(id.clone()))?;
         let marks = self.load_marks(session, &position, &xid, mark).await?;
-        let sql = self.sessions.sql(include_str!("../sql/holding.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/holding.sql"));
         let holding: bool = single(session.query(&sql, &key[..1]).await.map_err(store_error)?)?;
-        Ok(Some(Taken {
+        Ok(Some(TakenLane {
             id: id.clone(),
             epoch,
             n: n + 1,
@@ -119,7 +119,7 @@ impl Inner {
         mark: i64,
     ) -> Result<Marks, StoreError> {
         let oldest = position.snapshot.running.first().copied().unwrap_or(position.snapshot.xmin);
-        let sql = self.sessions.sql(include_str!("../sql/marks.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/marks.sql"));
         let rows = session.query(&sql, &[(&oldest.to_string(), Type::TEXT)]).await.map_err(store_error)?;
         let mut marks = Marks::default();
         for row in rows {

@@ -1,8 +1,8 @@
 //! The roll: one statement a heartbeat that renews what this relay holds and shows what everybody else does.
 
 use crate::error::store_error;
+use crate::log::store::{Inner, single};
 use crate::session::Param;
-use crate::store::{Inner, single};
 use posthaste::Timestamp;
 use posthaste::store::{Controls, JoinPlan, LaneId, LaneView, Roll, StoreCode, StoreError};
 use tokio_postgres::types::Type;
@@ -65,7 +65,7 @@ impl Inner {
         let lanes: Vec<i16> = held.iter().map(|(id, _)| id.lane).collect();
         let epochs: Vec<i64> = held.iter().map(|(_, epoch)| *epoch).collect();
         let served: Vec<&str> = plan.sinks.iter().map(|sink| &*sink.name).collect();
-        let sql = self.sessions.sql(include_str!("../sql/roll.sql"));
+        let sql = self.sessions.sql(include_str!("../../sql/log/roll.sql"));
         let (me, seconds) = (plan.relay.as_ref(), plan.lease_ttl.as_secs_f64());
         let params: [Param<'_>; 7] = [
             (&me, Type::TEXT),

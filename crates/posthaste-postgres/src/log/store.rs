@@ -9,7 +9,7 @@
 use crate::config::PostgresConfig;
 use crate::connect::{Connection, open};
 use crate::error::store_error;
-use crate::lease::LogLease;
+use crate::log::lease::LogLease;
 use crate::migrate;
 use crate::session::{Param, Session, Sessions};
 use async_trait::async_trait;
@@ -199,7 +199,7 @@ impl Store for PostgresStore {
     }
 
     async fn sweep(&self) -> Result<Swept, StoreError> {
-        crate::sweep::sweep(&self.inner).await
+        crate::log::sweep::sweep(&self.inner).await
     }
 
     async fn doze(&self, at_most: Duration) -> Result<bool, StoreError> {

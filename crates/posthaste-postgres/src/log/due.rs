@@ -1,7 +1,7 @@
 //! Looking for deferred events whose time has come.
 
 use crate::error::store_error;
-use crate::lease::LogLease;
+use crate::log::lease::LogLease;
 use crate::row;
 use crate::session::Param;
 use posthaste::store::{DueBatch, DueEvent, DueQuery, Reason, StoreError};
@@ -24,13 +24,13 @@ impl LogLease {
             (&query.only_destination, Type::TEXT),
             (&bytes, Type::INT8),
         ];
-        let sql = self.sql(include_str!("../sql/due.sql"));
+        let sql = self.sql(include_str!("../../sql/log/due.sql"));
         let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
         let events = rows.iter().map(due_event).collect::<Result<Vec<_>, _>>().map_err(store_error)?;
         if !events.is_empty() {
             return Ok(DueBatch { events, next_in: None });
         }
-        let sql = self.sql(include_str!("../sql/next_due.sql"));
+        let sql = self.sql(include_str!("../../sql/log/next_due.sql"));
         let rows = session.query_alone(&sql, &params[..1]).await.map_err(store_error)?;
         let Some(row) = rows.first() else { return Ok(DueBatch::default()) };
         if !row.get::<_, bool>(1) {

@@ -47,7 +47,7 @@ pub(crate) fn condition_since(stored: &str, before: Option<&str>, until: i64) ->
 
 /// The condition of a range of slots; empty when it is all of them.
 pub(crate) fn slots((from, to): (i16, i16)) -> String {
-    if from == 0 && i32::from(to) == crate::store::SLOTS - 1 {
+    if from == 0 && i32::from(to) == crate::log::store::SLOTS - 1 {
         return String::new();
     }
     format!(" and slot between {from} and {to}")
