@@ -130,3 +130,4 @@ mod verdict;
 pub use config::{Compression, KafkaConfig, SaslMechanism};
 pub use examine::CHECKS;
 pub use sink::KafkaSink;
+pub(crate) use verdict::check_name;

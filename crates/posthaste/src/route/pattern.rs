@@ -10,6 +10,23 @@ impl Pattern {
         Self(text.into())
     }
 
+    /// Whether a text is a pattern that some topic can match. If not: why, and what to write instead.
+    pub fn check(text: &str) -> Result<(), String> {
+        let is_blank = |c: char| c.is_whitespace() || c.is_control();
+        // What others write for "any part".
+        let foreign = |part: &&str| matches!(*part, ">" | "#" | "+" | "%");
+        let why = if text.contains(is_blank) {
+            "holds white space or a control character, which no topic has".to_owned()
+        } else if let Some(part) = text.split('.').find(foreign) {
+            format!("holds `{part}`, which means nothing here: `*` stands for any run of characters")
+        } else {
+            return Ok(());
+        };
+        let plain: String = text.chars().filter(|c| !is_blank(*c)).collect();
+        let parts: Vec<&str> = plain.split('.').map(|part| if foreign(&part) { "*" } else { part }).collect();
+        Err(format!("the pattern {text:?} {why}. Write {:?}", parts.join(".")))
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -104,5 +121,24 @@ mod tests {
             assert_eq!(Pattern::new(pattern).matches(topic), expected, "{pattern} ~ {topic}");
         }
         assert_eq!(Pattern::new("a_b%*").to_like(), "a\\_b\\%%");
+    }
+
+    #[test]
+    fn what_no_topic_can_match_is_refused_with_what_to_write() {
+        for (pattern, instead) in [
+            ("orders.>", "orders.*"),
+            ("orders .*", "orders.*"),
+            (" orders", "orders"),
+            ("orders.#", "orders.*"),
+            ("*.+.paid", "*.*.paid"),
+            ("a\tb.>", "ab.*"),
+        ] {
+            let why = Pattern::check(pattern).expect_err(pattern);
+            assert!(why.ends_with(&format!(". Write {instead:?}")), "{why}");
+            assert_eq!(Pattern::check(instead), Ok(()));
+        }
+        for good in ["*", "orders.*", "a>b", "c#", "50%", "a*b*c"] {
+            assert_eq!(Pattern::check(good), Ok(()));
+        }
     }
 }
