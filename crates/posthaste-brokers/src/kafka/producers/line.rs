@@ -295,17 +295,17 @@ pub(in crate::kafka) struct Ears {
     fatal: AtomicBool,
     /// Reports, errors and lines of the log so far.
     heard: AtomicUsize,
-    batch: Mutex<Batch>,
+    batch: Mutex<ReportBatch>,
 }
 
 #[derive(Default)]
-struct Batch {
+struct ReportBatch {
     reports: Vec<(MessageRef, Option<DeliveryFault>)>,
     faults: bool,
 }
 
 impl Ears {
-    fn flush(&self, batch: &mut Batch) {
+    fn flush(&self, batch: &mut ReportBatch) {
         let reports = batch.reports.len();
         if batch.reports.iter().any(|(_, fault)| fault.is_none()) {
             self.shared.causes.forget();
