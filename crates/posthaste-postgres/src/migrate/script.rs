@@ -135,7 +135,7 @@ pub(super) async fn add_append_keys(
     session: &mut Session,
 ) -> Result<Option<String>, StoreError> {
     let sql = sessions.sql(&format!("select to_regprocedure('posthaste.{APPEND_BY_UUID}') is not null"));
-    let there: bool = crate::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
+    let there: bool = crate::log::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
     let statement = sessions.sql(APPEND_KEYS.trim_end());
     let done = there || super::attempt(session, &statement).await?;
     Ok((!done).then_some(statement))
