@@ -365,7 +365,7 @@ impl ProducerContext for Ears {
     }
 }
 
-/// The topic that a fatal error names: "ProduceRequest for NAME [0] with …".
+/// The topic that a fatal error names: `ProduceRequest for NAME [0] with …`.
 fn topic_of(reason: &str) -> Option<&str> {
     let (_, rest) = reason.split_once("ProduceRequest for ")?;
     Some(rest.split_once(" [")?.0)
