@@ -19,6 +19,7 @@ mod deferred;
 mod destinations;
 mod diary;
 mod handle;
+mod keys;
 mod lane;
 mod pace;
 mod progress;

@@ -102,7 +102,7 @@ impl Lane {
         self.calls.end(&returned);
         let Returned { batch, mut verdicts, took, .. } = returned;
         self.metrics.publish.record(took.as_secs_f64());
-        self.window.returned(&batch, self.calls.oldest());
+        self.window.keys().returned(&batch, self.calls.oldest());
         // A sink that answers too little is treated as one that did not answer for the rest.
         verdicts.resize(
             batch.len(),
@@ -198,7 +198,7 @@ impl Lane {
         // The one before it waits for the sink, died without holding its key, or is in a call that has
         // not come back: try again, but not while the sink would hold it again at once.
         if let Some(newest) = self.calls.newest() {
-            self.window.be_shy(key, newest);
+            self.window.keys().be_shy(key, newest);
         }
         self.window.put_back(pending);
     }

@@ -6,11 +6,12 @@
 //! event's settlement committed.
 
 use super::batch::{Batch, Origin, Pending, Tag};
+use super::keys::{Keys, Wanted};
 use crate::event::StoredEvent;
 use crate::mutation::{Mutation, active};
 use crate::sink::{Message, Ordering};
 use crate::store::{Death, Deferral, Reason, Settlement};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
@@ -38,17 +39,11 @@ struct BlockedKey {
 /// The window of one lane.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// What the sink keeps of a key's order.
-    ordering: Ordering,
+    keys: Keys,
     pages: VecDeque<PageInHand>,
     blocked: FxHashMap<String, BlockedKey>,
     /// Whether a key was blocked since [`Window::take_blocked`] looked.
     blocked_anew: bool,
-    /// Keys with a call in flight, where the sink keeps no order over calls.
-    busy: FxHashMap<String, usize>,
-    /// Keys that the sink held while the failing call had not come back yet.
-    /// By key: the newest call that was in flight then.
-    shy: FxHashMap<String, u64>,
     events: usize,
     bytes: usize,
     /// Deferred events in hand that wait to be published.
@@ -59,18 +54,13 @@ pub(crate) struct Window {
     outcome: Settlement,
 }
 
-/// Which destinations a call may go to; all of them if there is none.
-pub(crate) type Wanted<'a> = Option<&'a dyn Fn(&str) -> bool>;
-
 impl Window {
     pub(crate) fn new(ordering: Ordering) -> Self {
         Self {
-            ordering,
+            keys: Keys::new(ordering),
             pages: VecDeque::new(),
             blocked: FxHashMap::default(),
             blocked_anew: false,
-            busy: FxHashMap::default(),
-            shy: FxHashMap::default(),
             events: 0,
             bytes: 0,
             due: Batch::default(),
@@ -150,81 +140,33 @@ impl Window {
         }
     }
 
-    /// Takes the next events to publish, in order, skipping keys that must wait. Deferred events have
-    /// their own calls, so that they never starve fresh ones. `wanted` chooses destinations; what follows in the
-    /// key of one that is not wanted waits too.
+    /// Takes the next events to publish. Deferred events have their own calls, so that they never starve
+    /// fresh ones.
     pub(crate) fn take_batch(&mut self, most: usize, wanted: Wanted<'_>) -> Batch {
-        let mut batch = Batch::default();
-        let mut passed_over = FxHashSet::default();
-        let free = self.ordering == Ordering::Overlap && self.shy.is_empty() && wanted.is_none();
+        let mut pick = self.keys.pick(most, wanted);
         for page in self.pages.iter_mut().filter(|page| !page.waiting.is_empty()) {
-            if batch.len() >= most {
+            if pick.is_full() {
                 break;
             }
-            let waiting = std::mem::take(&mut page.waiting);
-            if free && batch.is_empty() && waiting.len() <= most {
-                batch = waiting;
-                continue;
-            }
-            for pending in waiting.each() {
-                if wanted.is_some_and(|wanted| !wanted(&pending.message.destination)) {
-                    passed_over.extend(pending.message.order_key().map(str::to_owned));
-                    page.waiting.push(pending);
-                    continue;
-                }
-                let taken = batch.len() < most
-                    && may_go(&pending.message, self.ordering, &self.busy, &self.shy, &mut passed_over);
-                if taken { batch.push(pending) } else { page.waiting.push(pending) }
-            }
+            pick.take(&mut page.waiting);
         }
-        self.mark_busy(&batch);
+        let batch = pick.batch;
+        self.keys.begun(&batch);
         batch
     }
 
     /// Takes deferred events to publish.
     pub(crate) fn take_due(&mut self, most: usize) -> Batch {
-        let mut batch = Batch::default();
-        let mut passed_over = FxHashSet::default();
-        for pending in std::mem::take(&mut self.due).each() {
-            let taken = batch.len() < most
-                && may_go(&pending.message, self.ordering, &self.busy, &self.shy, &mut passed_over);
-            if taken { batch.push(pending) } else { self.due.push(pending) }
-        }
+        let mut pick = self.keys.pick(most, None);
+        pick.take(&mut self.due);
+        let batch = pick.batch;
         self.due_in_flight += batch.len();
-        self.mark_busy(&batch);
+        self.keys.begun(&batch);
         batch
     }
 
-    fn mark_busy(&mut self, batch: &Batch) {
-        if self.ordering == Ordering::Overlap {
-            return;
-        }
-        for key in batch.keys() {
-            *self.busy.entry(key.to_owned()).or_default() += 1;
-        }
-    }
-
-    /// A call came back: its keys are no longer in flight, and held keys may be looked at again. `oldest` is
-    /// the oldest call that is still in flight.
-    pub(crate) fn returned(&mut self, batch: &Batch, oldest: Option<u64>) {
-        self.shy.retain(|_, newest| oldest.is_some_and(|oldest| oldest <= *newest));
-        if self.ordering == Ordering::Overlap {
-            return;
-        }
-        for key in batch.keys() {
-            if let Some(count) = self.busy.get_mut(key) {
-                *count -= 1;
-                if *count == 0 {
-                    self.busy.remove(key);
-                }
-            }
-        }
-    }
-
-    /// The sink held this key for a call that has not come back. Which one is the sink's affair, and a call
-    /// that was merely held too opens nothing: not again before all up to the newest have come back.
-    pub(crate) fn be_shy(&mut self, key: &str, newest: u64) {
-        self.shy.insert(key.to_owned(), newest);
+    pub(crate) fn keys(&mut self) -> &mut Keys {
+        &mut self.keys
     }
 
     /// Whether a fresh event waits to be published.
@@ -447,23 +389,4 @@ impl Window {
 fn take_waiting(pages: &mut VecDeque<PageInHand>, wanted: impl Fn(&Message) -> bool) -> Vec<Pending> {
     let waiting = pages.iter_mut().map(|page| &mut page.waiting);
     waiting.flat_map(|waiting| waiting.extract(|_, message| wanted(message)).each()).collect()
-}
-
-fn may_go(
-    message: &Message,
-    ordering: Ordering,
-    busy: &FxHashMap<String, usize>,
-    shy: &FxHashMap<String, u64>,
-    passed_over: &mut FxHashSet<String>,
-) -> bool {
-    let Some(key) = message.order_key() else { return true };
-    if busy.contains_key(key) || shy.contains_key(key) || passed_over.contains(key) {
-        passed_over.insert(key.to_owned());
-        return false;
-    }
-    if ordering == Ordering::None {
-        // One of a key at a time: the next one of it waits for this one.
-        passed_over.insert(key.to_owned());
-    }
-    true
 }
