@@ -165,8 +165,8 @@ impl SinkConfig {
         }
     }
 
-    /// Whether a message can ever go to this destination, by the same functions that the sinks ask. If not: why, and
-    /// what to write instead.
+    /// Whether a message can ever go to this destination, by the same functions that the sinks ask.
+    /// If not: why, and what to write instead.
     pub fn check_destination(&self, destination: &str) -> Result<(), String> {
         let (found, instead): (Result<(), &str>, &str) = match (self, destination) {
             (Self::Null {} | Self::Stdout {}, _) => (Ok(()), ""),

@@ -151,8 +151,8 @@ where
 }
 
 impl PostgresConfig {
-    /// Reads the files that it names, so that a wrong one is found before anybody connects. Answers with the option and
-    /// what is wrong.
+    /// Reads the files that it names, so that a wrong one is found before anybody connects. Answers with the
+    /// option and what is wrong.
     pub fn check_files(&self) -> Result<(), (&'static str, String)> {
         let check =
             |option, found: Result<(), StoreError>| found.map_err(|error| (option, error.to_string()));

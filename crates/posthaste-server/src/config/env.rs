@@ -12,8 +12,8 @@
 //!
 //! A variable without `__` counts only if it names a top-level key. Everything else is left alone, because
 //! Kubernetes sets `POSTHASTE_SERVICE_HOST` and its kin beside a service of our name. With `__` in it a
-//! variable is surely meant for us, and an unknown name is refused. One that would name a key if it had the second
-//! underscore is not used either, and a warning says so.
+//! variable is surely meant for us, and an unknown name is refused. One that lacks only the second underscore
+//! is not used either, and a warning says so.
 
 use super::problem::{ConfigError, nearest};
 use super::schema::schema;

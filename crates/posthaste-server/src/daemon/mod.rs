@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The daemon ends in three ways. A first SIGTERM or SIGINT drains (G8). A second one ends the process at
-//! once, as a crash would: nothing is lost, some events may be sent twice. SIGTERM again within a second is no
-//! second one: `timeout` sends it to the process and to its group. And when no outbox can go on
+//! once, as a crash would: nothing is lost, some events may be sent twice. SIGTERM again within a
+//! second is no second one: `timeout` sends it to the process and to its group. And when no outbox can go on
 //! without somebody's help, it says why and ends with code 1.
 
 mod board;

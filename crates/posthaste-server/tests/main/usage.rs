@@ -133,7 +133,7 @@ fn every_shell_gets_a_script_that_knows_the_commands() {
     assert_eq!(run(&["completions", "cmd"]).code, 2);
 }
 
-/// The words are checked by every command, the files they name where somebody asks for it: those of outboxes and of sinks.
+/// The words are checked by every command, the files that outboxes and sinks name where somebody asks for it.
 #[test]
 #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn files_that_are_named_are_looked_at_by_config_check() {

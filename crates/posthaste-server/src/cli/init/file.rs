@@ -195,7 +195,7 @@ impl InitPlan {
     }
 }
 
-/// A line and what it means, in a column of its own. Where the two have no room side by side, one is above the other.
+/// A line and what it means, in a column of its own, or above it where there is no room.
 fn noted(line: &str, note: &str) -> String {
     let whole = format!("{line:<31} # {note}\n");
     if whole.chars().count() <= 81 { whole } else { format!("# {note}\n{line}\n") }
