@@ -12,7 +12,8 @@ use crate::session::{Param, SqlResult};
 use posthaste::store::{Deferral, Due, ErrorClass, Reason, Settlement};
 use rustc_hash::FxHashSet;
 use std::time::Duration;
-use tokio_postgres::types::Type;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
 
 /// Longest error text that is written.
 const ERROR_CHARS_MAX: usize = 2_000;
@@ -24,99 +25,105 @@ const UNTRIED_PAUSE: Duration = Duration::from_millis(200);
 /// What a settlement means for rows in hand.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RowOutcomes {
-    delivered: Rows,
-    failed: Rows,
-    dead: Rows,
-    back: Rows,
+    delivered: Vec<RowOutcome>,
+    failed: Vec<RowOutcome>,
+    dead: Vec<RowOutcome>,
+    back: Vec<RowOutcome>,
     /// Numbers of all these rows.
     pub(super) seqs: Vec<i64>,
     /// Rows to leave alone: key, pause, attempts.
     pub(super) keep: Vec<(String, Duration, Option<u32>)>,
 }
 
-/// Rows as arrays, one for each parameter.
+/// A row, and what is written about it.
 #[derive(Debug, Clone, Default)]
-struct Rows {
-    ids: Vec<String>,
-    marks: Vec<Option<Moment>>,
-    attempts: Vec<i32>,
-    delays: Vec<f64>,
-    errors: Vec<Option<String>>,
-    classes: Vec<Option<&'static str>>,
-    was: Vec<Option<String>>,
-    was_at: Vec<Option<Moment>>,
+pub(super) struct RowOutcome {
+    id: String,
+    mark: Option<Moment>,
+    attempts: i32,
+    delay: f64,
+    error: Option<String>,
+    class: Option<&'static str>,
+    was: Option<String>,
+    was_at: Option<Moment>,
     /// Attempts to give back, where one was charged.
-    restored: Vec<Option<i32>>,
+    restored: Option<i32>,
 }
 
-impl Rows {
-    fn put(&mut self, row: &Claimed) {
-        self.ids.push(row.id.clone());
-        self.marks.push(row.mark);
-        self.restored.push(row.to_restore());
+impl RowOutcome {
+    fn new(row: &Claimed) -> Self {
+        Self { id: row.id.clone(), mark: row.mark, restored: row.to_restore(), ..Self::default() }
     }
 
-    fn put_back(&mut self, row: &Claimed) {
-        self.put(row);
-        self.was.push(row.was.clone());
-        self.was_at.push(row.was_at);
-    }
-
-    fn is_restoring(&self) -> bool {
-        self.restored.iter().any(Option::is_some)
-    }
-
-    /// The parameters of a statement: keys, marks, and these.
-    fn with<'a, const N: usize>(&'a self, more: [Param<'a>; N]) -> Vec<Param<'a>> {
-        let mut params: Vec<Param<'a>> = Vec::with_capacity(N + 2);
-        params.extend([(&self.ids as _, Type::TEXT_ARRAY), (&self.marks as _, Type::TIMESTAMPTZ_ARRAY)]);
-        params.extend(more);
-        params
-    }
-
-    /// The rows at these places.
-    fn pick(&self, at: &[usize]) -> Self {
-        fn pick<T: Clone>(list: &[T], at: &[usize]) -> Vec<T> {
-            at.iter().filter_map(|at| list.get(*at).cloned()).collect()
-        }
+    /// What a rehearsal writes about a row that it has claimed.
+    pub(super) fn rehearsed(row: &Row) -> Self {
         Self {
-            ids: pick(&self.ids, at),
-            marks: pick(&self.marks, at),
-            attempts: pick(&self.attempts, at),
-            delays: pick(&self.delays, at),
-            errors: pick(&self.errors, at),
-            classes: pick(&self.classes, at),
-            was: pick(&self.was, at),
-            was_at: pick(&self.was_at, at),
-            restored: pick(&self.restored, at),
+            id: row.get("id"),
+            mark: row.get("mark"),
+            attempts: 1,
+            delay: 1.0,
+            error: Some("rehearsal".to_owned()),
+            class: Some("transient"),
+            was: row.get("was"),
+            was_at: row.get("was_at"),
+            restored: Some(1),
         }
     }
 
-    /// The rows of these keys, and the others.
-    fn split(&self, chosen: &FxHashSet<String>) -> (Self, Self) {
-        let (mine, others): (Vec<usize>, Vec<usize>) =
-            (0..self.ids.len()).partition(|at| chosen.contains(&self.ids[*at]));
-        (self.pick(&mine), self.pick(&others))
+    fn back(row: &Claimed) -> Self {
+        Self { was: row.was.clone(), was_at: row.was_at, ..Self::new(row) }
     }
 
-    fn append(&mut self, mut more: Self) {
-        self.ids.append(&mut more.ids);
-        self.marks.append(&mut more.marks);
-        self.attempts.append(&mut more.attempts);
-        self.delays.append(&mut more.delays);
-        self.errors.append(&mut more.errors);
-        self.classes.append(&mut more.classes);
-        self.was.append(&mut more.was);
-        self.was_at.append(&mut more.was_at);
-        self.restored.append(&mut more.restored);
+    fn failure(row: &Claimed, attempts: u32, error: Option<&str>, class: Option<ErrorClass>) -> Self {
+        Self {
+            attempts: i32::try_from(attempts).unwrap_or(i32::MAX),
+            error: error.map(writable),
+            class: class.map(ErrorClass::as_str),
+            ..Self::new(row)
+        }
     }
+}
 
-    fn put_failure(&mut self, row: &Claimed, attempts: u32, error: Option<&str>, class: Option<ErrorClass>) {
-        self.put(row);
-        self.attempts.push(i32::try_from(attempts).unwrap_or(i32::MAX));
-        self.errors.push(error.map(writable));
-        self.classes.push(class.map(ErrorClass::as_str));
-    }
+/// A parameter of a statement: one value for each row.
+type Array<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
+
+/// How such a parameter is made.
+pub(super) type Column = for<'a> fn(&'a [RowOutcome]) -> Array<'a>;
+
+const ID: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| &*row.id);
+const MARK: Column = |rows| array(rows, Type::TIMESTAMPTZ_ARRAY, |row| row.mark);
+const ATTEMPTS: Column = |rows| array(rows, Type::INT4_ARRAY, |row| row.attempts);
+const DELAY: Column = |rows| array(rows, Type::FLOAT8_ARRAY, |row| row.delay);
+const ERROR: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| row.error.as_deref());
+const CLASS: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| row.class);
+const WAS: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| row.was.as_deref());
+const WAS_AT: Column = |rows| array(rows, Type::TIMESTAMPTZ_ARRAY, |row| row.was_at);
+const RESTORED: Column = |rows| array(rows, Type::INT4_ARRAY, |row| row.restored);
+
+// What each statement takes behind keys and marks.
+pub(super) const CLEARED: &[Column] = &[RESTORED];
+pub(super) const FAILED: &[Column] = &[ATTEMPTS, DELAY, ERROR, CLASS];
+pub(super) const DEAD: &[Column] = &[ATTEMPTS, ERROR, CLASS];
+pub(super) const BACK: &[Column] = &[WAS, WAS_AT, RESTORED];
+
+fn array<'a, T>(rows: &'a [RowOutcome], kind: Type, of: fn(&'a RowOutcome) -> T) -> Array<'a>
+where
+    T: ToSql + Sync + Send + 'a,
+{
+    (Box::new(rows.iter().map(of).collect::<Vec<T>>()), kind)
+}
+
+/// Runs a statement about these rows, with `first` before it in the same round trip. Answers how many it hit.
+pub(super) async fn execute(
+    session: &mut ClaimSession,
+    first: Option<&str>,
+    sql: &str,
+    rows: &[RowOutcome],
+    more: &[Column],
+) -> SqlResult<u64> {
+    let arrays: Vec<Array<'_>> = [ID, MARK].iter().chain(more).map(|column| column(rows)).collect();
+    let params: Vec<Param<'_>> = arrays.iter().map(|(array, kind)| (&**array as _, kind.clone())).collect();
+    session.execute(first, sql, &params).await
 }
 
 /// An error that every text column takes.
@@ -131,7 +138,7 @@ impl RowOutcomes {
         let mut outcome = Self::default();
         for seq in &settlement.delivered {
             if let Some(row) = hand.row(*seq) {
-                outcome.delivered.put(row);
+                outcome.delivered.push(RowOutcome::new(row));
                 outcome.seqs.push(*seq);
             }
         }
@@ -144,7 +151,8 @@ impl RowOutcomes {
         for (seq, death) in &settlement.died {
             if let Some(row) = hand.row(*seq) {
                 let error = format!("{}: {}", death.code, death.error);
-                outcome.dead.put_failure(row, death.attempts, Some(&error), Some(death.class));
+                let (attempts, class) = (death.attempts, Some(death.class));
+                outcome.dead.push(RowOutcome::failure(row, attempts, Some(&error), class));
                 outcome.seqs.push(*seq);
             }
         }
@@ -155,11 +163,11 @@ impl RowOutcomes {
         let delay = if let Due::In(delay) = deferral.due { delay } else { Duration::ZERO };
         let is_attempt = matches!(deferral.reason, Reason::Retry | Reason::Unknown);
         if !is_attempt {
-            self.back.put_back(row);
+            self.back.push(RowOutcome::back(row));
             return self.keep.push((row.id.clone(), delay.max(pause.min(UNTRIED_PAUSE)), None));
         }
-        self.failed.put_failure(row, deferral.attempts, deferral.error.as_deref(), deferral.class);
-        self.failed.delays.push(delay.as_secs_f64());
+        let failure = RowOutcome::failure(row, deferral.attempts, deferral.error.as_deref(), deferral.class);
+        self.failed.push(RowOutcome { delay: delay.as_secs_f64(), ..failure });
         if row.attempts.is_none() || !keeps_time {
             let attempts = row.attempts.is_none().then_some(deferral.attempts);
             self.keep.push((row.id.clone(), delay.max(pause), attempts));
@@ -175,81 +183,55 @@ impl RowOutcomes {
         first: Option<&str>,
     ) -> SqlResult<usize> {
         let (mut first, mut missed) = (first, 0);
-        for (statement, rows, params) in self.parts(sql) {
-            let hit = session.execute(first.take(), &statement, &params).await?;
-            missed += rows.saturating_sub(usize::try_from(hit).unwrap_or(usize::MAX));
+        for (statement, rows, more) in self.parts(sql) {
+            let Some(statement) = statement.filter(|_| !rows.is_empty()) else { continue };
+            let hit = execute(session, first.take(), &statement, rows, more).await?;
+            missed += rows.len().saturating_sub(usize::try_from(hit).unwrap_or(usize::MAX));
         }
         Ok(missed)
     }
 
     /// One statement for each kind of fate: its text, its rows, its parameters.
-    fn parts<'a>(&'a self, sql: &Statements) -> Vec<(String, usize, Vec<Param<'a>>)> {
-        let mut parts = Vec::with_capacity(1);
-        let mut put = |statement: Option<String>, rows: &Rows, more: Vec<Param<'a>>| {
-            if let Some(statement) = statement.filter(|_| !rows.ids.is_empty()) {
-                parts.push((statement, rows.ids.len(), more));
-            }
+    fn parts(&self, sql: &Statements) -> [(Option<String>, &[RowOutcome], &'static [Column]); 4] {
+        let restores = self.delivered.iter().any(|row| row.restored.is_some());
+        let (delivered, more) = match sql.cleared().filter(|_| restores) {
+            Some(cleared) => (cleared, CLEARED),
+            None => (sql.delivered(), &[] as _),
         };
-        let rows = &self.delivered;
-        match sql.cleared().filter(|_| rows.is_restoring()) {
-            Some(cleared) => put(Some(cleared), rows, rows.with([(&rows.restored, Type::INT4_ARRAY)])),
-            None => put(Some(sql.delivered()), rows, rows.with([])),
-        }
-        let rows = &self.failed;
-        let more: [Param<'_>; 4] = [
-            (&rows.attempts, Type::INT4_ARRAY),
-            (&rows.delays, Type::FLOAT8_ARRAY),
-            (&rows.errors, Type::TEXT_ARRAY),
-            (&rows.classes, Type::TEXT_ARRAY),
-        ];
-        put(sql.failed(), rows, rows.with(more));
-        let rows = &self.dead;
-        let more: [Param<'_>; 3] = [
-            (&rows.attempts, Type::INT4_ARRAY),
-            (&rows.errors, Type::TEXT_ARRAY),
-            (&rows.classes, Type::TEXT_ARRAY),
-        ];
-        put(Some(sql.dead()), rows, rows.with(more));
-        let rows = &self.back;
-        let more: [Param<'_>; 3] = [
-            (&rows.was, Type::TEXT_ARRAY),
-            (&rows.was_at, Type::TIMESTAMPTZ_ARRAY),
-            (&rows.restored, Type::INT4_ARRAY),
-        ];
-        put(sql.given_back(), rows, rows.with(more));
-        parts
+        [
+            (Some(delivered), &self.delivered, more),
+            (sql.failed(), &self.failed, FAILED),
+            (Some(sql.dead()), &self.dead, DEAD),
+            (sql.given_back(), &self.back, BACK),
+        ]
     }
 
     /// How many kinds of fate there are in these outcomes.
     pub(super) fn kinds(&self) -> usize {
-        self.all().iter().filter(|rows| !rows.ids.is_empty()).count()
+        self.all().iter().filter(|rows| !rows.is_empty()).count()
     }
 
     /// Whether everything in it was delivered.
     pub(super) fn is_all_delivered(&self) -> bool {
-        self.kinds() == 1 && !self.delivered.ids.is_empty()
+        self.kinds() == 1 && !self.delivered.is_empty()
     }
 
     /// Whether something in it was not tried: the sink is out of reach, or the relay is about to go.
     pub(super) fn has_untried(&self) -> bool {
-        !self.back.ids.is_empty()
+        !self.back.is_empty()
     }
 
-    fn all(&self) -> [&Rows; 4] {
+    fn all(&self) -> [&Vec<RowOutcome>; 4] {
         [&self.delivered, &self.failed, &self.dead, &self.back]
     }
 
-    fn all_mut(&mut self) -> [&mut Rows; 4] {
+    fn all_mut(&mut self) -> [&mut Vec<RowOutcome>; 4] {
         [&mut self.delivered, &mut self.failed, &mut self.dead, &mut self.back]
     }
 
     /// Keys and marks of everything in it.
     pub(super) fn keys(&self) -> (Vec<String>, Vec<Option<Moment>>) {
-        let rows = || self.all().into_iter();
-        (
-            rows().flat_map(|rows| rows.ids.iter().cloned()).collect(),
-            rows().flat_map(|rows| rows.marks.iter().copied()).collect(),
-        )
+        self.all().into_iter().flatten().map(|row| (row.id.clone(), row.mark)).unzip()
     }
 
     /// The outcomes of these rows, and those of the others.
@@ -257,7 +239,7 @@ impl RowOutcomes {
         let (mut mine, mut others) = (Self::default(), Self::default());
         let both = mine.all_mut().into_iter().zip(others.all_mut());
         for (rows, (mine, others)) in self.all().into_iter().zip(both) {
-            (*mine, *others) = rows.split(chosen);
+            (*mine, *others) = rows.iter().cloned().partition(|row| chosen.contains(&row.id));
         }
         (mine, others)
     }
@@ -265,37 +247,31 @@ impl RowOutcomes {
     /// Adds other outcomes.
     pub(super) fn append(&mut self, mut more: Self) {
         for (rows, more) in self.all_mut().into_iter().zip(more.all_mut()) {
-            rows.append(std::mem::take(more));
+            rows.append(more);
         }
     }
 
     /// The rows bear another mark by now.
     pub(super) fn remark(&mut self, mark: Option<Moment>) {
-        for rows in self.all_mut() {
-            rows.marks.fill(mark);
-        }
+        self.all_mut().into_iter().flatten().for_each(|row| row.mark = mark);
     }
 
     /// The same outcomes, one row each.
     pub(super) fn singles(&self) -> Vec<Self> {
-        let each = |rows: &Rows, put: fn(&mut Self) -> &mut Rows| -> Vec<Self> {
-            let single = |at: usize| {
-                let mut outcome = Self::default();
-                *put(&mut outcome) = rows.pick(&[at]);
-                outcome
-            };
-            (0..rows.ids.len()).map(single).collect()
-        };
-        let mut singles = each(&self.delivered, |outcome| &mut outcome.delivered);
-        singles.extend(each(&self.failed, |outcome| &mut outcome.failed));
-        singles.extend(each(&self.dead, |outcome| &mut outcome.dead));
-        singles.extend(each(&self.back, |outcome| &mut outcome.back));
+        let mut singles = Vec::new();
+        for (kind, rows) in self.all().into_iter().enumerate() {
+            for row in rows {
+                let mut single = Self::default();
+                single.all_mut()[kind].push(row.clone());
+                singles.push(single);
+            }
+        }
         singles
     }
 
     /// The key of its first row.
     pub(super) fn first(&self) -> Option<&str> {
-        self.all().into_iter().find_map(|rows| rows.ids.first()).map(String::as_str)
+        self.all().into_iter().flatten().next().map(|row| &*row.id)
     }
 
     /// Rows that go back as they were.
@@ -308,7 +284,7 @@ impl RowOutcomes {
     /// Adds rows that go back as they were.
     pub(super) fn add_back<'a>(&mut self, rows: impl Iterator<Item = (i64, &'a Claimed)>) {
         for (seq, row) in rows {
-            self.back.put_back(row);
+            self.back.push(RowOutcome::back(row));
             self.seqs.push(seq);
         }
     }
@@ -321,7 +297,7 @@ impl RowOutcomes {
              hand, or the table refused what became of it"
         );
         let mut outcome = Self::default();
-        outcome.dead.put_failure(row, spent, Some(&error), Some(ErrorClass::Permanent));
+        outcome.dead.push(RowOutcome::failure(row, spent, Some(&error), Some(ErrorClass::Permanent)));
         outcome.seqs.push(seq);
         outcome
     }

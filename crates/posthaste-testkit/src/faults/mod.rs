@@ -134,13 +134,6 @@ impl Faults {
         self.plan().once.entry(op).or_default().push_back(fault);
     }
 
-    /// Changes the odds of the script, if there is one.
-    pub fn set_odds(&self, odds: Odds) {
-        if let Some((_, old)) = &mut self.plan().script {
-            *old = odds;
-        }
-    }
-
     /// Everything works again; calls that are held go on.
     pub fn heal(&self) {
         let mut plan = self.plan();

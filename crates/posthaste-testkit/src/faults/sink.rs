@@ -2,11 +2,10 @@
 
 use super::{Fault, Faults, Op};
 use async_trait::async_trait;
-use posthaste::sink::{Capabilities, Failure, Finding, Message, Scope, Sink, Verdict};
+use posthaste::sink::{Capabilities, Failure, Finding, Message, Sink, Verdict};
 use std::sync::Arc;
 
-/// Any sink under faults. A refusal is told as `Retry`, a failure after the effect as `Unknown`; whose
-/// fault they are is the test's choice.
+/// Any sink under faults. A refusal is told as `Retry`, a failure after the effect as `Unknown`.
 ///
 /// These are faults of whole calls, above the sink. A sink that keeps a key's order over overlapping
 /// calls no longer does so when one of them fails up here and the next does not: where order matters, use
@@ -15,26 +14,18 @@ use std::sync::Arc;
 pub struct FaultySink {
     inner: Arc<dyn Sink>,
     faults: Faults,
-    scope: Scope,
 }
 
 impl FaultySink {
     /// Wraps a sink. Failures are told as the whole sink's fault.
     #[must_use]
     pub fn new(inner: Arc<dyn Sink>, faults: Faults) -> Self {
-        Self { inner, faults, scope: Scope::Sink }
+        Self { inner, faults }
     }
+}
 
-    /// Failures are told as the fault of this scope.
-    #[must_use]
-    pub fn blaming(mut self, scope: Scope) -> Self {
-        self.scope = scope;
-        self
-    }
-
-    fn failure(&self, code: &'static str) -> Failure {
-        Failure { scope: self.scope, ..Failure::of_event(code, "failed on purpose") }
-    }
+fn failure(code: &'static str) -> Failure {
+    Failure::of_sink(code, "failed on purpose")
 }
 
 #[async_trait]
@@ -46,7 +37,7 @@ impl Sink for FaultySink {
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
         let (fault, after) = self.faults.before(Op::Publish).await;
         if fault == Fault::Refuse {
-            return vec![Verdict::Retry(self.failure("fault.refused")); messages.len()];
+            return vec![Verdict::Retry(failure("fault.refused")); messages.len()];
         }
         let verdicts = self.inner.publish(messages).await;
         if fault == Fault::Duplicate && verdicts.iter().all(|verdict| *verdict == Verdict::Delivered) {
@@ -56,7 +47,7 @@ impl Sink for FaultySink {
         self.faults.after(fault, after).await;
         if fault == Fault::DoThenFail {
             let unknown = |verdict| match verdict {
-                Verdict::Delivered => Verdict::Unknown(self.failure("fault.no_answer")),
+                Verdict::Delivered => Verdict::Unknown(failure("fault.no_answer")),
                 other => other,
             };
             return verdicts.into_iter().map(unknown).collect();

@@ -67,30 +67,21 @@ macro_rules! inbox_suite {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
-            $crate::__inbox_cases!([$make $(, $test)?]);
+            $crate::__conformance_tests!(inbox, [$make $(, $test)?],
+                g5_the_first_is_admitted_and_every_other_is_a_duplicate
+                g5_a_rolled_back_handler_leaves_no_mark
+                g5_within_one_transaction_the_second_is_a_duplicate
+                g5_consumers_do_not_share_marks
+                f70_of_two_that_race_one_waits_and_is_a_duplicate
+                f70_if_the_first_rolls_back_the_waiting_one_goes_on
+                f70_many_at_once_have_one_effect
+                a_stale_snapshot_is_a_conflict_and_then_a_duplicate
+                foreign_ids_are_marked_as_they_are
+                f71_what_cannot_be_marked_leaves_the_transaction_usable
+                f69_a_purge_takes_old_marks_in_chunks_and_no_others
+                f69_a_purged_message_is_new_again
+                two_purges_at_once_do_not_disturb_each_other
+            );
         }
-    };
-}
-
-/// The list of cases: it stands once.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __inbox_cases {
-    ($context:tt) => {
-        $crate::__conformance_tests!(inbox, $context,
-            g5_the_first_is_admitted_and_every_other_is_a_duplicate
-            g5_a_rolled_back_handler_leaves_no_mark
-            g5_within_one_transaction_the_second_is_a_duplicate
-            g5_consumers_do_not_share_marks
-            f70_of_two_that_race_one_waits_and_is_a_duplicate
-            f70_if_the_first_rolls_back_the_waiting_one_goes_on
-            f70_many_at_once_have_one_effect
-            a_stale_snapshot_is_a_conflict_and_then_a_duplicate
-            foreign_ids_are_marked_as_they_are
-            f71_what_cannot_be_marked_leaves_the_transaction_usable
-            f69_a_purge_takes_old_marks_in_chunks_and_no_others
-            f69_a_purged_message_is_new_again
-            two_purges_at_once_do_not_disturb_each_other
-        );
     };
 }

@@ -82,36 +82,27 @@ macro_rules! sink_suite {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
-            $crate::__sink_cases!([$make $(, $test)?]);
+            $crate::__conformance_tests!(sink, [$make $(, $test)?],
+                every_message_has_its_verdict
+                an_empty_call_has_no_verdicts
+                f86_payloads_arrive_byte_for_byte
+                a_tombstone_is_not_an_empty_payload
+                headers_arrive_with_ours_first
+                the_event_id_is_the_dedup_id
+                destinations_are_kept_apart
+                g3_a_keys_order_holds_within_a_call
+                g3_a_keys_order_holds_over_overlapping_calls
+                g3_behind_a_failure_its_key_is_held
+                g3_a_failed_key_is_open_again_in_the_next_call
+                f28_a_rejected_message_does_not_harm_its_neighbours
+                f28_a_message_too_large_is_rejected_alone
+                messages_without_order_wait_for_nothing
+                a_dropped_call_leaves_its_keys_usable
+                many_calls_may_overlap
+                a_good_destination_passes_the_examination
+                g7_nothing_is_sent_in_the_second_half
+                closing_is_harmless
+            );
         }
-    };
-}
-
-/// The list of cases: it stands once.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __sink_cases {
-    ($context:tt) => {
-        $crate::__conformance_tests!(sink, $context,
-            every_message_has_its_verdict
-            an_empty_call_has_no_verdicts
-            f86_payloads_arrive_byte_for_byte
-            a_tombstone_is_not_an_empty_payload
-            headers_arrive_with_ours_first
-            the_event_id_is_the_dedup_id
-            destinations_are_kept_apart
-            g3_a_keys_order_holds_within_a_call
-            g3_a_keys_order_holds_over_overlapping_calls
-            g3_behind_a_failure_its_key_is_held
-            g3_a_failed_key_is_open_again_in_the_next_call
-            f28_a_rejected_message_does_not_harm_its_neighbours
-            f28_a_message_too_large_is_rejected_alone
-            messages_without_order_wait_for_nothing
-            a_dropped_call_leaves_its_keys_usable
-            many_calls_may_overlap
-            a_good_destination_passes_the_examination
-            g7_nothing_is_sent_in_the_second_half
-            closing_is_harmless
-        );
     };
 }

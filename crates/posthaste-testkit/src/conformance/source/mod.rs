@@ -78,50 +78,41 @@ macro_rules! source_suite {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
-            $crate::__source_cases!([$make $(, $test)?]);
+            $crate::__conformance_tests!(source, [$make $(, $test)?],
+                each_message_is_delivered_once
+                f86_a_message_is_delivered_as_it_was_published
+                f72_a_message_without_an_id_is_known_by_its_place
+                g3_a_keys_messages_come_in_order
+                g7_a_call_keeps_its_bounds
+                g7_what_is_in_hand_is_bounded
+                an_empty_source_waits_as_long_as_told
+                a_waiting_call_is_woken_by_a_message
+                a_dropped_call_loses_nothing
+                a_group_begins_where_it_declared
+                f62_a_topic_that_comes_later_is_read_from_its_beginning
+                groups_do_not_share_positions
+                a_loss_by_retention_is_reported
+                g2_what_was_not_acknowledged_comes_again_after_a_crash
+                f61_an_acknowledgement_covers_nothing_before_it
+                ack_is_harmless_when_repeated
+                f73_a_nacked_message_comes_again_after_its_delay
+                g3_nothing_newer_passes_a_nacked_message
+                a_nack_does_not_touch_other_partitions
+                redeliveries_are_counted
+                f21_a_death_counts_as_a_redelivery
+                a_paused_partition_is_silent_and_stays
+                f63_pausing_often_loses_nothing
+                seeking_replays
+                g4_what_was_in_hand_before_a_seek_settles_nothing
+                g8_a_drain_waits_for_what_is_in_hand_and_gives_the_rest_back
+                a_drain_ends_at_its_deadline
+                g4_a_zombie_settles_nothing
+                g4_epochs_grow
+                members_share_the_partitions
+                a_member_that_leaves_is_replaced_at_once
+                f67_a_silent_consumer_loses_its_partitions
+                f65_members_come_and_go_and_nothing_is_lost
+            );
         }
-    };
-}
-
-/// The list of cases: it stands once.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __source_cases {
-    ($context:tt) => {
-        $crate::__conformance_tests!(source, $context,
-            each_message_is_delivered_once
-            f86_a_message_is_delivered_as_it_was_published
-            f72_a_message_without_an_id_is_known_by_its_place
-            g3_a_keys_messages_come_in_order
-            g7_a_call_keeps_its_bounds
-            g7_what_is_in_hand_is_bounded
-            an_empty_source_waits_as_long_as_told
-            a_waiting_call_is_woken_by_a_message
-            a_dropped_call_loses_nothing
-            a_group_begins_where_it_declared
-            f62_a_topic_that_comes_later_is_read_from_its_beginning
-            groups_do_not_share_positions
-            a_loss_by_retention_is_reported
-            g2_what_was_not_acknowledged_comes_again_after_a_crash
-            f61_an_acknowledgement_covers_nothing_before_it
-            ack_is_harmless_when_repeated
-            f73_a_nacked_message_comes_again_after_its_delay
-            g3_nothing_newer_passes_a_nacked_message
-            a_nack_does_not_touch_other_partitions
-            redeliveries_are_counted
-            f21_a_death_counts_as_a_redelivery
-            a_paused_partition_is_silent_and_stays
-            f63_pausing_often_loses_nothing
-            seeking_replays
-            g4_what_was_in_hand_before_a_seek_settles_nothing
-            g8_a_drain_waits_for_what_is_in_hand_and_gives_the_rest_back
-            a_drain_ends_at_its_deadline
-            g4_a_zombie_settles_nothing
-            g4_epochs_grow
-            members_share_the_partitions
-            a_member_that_leaves_is_replaced_at_once
-            f67_a_silent_consumer_loses_its_partitions
-            f65_members_come_and_go_and_nothing_is_lost
-        );
     };
 }
