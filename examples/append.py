@@ -14,7 +14,7 @@ with psycopg.connect(os.environ["DB"]) as db:  # leaving the block commits; an e
     (order,) = db.execute("insert into orders (customer, total) values (%s, %s) returning id", ["eve", 990]).fetchone()
     (event,) = db.execute(
         "select posthaste.append('orders.placed', %s::jsonb, key => %s)",
-        [json.dumps({"order": order}), str(order)],
+        [json.dumps({"order": order}), order],
     ).fetchone()
 
 print(f"order {order}, event {event}")

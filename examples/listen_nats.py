@@ -10,8 +10,11 @@ import asyncio
 import re
 import sys
 
-import nats
-from nats.js.errors import NotFoundError
+try:
+    import nats
+    from nats.js.errors import NotFoundError
+except ModuleNotFoundError as error:
+    sys.exit(f"listen_nats: {error}; install it with `pip install nats-py`, in a virtual environment (docs/tutorial.md)")
 
 SHORT = 1  # seconds: how long a fetch waits, and how long after one that failed
 
@@ -56,7 +59,12 @@ async def listen(jetstream, subject):
 
 def show(message):
     id = (message.headers or {}).get("Message-ID", "-")
-    print(message.subject, id, message.data.decode(errors="replace"), flush=True)
+    print(plain(f"{message.subject} {id} {message.data.decode(errors='replace')}"), flush=True)
+
+
+def plain(text):
+    """What a sender wrote must not command the terminal: control characters are printed as their escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 async def main(arguments):

@@ -10,7 +10,7 @@
 
 use super::ground::{copy, copy_sql};
 use super::load::TOPIC;
-use super::report::{Progress, Report};
+use super::report::{ProgressLine, Report};
 use super::sample::{quantile, sorted};
 use super::{Bench, Common};
 use clap::Args;
@@ -102,7 +102,7 @@ pub(super) async fn run(bench: &Bench<'_>, args: &AppendArgs, report: &mut Repor
     );
     bench.ground.client.batch_execute(&make).await?;
     let insert = format!("insert into {schema}.bench_bare (id, topic, key, payload) values ($1, $2, $3, $4)");
-    let mut writer = Writer {
+    let mut writer = LogAppender {
         client: bench.ground.connect().await?,
         outbox: Outbox::new(&bench.common.schema),
         copy: copy_sql(&format!("{schema}.bench_bare")),
@@ -160,10 +160,10 @@ fn batch_figures(report: &mut Report, ours: &Times, plain: &Times) {
 async fn singles(
     bench: &Bench<'_>,
     args: &AppendArgs,
-    writer: &mut Writer,
+    writer: &mut LogAppender,
 ) -> anyhow::Result<(Times, Times)> {
     let (mut ours, mut plain) = (Times::default(), Times::default());
-    let mut progress = Progress::start("single appends and inserts", 2 * args.events);
+    let mut progress = ProgressLine::start("single appends and inserts", 2 * args.events);
     // The first block of each warms caches and is thrown away.
     for block in 0..=args.events.div_ceil(BLOCK) {
         for side in turns(block) {
@@ -187,13 +187,13 @@ async fn singles(
 /// Batches and COPYs in turn, each so many times 1,000 events in a transaction.
 async fn batches(
     bench: &Bench<'_>,
-    writer: &mut Writer,
+    writer: &mut LogAppender,
     rounds: u64,
     length: u64,
 ) -> anyhow::Result<(Times, Times)> {
     let (mut ours, mut plain) = (Times::default(), Times::default());
     let size = BATCH * length;
-    let mut progress = Progress::start(format!("batches and COPYs of {size}"), 2 * size * rounds);
+    let mut progress = ProgressLine::start(format!("batches and COPYs of {size}"), 2 * size * rounds);
     for round in 0..=rounds {
         for side in turns(round) {
             let first = (round * 2 + u64::from(side == Side::Plain)) * size;
@@ -216,14 +216,14 @@ pub(super) fn turns(round: u64) -> [Side; 2] {
     if round.is_multiple_of(2) { [Side::Ours, Side::Plain] } else { [Side::Plain, Side::Ours] }
 }
 
-struct Writer {
+struct LogAppender {
     client: Client,
     outbox: Outbox,
     copy: String,
     insert: String,
 }
 
-impl Writer {
+impl LogAppender {
     /// One event in a transaction. Answers with the time of all of it, and of the statement.
     async fn single(&mut self, side: Side, event: &Event) -> anyhow::Result<(Duration, Duration)> {
         let started = Instant::now();

@@ -11,9 +11,9 @@
 //!
 //! Both SQL loops run in this process, on a single connection, with prepared statements.
 
-use super::ground::Ground;
+use super::ground::BenchOutbox;
 use super::load::Load;
-use super::report::Progress;
+use super::report::ProgressLine;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -82,11 +82,11 @@ fn mark_sql(schema: &str) -> String {
 }
 
 /// Events a second of a loop of SELECTs.
-pub(super) async fn select(ground: &Ground, events: u64) -> anyhow::Result<f64> {
+pub(super) async fn select(ground: &BenchOutbox, events: u64) -> anyhow::Result<f64> {
     let client = ground.connect().await?;
     client.batch_execute(PLANS).await?;
     let statement = client.prepare(&select_sql(&ground.schema)).await?;
-    let mut progress = Progress::start("baseline: select", events);
+    let mut progress = ProgressLine::start("baseline: select", events);
     let (started, mut after, mut read) = (Instant::now(), 0i64, 0u64);
     loop {
         let rows = client.query(&statement, &[&after, &PAGE]).await?;
@@ -105,14 +105,14 @@ pub(super) async fn select(ground: &Ground, events: u64) -> anyhow::Result<f64> 
 }
 
 /// Events a second of a queue in a table. The rows are copied from the log first, which is not counted.
-pub(super) async fn claim_and_mark(ground: &Ground, events: u64) -> anyhow::Result<f64> {
+pub(super) async fn claim_and_mark(ground: &BenchOutbox, events: u64) -> anyhow::Result<f64> {
     let client = ground.connect().await?;
     client.batch_execute(PLANS).await?;
     let rows = events.min(QUEUE_ROWS);
     make_queue(&client, &ground.schema, rows).await?;
     let claim = client.prepare(&claim_sql(&ground.schema)).await?;
     let mark = client.prepare(&mark_sql(&ground.schema)).await?;
-    let mut progress = Progress::start("baseline: claim + mark", rows);
+    let mut progress = ProgressLine::start("baseline: claim + mark", rows);
     let (started, mut done) = (Instant::now(), 0);
     loop {
         let claimed = client.query(&claim, &[]).await?;
@@ -194,7 +194,7 @@ fn micros(at: SystemTime) -> Timestamp {
 /// Events a second of the sink with a loop in front of it: overlapping calls, no order to keep, every
 /// verdict awaited.
 pub(super) async fn sink_alone(sink: &dyn Sink, load: &Load, events: u64) -> anyhow::Result<f64> {
-    let mut progress = Progress::start("baseline: sink alone", events);
+    let mut progress = ProgressLine::start("baseline: sink alone", events);
     let (started, mut next, mut done) = (Instant::now(), 0, 0);
     let mut calls = FuturesUnordered::new();
     let source: Arc<str> = "bench".into();

@@ -7,8 +7,8 @@
 use super::child::{Relay, Setup, show};
 use super::load::{Seen, TOPIC};
 use super::pipe::{self, Count};
-use super::report::Progress;
-use super::sample::{Usage, audit, covered, span};
+use super::report::ProgressLine;
+use super::sample::{ProcessUsage, audit, covered, span};
 use super::{Bench, baseline};
 use crate::output::Usage as WrongUse;
 use crate::yard::{Yard, yard};
@@ -73,7 +73,7 @@ impl<'a> Field<'a> {
             Relay::start(&self.bench.product, &path, self.bench.common.sink == "stdout")?;
         let reader = stdout.map(|stdout| count.read(stdout)).transpose()?;
         let cpu_s = self.wait(&mut relay, &sink).await?;
-        let usage = Usage::of(relay.pid())?;
+        let usage = ProcessUsage::of(relay.pid())?;
         relay.stop().await?;
         if let Some(holder) = holder {
             holder.batch_execute("rollback").await?;
@@ -114,7 +114,7 @@ impl<'a> Field<'a> {
     /// Waits until the receipts cover everything. Answers with the CPU time since the lane was taken.
     async fn wait(&self, relay: &mut Relay, sink: &str) -> anyhow::Result<f64> {
         let ground = self.bench.ground;
-        let mut progress = Progress::start(format!("relay: {sink}"), self.events);
+        let mut progress = ProgressLine::start(format!("relay: {sink}"), self.events);
         let mut before = None;
         let (mut rows, mut moved) = (0, Instant::now());
         loop {
@@ -122,11 +122,11 @@ impl<'a> Field<'a> {
             relay.check()?;
             let now = covered(&ground.client, &ground.schema, sink).await?;
             if before.is_none() && now.taken {
-                before = Some(Usage::of(relay.pid())?.cpu_s);
+                before = Some(ProcessUsage::of(relay.pid())?.cpu_s);
             }
             progress.set(now.rows);
             if now.rows >= self.events {
-                let after = Usage::of(relay.pid())?.cpu_s;
+                let after = ProcessUsage::of(relay.pid())?.cpu_s;
                 progress.finish();
                 return Ok(after - before.unwrap_or(0.0));
             }

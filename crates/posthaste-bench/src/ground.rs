@@ -6,7 +6,7 @@
 
 use super::child::Product;
 use super::load::Load;
-use super::report::Progress;
+use super::report::ProgressLine;
 use crate::output::{Usage, remark, scrub};
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
@@ -29,7 +29,7 @@ const COPY_BYTES: u64 = 16 << 20;
 const COPY_ROWS: u64 = 20_000;
 
 /// An outbox that nobody else uses.
-pub(super) struct Ground {
+pub(super) struct BenchOutbox {
     pub(super) postgres: PostgresConfig,
     /// Quoted.
     pub(super) schema: String,
@@ -37,7 +37,7 @@ pub(super) struct Ground {
     pub(super) client: Client,
 }
 
-impl Ground {
+impl BenchOutbox {
     /// Makes the schema, and lets the binary that is measured set up an empty outbox in it.
     pub(super) async fn make(
         postgres: PostgresConfig,
@@ -120,7 +120,7 @@ impl Ground {
 
     /// Appends events of the load by COPY, in order.
     pub(super) async fn fill(&self, load: &Load, events: Range<u64>) -> anyhow::Result<()> {
-        let mut progress = Progress::start("fill", events.end - events.start);
+        let mut progress = ProgressLine::start("fill", events.end - events.start);
         let rows = (COPY_BYTES / (load.payload(0).len() as u64 + 100)).clamp(1, COPY_ROWS);
         let sql = copy_sql(&format!("{}.outbox", self.schema));
         let mut from = events.start;

@@ -11,7 +11,7 @@ use super::drain::DrainArgs;
 use super::field::{Field, found};
 use super::load::Seen;
 use super::pipe::{self, Count};
-use super::report::{Progress, Report};
+use super::report::{ProgressLine, Report};
 use super::sample::{audit, covered};
 use crate::output::Usage;
 use anyhow::bail;
@@ -89,7 +89,7 @@ impl Scene<'_> {
         let before = self.arrived().await?;
         let started = Instant::now();
         let (mut relay, reader) = self.start(path)?;
-        let mut progress = Progress::start("relay, after kill -9", self.events);
+        let mut progress = ProgressLine::start("relay, after kill -9", self.events);
         let (mut resumed, ground) = (None, self.field.bench.ground);
         loop {
             relay.check()?;

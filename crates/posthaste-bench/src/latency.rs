@@ -9,12 +9,12 @@
 //! Afterwards nothing is appended for a while, statements are counted, and one more event shows how long a
 //! relay takes that has gone to sleep.
 
-use super::book::Book;
 use super::child::{Relay, Setup, show};
 use super::load::TOPIC;
 use super::pipe;
-use super::report::{Progress, Report};
-use super::sample::{Counter, Usage, audit, covered, quantile, sorted};
+use super::report::{ProgressLine, Report};
+use super::sample::{Counter, ProcessUsage, audit, covered, quantile, sorted};
+use super::times::EventTimes;
 use super::{Bench, Common};
 use crate::output::{remark, seconds};
 use crate::yard::yard;
@@ -62,20 +62,20 @@ pub(super) struct LatencyArgs {
 pub(super) async fn run(bench: &Bench<'_>, args: &LatencyArgs, report: &mut Report) -> anyhow::Result<()> {
     let holder = if args.hold_transaction { Some(bench.ground.hold().await?) } else { None };
     let warm = args.rate * WARM.as_secs();
-    let book = Arc::new(Book::new(&bench.load, args.rate, warm + args.rate * args.seconds));
-    let mut watched = Watched::start(bench, &book).await?;
+    let times = Arc::new(EventTimes::new(&bench.load, args.rate, warm + args.rate * args.seconds));
+    let mut watched = WatchedRelay::start(bench, &times).await?;
     let appenders: Vec<Client> = try_join_all((0..args.appenders).map(|_| bench.ground.connect())).await?;
     // Connected before the idle time, because connecting takes longer than an append.
     let mut last = bench.ground.connect().await?;
 
-    let cpu_percent = watched.steady(&book, appenders, args).await?;
+    let cpu_percent = watched.steady(&times, appenders, args).await?;
     let idle = watched.idle(bench, args).await?;
-    let first = watched.first_after_idle(&mut last, bench, &book).await?;
+    let first = watched.first_after_idle(&mut last, bench, &times).await?;
     drop(holder);
     watched.relay.stop().await?;
 
-    figures(report, &book, warm, args);
-    missing(report, bench, &book).await?;
+    figures(report, &times, warm, args);
+    missing(report, bench, &times).await?;
     report.figure("relay_cpu_percent", cpu_percent, "of one core, during the steady part");
     report.figure("idle_statements_per_s", idle.per_s, idle.how);
     report.figure("first_after_idle_ms", first, "one event after the idle time");
@@ -89,11 +89,11 @@ pub(super) async fn run(bench: &Bench<'_>, args: &LatencyArgs, report: &mut Repo
     Ok(())
 }
 
-fn figures(report: &mut Report, book: &Book, warm: u64, args: &LatencyArgs) {
-    let all = warm..book.steady;
-    let from_commit = sorted(book.latencies(all.clone(), Book::committed));
-    let from_intended = sorted(book.latencies(all.clone(), Book::intended));
-    let waits = sorted(book.spans(all, Book::intended, Book::committed));
+fn figures(report: &mut Report, times: &EventTimes, warm: u64, args: &LatencyArgs) {
+    let all = warm..times.steady;
+    let from_commit = sorted(times.latencies(all.clone(), EventTimes::committed));
+    let from_intended = sorted(times.latencies(all.clone(), EventTimes::intended));
+    let waits = sorted(times.spans(all, EventTimes::intended, EventTimes::committed));
     report.figure("p50_ms", quantile(&from_commit, 0.5), "commit returned → acknowledged");
     report.figure("p99_ms", quantile(&from_commit, 0.99), "");
     report.figure("max_ms", quantile(&from_commit, 1.0), "");
@@ -110,20 +110,20 @@ fn figures(report: &mut Report, book: &Book, warm: u64, args: &LatencyArgs) {
     );
     // A long run shows whether anything grows: its first minute against its last.
     let edge = args.rate * (args.seconds / 2).clamp(1, 60);
-    let p99 = |range| quantile(&sorted(book.latencies(range, Book::committed)), 0.99);
-    let (head, tail) = (p99(warm..warm + edge), p99(book.steady - edge..book.steady));
+    let p99 = |range| quantile(&sorted(times.latencies(range, EventTimes::committed)), 0.99);
+    let (head, tail) = (p99(warm..warm + edge), p99(times.steady - edge..times.steady));
     report.figure("p99_first_ms", head, "of the first minute, or half");
     report.figure("p99_last_ms", tail, "of the last");
     report.figure("ratio_p99_last_to_first", tail / head, "whether anything grows");
-    report.fact("sent", book.steady - warm, "");
+    report.fact("sent", times.steady - warm, "");
     report.fact("received", from_commit.len(), "distinct events among them that arrived");
-    report.fact("duplicates", book.duplicates(), "");
+    report.fact("duplicates", times.duplicates(), "");
 }
 
 /// Names what did not arrive. A figure without these events would look better than it is.
-async fn missing(report: &mut Report, bench: &Bench<'_>, book: &Book) -> anyhow::Result<()> {
+async fn missing(report: &mut Report, bench: &Bench<'_>, times: &EventTimes) -> anyhow::Result<()> {
     let ids: Vec<Uuid> =
-        (0..=book.steady).filter(|n| book.arrived(*n).is_none()).map(|n| bench.load.id(n)).collect();
+        (0..=times.steady).filter(|n| times.arrived(*n).is_none()).map(|n| bench.load.id(n)).collect();
     if ids.is_empty() {
         return Ok(());
     }
@@ -146,15 +146,15 @@ struct Idle {
 }
 
 /// A relay, and whoever sees its acknowledgements.
-struct Watched {
+struct WatchedRelay {
     relay: Relay,
     observed_by: &'static str,
     _stream: Option<Task<()>>,
 }
 
-impl Watched {
+impl WatchedRelay {
     /// Starts it and waits until it has its lane.
-    async fn start(bench: &Bench<'_>, book: &Arc<Book>) -> anyhow::Result<Self> {
+    async fn start(bench: &Bench<'_>, times: &Arc<EventTimes>) -> anyhow::Result<Self> {
         // The null sink acknowledges where nobody can see it: a pipe stands in for it.
         let target = if bench.common.sink == "null" { "stdout" } else { bench.common.sink.as_str() };
         let yard = yard(target, TOPIC).await?;
@@ -162,21 +162,21 @@ impl Watched {
         let setup = Setup { sink: "bench", target, options: options.as_ref(), order: bench.order() };
         let path = bench.write(setup).await?;
         show(&setup.text(bench.common)?);
-        let arrived = |book: &Arc<Book>| {
-            let book = Arc::clone(book);
-            move |id, moment| book.arrive(id, moment)
+        let arrived = |times: &Arc<EventTimes>| {
+            let times = Arc::clone(times);
+            move |id, moment| times.arrive(id, moment)
         };
         let mut stream = None;
         if let Some(mut yard) = yard {
             yard.clear(None).await?;
-            stream = Some(yard.follow(Box::new(arrived(book))).await?);
+            stream = Some(yard.follow(Box::new(arrived(times))).await?);
         } else if target != "stdout" {
             bail!("latency cannot be seen at this sink: use null, stdout or a broker's URL");
         }
         let (mut relay, stdout) = Relay::start(&bench.product, &path, target == "stdout")?;
         if let Some(stdout) = stdout {
             // The thread ends with the relay.
-            pipe::read(stdout, arrived(book))?;
+            pipe::read(stdout, arrived(times))?;
         }
         wait_for_lane(bench, &mut relay).await?;
         let observed_by =
@@ -187,36 +187,37 @@ impl Watched {
     /// Appends at the rate. Answers with the relay's CPU time in percent of a core.
     async fn steady(
         &mut self,
-        book: &Arc<Book>,
+        times: &Arc<EventTimes>,
         appenders: Vec<Client>,
         args: &LatencyArgs,
     ) -> anyhow::Result<f64> {
-        let mut progress = Progress::start("steady", book.steady);
-        book.begin();
+        let mut progress = ProgressLine::start("steady", times.steady);
+        times.begin();
         let next = Arc::new(AtomicU64::new(0));
         let outbox = Outbox::new(&args.common.schema);
-        let append = |client| append(client, outbox.clone(), Arc::clone(book), Arc::clone(&next));
+        let append = |client| append(client, outbox.clone(), Arc::clone(times), Arc::clone(&next));
         let tasks: Vec<_> = appenders.into_iter().map(|client| spawn("appender", append(client))).collect();
         let mut before = None;
-        while next.load(Ordering::Relaxed) < book.steady {
+        while next.load(Ordering::Relaxed) < times.steady {
             tokio::time::sleep(Duration::from_millis(50)).await;
             self.relay.check()?;
-            let sent = next.load(Ordering::Relaxed).min(book.steady);
+            let sent = next.load(Ordering::Relaxed).min(times.steady);
             progress.set(sent);
             if before.is_none() && sent >= args.rate * WARM.as_secs() {
-                before = Some((Usage::of(self.relay.pid())?.cpu_s, Instant::now()));
+                before = Some((ProcessUsage::of(self.relay.pid())?.cpu_s, Instant::now()));
             }
-            if tasks.iter().any(Task::is_finished) && sent < book.steady {
+            if tasks.iter().any(Task::is_finished) && sent < times.steady {
                 break;
             }
         }
         let (cpu_s, since) = before.context("the run was too short")?;
-        let percent = (Usage::of(self.relay.pid())?.cpu_s - cpu_s) / since.elapsed().as_secs_f64() * 100.0;
+        let percent =
+            (ProcessUsage::of(self.relay.pid())?.cpu_s - cpu_s) / since.elapsed().as_secs_f64() * 100.0;
         for task in tasks {
             task.await??;
         }
         progress.finish();
-        wait_until(|| book.received() >= book.steady).await;
+        wait_until(|| times.received() >= times.steady).await;
         Ok(percent)
     }
 
@@ -243,12 +244,16 @@ impl Watched {
         &mut self,
         client: &mut Client,
         bench: &Bench<'_>,
-        book: &Book,
+        times: &EventTimes,
     ) -> anyhow::Result<f64> {
-        append_one(client, &Outbox::new(&bench.common.schema), book, book.steady).await?;
-        wait_until(|| book.arrived(book.steady).is_some()).await;
+        append_one(client, &Outbox::new(&bench.common.schema), times, times.steady).await?;
+        wait_until(|| times.arrived(times.steady).is_some()).await;
         self.relay.check()?;
-        Ok(book.latencies(book.steady..book.steady + 1, Book::committed).first().copied().unwrap_or(f64::NAN))
+        Ok(times
+            .latencies(times.steady..times.steady + 1, EventTimes::committed)
+            .first()
+            .copied()
+            .unwrap_or(f64::NAN))
     }
 }
 
@@ -276,24 +281,29 @@ async fn wait_until(done: impl Fn() -> bool) {
 async fn append(
     mut client: Client,
     outbox: Outbox,
-    book: Arc<Book>,
+    times: Arc<EventTimes>,
     next: Arc<AtomicU64>,
 ) -> anyhow::Result<()> {
     loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
-        if index >= book.steady {
+        if index >= times.steady {
             return Ok(());
         }
-        tokio::time::sleep_until(book.moment(index).into()).await;
-        append_one(&mut client, &outbox, &book, index).await?;
+        tokio::time::sleep_until(times.moment(index).into()).await;
+        append_one(&mut client, &outbox, &times, index).await?;
     }
 }
 
-async fn append_one(client: &mut Client, outbox: &Outbox, book: &Book, index: u64) -> anyhow::Result<()> {
-    let event = book.event(index);
+async fn append_one(
+    client: &mut Client,
+    outbox: &Outbox,
+    times: &EventTimes,
+    index: u64,
+) -> anyhow::Result<()> {
+    let event = times.event(index);
     let mut tx = client.transaction().await?;
     outbox.append(&mut tx, &event).await?;
     tx.commit().await?;
-    book.commit(index);
+    times.commit(index);
     Ok(())
 }

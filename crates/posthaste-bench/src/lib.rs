@@ -16,7 +16,6 @@
 mod adopt;
 mod append;
 mod baseline;
-mod book;
 mod child;
 mod drain;
 mod field;
@@ -29,11 +28,12 @@ mod pipe;
 mod report;
 mod sample;
 mod sqlite;
+mod times;
 pub mod yard;
 
 use child::{Product, Scratch, Setup};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ground::Ground;
+use ground::BenchOutbox;
 use load::{Load, Spread};
 use posthaste::route::Order;
 use posthaste_sqlite::SqliteConfig;
@@ -159,7 +159,7 @@ impl From<OrderArg> for Order {
 /// What a measurement works with.
 struct Bench<'a> {
     common: &'a Common,
-    ground: &'a Ground,
+    ground: &'a BenchOutbox,
     load: Arc<Load>,
     scratch: Scratch,
     product: Product,
@@ -207,7 +207,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         conditions(&mut report, common, &product.version);
         return report.print(global.json);
     }
-    let ground = Ground::make(setup.database(common)?, &product, &path).await?;
+    let ground = BenchOutbox::make(setup.database(common)?, &product, &path).await?;
     let load = Arc::new(Load::new(common.payload_bytes, common.keys, common.spread));
     let bench = Bench { common, ground: &ground, load, scratch, product };
     // The ground is left in every case: dropping the measurement ends its relay first.

@@ -78,7 +78,7 @@ pub(super) fn best(values: &[f64]) -> f64 {
 }
 
 /// How far one step is: a bar on a terminal, a line at its end elsewhere.
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     title: String,
     total: u64,
     at: u64,
@@ -86,7 +86,7 @@ pub(super) struct Progress {
     bar: Option<ProgressBar>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Begins a step of this many events.
     pub(super) fn start(title: impl Into<String>, total: u64) -> Self {
         let title = title.into();
@@ -117,7 +117,7 @@ impl Progress {
 }
 
 /// A step that failed leaves no bar behind.
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

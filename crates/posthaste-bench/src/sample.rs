@@ -6,7 +6,7 @@
 //! the sum of a hash of their numbers. When both sums equal those of the log itself, the relay has settled
 //! exactly these rows, each once. That is how a drain to the null sink is verified.
 
-use super::ground::Ground;
+use super::ground::BenchOutbox;
 use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ const TICKS_PER_S: f64 = 100.0;
 
 /// What a process has used so far.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Usage {
+pub(super) struct ProcessUsage {
     pub(super) cpu_s: f64,
     pub(super) rss_peak_mb: f64,
 }
 
-impl Usage {
+impl ProcessUsage {
     /// Of the process with this number.
     pub(super) fn of(pid: u32) -> anyhow::Result<Self> {
         let read = |name: &str| {
@@ -34,13 +34,13 @@ impl Usage {
     }
 }
 
-fn parse(stat: &str, status: &str) -> Option<Usage> {
+fn parse(stat: &str, status: &str) -> Option<ProcessUsage> {
     // The name of the program stands in brackets and may hold anything: count from its end.
     let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
     let ticks = |n: usize| fields.get(n)?.parse::<f64>().ok();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: f64 = peak.split_whitespace().next()?.parse().ok()?;
-    Some(Usage { cpu_s: (ticks(11)? + ticks(12)?) / TICKS_PER_S, rss_peak_mb: kib * 1024.0 / 1e6 })
+    Some(ProcessUsage { cpu_s: (ticks(11)? + ticks(12)?) / TICKS_PER_S, rss_peak_mb: kib * 1024.0 / 1e6 })
 }
 
 /// What a sink's receipts say.
@@ -122,7 +122,7 @@ pub(super) enum Counter {
 
 impl Counter {
     /// The better one that there is. The extension is made in our schema, and goes with it.
-    pub(super) async fn find(ground: &Ground) -> Self {
+    pub(super) async fn find(ground: &BenchOutbox) -> Self {
         let make = format!("create extension if not exists pg_stat_statements schema {}", ground.schema);
         // It may be there already, or not be ours to make.
         let _ = ground.client.batch_execute(&make).await;
@@ -136,7 +136,7 @@ impl Counter {
     }
 
     /// How often each statement has run, by its text.
-    pub(super) async fn read(&self, ground: &Ground) -> anyhow::Result<BTreeMap<String, i64>> {
+    pub(super) async fn read(&self, ground: &BenchOutbox) -> anyhow::Result<BTreeMap<String, i64>> {
         let sql = match self {
             Self::Statements(schema) => format!(
                 "select left(regexp_replace(s.query, '\\s+', ' ', 'g'), 200), sum(s.calls)::bigint
@@ -180,7 +180,7 @@ mod tests {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 3 0";
         let usage = parse(stat, "Name:\tx\nVmHWM:\t   62500 kB\n").expect("parses");
         assert_eq!((usage.cpu_s, usage.rss_peak_mb), (2.0, 64.0));
-        assert!(Usage::of(std::process::id()).is_ok());
+        assert!(ProcessUsage::of(std::process::id()).is_ok());
     }
 
     #[test]

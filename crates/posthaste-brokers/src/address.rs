@@ -1,11 +1,12 @@
 //! Where servers are: one parser for the addresses of all brokers.
 //!
-//! `scheme://host:port/path`. An IPv6 address stands in brackets. Credentials are refused, because an address is printed
-//! in logs, findings and errors; so are port 0, parameters, and a path where the broker has none.
+//! `scheme://host:port/path`. An IPv6 address stands in brackets. Credentials are refused, because an address
+//! is printed in logs, findings and errors. Port 0, parameters, and a path where the broker has none are
+//! refused, too.
 
 use std::fmt;
 
-/// A scheme, whether it means TLS, and the port that goes without saying.
+/// A scheme, whether it means TLS, and its usual port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scheme {
     pub(crate) name: &'static str,
@@ -16,11 +17,11 @@ pub(crate) struct Scheme {
 /// How a broker's addresses look.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// The first one is meant where an address has none, if that is allowed.
+    /// An address without a scheme means the first one, if that is allowed.
     pub(crate) schemes: &'static [Scheme],
     pub(crate) needs_scheme: bool,
     pub(crate) has_path: bool,
-    /// For people: what one looks like.
+    /// An address as people write it.
     pub(crate) example: &'static str,
     /// Where credentials belong instead.
     pub(crate) credentials: &'static str,
@@ -47,7 +48,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Whether nobody is between us and this host.
+    /// Whether this host is our own machine, so that nobody listens in between.
     pub(crate) fn is_loopback(&self) -> bool {
         let ip = self.host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
         ip || self.host.eq_ignore_ascii_case("localhost")

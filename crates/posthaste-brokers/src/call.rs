@@ -1,8 +1,9 @@
 //! One call of [`Sink::publish`](posthaste::sink::Sink::publish), the same for every broker.
 //!
-//! A [`Flight`] is one call: a future without tasks or timers for single messages, woken for bursts of turns and
-//! answers. It knows which messages may go, which are with the broker and what became of the others. A broker's
-//! [`Publisher`] only hands messages over, says what came back, and asks the server whether it is there.
+//! A [`Flight`] is one call. It is a future without tasks or timers for single messages, and is woken for
+//! bursts of turns and answers. It knows which messages may go, which are with the broker and what became of
+//! the others. A broker's [`Publisher`] only hands messages over, says what came back, and asks the server
+//! whether it is there.
 //!
 //! # Time
 //!
@@ -11,21 +12,22 @@
 //!   send and hear   │    hear              │ "are you there?"
 //! ```
 //!
-//! Nothing is sent in the second half of a call. So what was sent has at least the other half for its answer, and a
-//! message without one says something about its destination. What was not sent is given back as soon as the rest is
-//! answered.
+//! Nothing is sent in the second half of a call. So whatever was sent has at least that half for its answer,
+//! and a missing answer says something about the destination. Messages that were not sent are given back as
+//! soon as the others are answered.
 //!
 //! # What a silence means
 //!
-//! The last part of the time is spent on asking the server whether it is there ([`Publisher::question`]). If it
-//! answers, the fault is the destination's: what was sent is `Unknown`, and what was not sent is `Held`, for it only
-//! waited for its turn or for room. If it does not, the fault is the server's: what was sent is `Unknown`, and what
-//! was not sent is `Retry`. [`Silence`] is this rule.
+//! The last part of the time is spent on asking the server whether it is there ([`Publisher::question`]). If
+//! it answers, the fault is the destination's. Then a message that was sent is `Unknown`, and one that was
+//! not sent is `Held`, for it only waited for its turn or for room. If the server does not answer, the fault
+//! is its own. Then a message that was sent is `Unknown`, and one that was not sent is `Retry`. [`Silence`]
+//! is this rule.
 //!
 //! # What is never done
 //!
-//! Nothing is sent twice, but what a server has said that it did not take. Nothing is sent on another connection than
-//! the one that the call began with. Trying again is the relay's affair.
+//! No message is sent twice, unless its server has said that it did not take it. Nothing is sent over another
+//! connection than the one that the call began with. Trying again is the relay's affair.
 
 use futures_util::future::BoxFuture;
 use posthaste::sink::chain::{Call, Turn};
@@ -38,8 +40,8 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
-/// How long a call waits for a connection before it gives its messages back. Longer than a reconnect takes, short
-/// enough for an outage to be noticed.
+/// How long a call waits for a connection before it gives its messages back. A reconnect takes less, and an
+/// outage is noticed soon enough.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 /// The last part of a call, for asking the server whether it is there.
 const QUESTION_MAX: Duration = Duration::from_millis(500);
@@ -49,28 +51,29 @@ pub(crate) trait Publisher: Send {
     /// What the question at the end finds out.
     type Found: Send;
 
-    /// Whether the client gives the room of a message back, because it may keep the message longer than the call.
+    /// Whether it is the client that gives a message's room back. It does where it may keep the message
+    /// longer than the call.
     const CLIENT_RELEASES: bool = false;
 
-    /// Tells the flight what has come back, or leaves the waker.
+    /// Tells the flight what has come back. If nothing has, the waker is kept.
     fn poll_answers(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> Poll<()>;
 
-    /// Whether what is ready is worth sending now. Asked before the window is.
+    /// Whether the messages that are ready are worth sending now. This is asked before room in the window is.
     fn wants_to_send(&self, _flight: &Flight<'_>) -> bool {
         true
     }
 
-    /// Whether the client takes more now, or leaves the waker.
+    /// Whether the client takes more now. If it does not, the waker is kept.
     fn poll_room(&mut self, _context: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 
-    /// Hands over what may go: takes indices from [`Flight::next`] and says [`Flight::sent`] or
-    /// [`Flight::decide`] of each.
+    /// Hands over the messages that may go. It takes their indices from [`Flight::next`] and says
+    /// [`Flight::sent`] or [`Flight::decide`] of each.
     fn send(&mut self, flight: &mut Flight<'_>);
 
-    /// The time for sending is over. A client with a queue of its own gives back what has not left it
-    /// ([`Flight::unsent`]): it would leave in the second half.
+    /// The time for sending is over. A client with a queue of its own gives back what has not left that queue
+    /// ([`Flight::unsent`]), because it would leave in the second half.
     fn stop(&mut self, _flight: &mut Flight<'_>) {}
 
     /// Whether something is worth waiting for although nothing of this call is with the broker.
@@ -115,7 +118,7 @@ impl Silence {
     }
 }
 
-/// Where a message is. Small, because a call has a thousand of them.
+/// Where a message is. The type is small, because a call has a thousand of them.
 #[derive(Clone, PartialEq)]
 enum Fate {
     /// Not sent.
@@ -134,14 +137,14 @@ pub(crate) struct Flight<'a> {
     fates: Vec<Fate>,
     undecided: usize,
     in_flight: usize,
-    /// May be sent, when there is room.
+    /// Messages that may be sent when there is room.
     ready: VecDeque<usize>,
     /// Turns of keys; `None` where the broker's module keeps the order itself.
     keys: Option<Call<'a>>,
     turns: Vec<(usize, Turn)>,
     /// Room for messages of all calls together; `None` where the publisher has room of its own.
     window: Option<&'a Semaphore>,
-    /// Taken from the window for messages that are not sent yet.
+    /// Room that was taken from the window for messages that are not sent yet.
     spare: usize,
     client_releases: bool,
     started: Instant,
@@ -188,16 +191,16 @@ impl<'a> Flight<'a> {
         CONNECT_WAIT.min(self.patience / 2)
     }
 
-    /// There is no connection: the verdicts of a call that sent nothing.
+    /// The verdicts of a call that sent nothing, because there is no connection.
     pub(crate) fn refused(self, failure: Failure) -> Vec<Verdict> {
         vec![Verdict::Retry(failure); self.messages.len()]
     }
 
-    /// Until every message has its verdict, or time is up.
+    /// Runs until every message has its verdict, or time is up.
     pub(crate) async fn run<P: Publisher>(mut self, publisher: &mut P) -> Vec<Verdict> {
         self.client_releases = P::CLIENT_RELEASES;
         let question = publisher.question_time(self.patience);
-        // In time or not: what is left says.
+        // Whether it ended in time shows in what is left.
         let _ = timeout_at(self.send_until, self.fly(publisher)).await;
         publisher.stop(&mut self);
         let _ = timeout_at(self.deadline() - question, self.fly(publisher)).await;
@@ -207,8 +210,8 @@ impl<'a> Flight<'a> {
         self.verdicts()
     }
 
-    /// Until all is decided, or nothing is under way and nothing more may be sent. Nobody wakes it when the time for
-    /// sending is over: whoever calls this does. It may be dropped and called again.
+    /// Runs until all is decided, or nothing is under way and nothing more may be sent. The caller has to end
+    /// it when the time for sending is over. It may be dropped and called again.
     async fn fly<P: Publisher>(&mut self, publisher: &mut P) {
         while self.is_open() && (self.in_flight > 0 || self.may_send() || publisher.is_waiting(self)) {
             self.await_news(publisher).await;
@@ -217,8 +220,9 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Waits for answers, for turns, or for room to send more. Answers are heard before turns are taken, because each
-    /// one lets the next message of its key go: so a burst of answers is one burst of messages.
+    /// Waits for answers, for turns, or for room to send more. Answers are heard before turns are taken,
+    /// because each answer lets the next message of its key go. So a burst of answers makes one burst of
+    /// messages.
     async fn await_news<P: Publisher>(&mut self, publisher: &mut P) {
         let window = self.window;
         let wants_room = !self.ready.is_empty() && self.may_send() && publisher.wants_to_send(self);
@@ -231,7 +235,8 @@ impl<'a> Flight<'a> {
                     return Poll::Ready(());
                 }
                 if room.as_mut().poll(context).is_ready() {
-                    // Kept: given back to be taken again, it would go round among the waiting calls.
+                    // The permit is kept. If it were given back to be taken again, it would go round among
+                    // the waiting calls.
                     self.spare += 1;
                     return Poll::Ready(());
                 }
@@ -267,11 +272,11 @@ impl<'a> Flight<'a> {
         self.give_room_back();
     }
 
-    /// As many as are wanted and there.
+    /// Takes as much room as is wanted and there.
     fn take_room(&mut self) {
         let Some(window) = self.window else { return };
         let wanted = self.ready.len().saturating_sub(self.spare).min(window.available_permits());
-        // Bounded by the window, which is far smaller.
+        // It is bounded by the window, which is far smaller.
         let Ok(count) = u32::try_from(wanted) else { return };
         if let Ok(permits) = window.try_acquire_many(count) {
             permits.forget();
@@ -285,7 +290,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Time is up for what is left.
+    /// Decides what is left, because time is up.
     async fn find_out<P: Publisher>(&mut self, publisher: &mut P, within: Duration) {
         let question = publisher.question(self, within);
         let deadline = self.deadline();
@@ -342,14 +347,14 @@ impl<'a> Flight<'a> {
         }
         loop {
             let index = self.ready.pop_front()?;
-            // It may have been given up, or have left with another one, in the meantime.
+            // The message may have been given up, or have left with another one, in the meantime.
             if self.is_unsent(index) {
                 return Some(index);
             }
         }
     }
 
-    /// The same message again, before all others: the client had no room.
+    /// Puts a message back before all others, because the client had no room for it.
     pub(crate) fn put_back(&mut self, index: usize) {
         self.ready.push_front(index);
     }
@@ -366,15 +371,15 @@ impl<'a> Flight<'a> {
         true
     }
 
-    /// The message has been handed over. Said before it leaves: from here on it may have left, also when the call is
-    /// dropped.
+    /// The message has been handed over. This is said before it leaves, because from here on it may have
+    /// left, also when the call is dropped.
     pub(crate) fn sent(&mut self, index: usize) {
         self.fates[index] = Fate::Sent;
         self.in_flight += 1;
         self.spare -= usize::from(self.window.is_some());
     }
 
-    /// The message has not left, although it was handed over. One that has its verdict keeps it.
+    /// The message has not left, although it was handed over. A message that has its verdict keeps it.
     pub(crate) fn unsent(&mut self, index: usize) {
         if self.is_sent(index) {
             self.land(index);
@@ -449,7 +454,7 @@ impl<'a> Flight<'a> {
         self.fates[index] = if is_delivered { Fate::Delivered } else { Fate::Failed(Box::new(verdict)) };
     }
 
-    /// Decides everything that is left, by place and by whether it may have left.
+    /// Decides every message that is left. `verdict` gets its index, and whether it may have left.
     pub(crate) fn decide_rest(&mut self, mut verdict: impl FnMut(usize, bool) -> Verdict) {
         self.ready.clear();
         for index in 0..self.messages.len() {

@@ -1,8 +1,8 @@
-//! Making a connection: name, addresses, TCP, TLS. The same for every broker whose client leaves it to us.
+//! Makes TCP connections for every broker whose client leaves that to us.
 //!
-//! A name may have several addresses, and some of them may be dead (IPv6 that leads nowhere is the usual case). So the
-//! families take turns, and an address that has not answered after a moment gets company: the first connection wins, as
-//! RFC 8305 advises.
+//! A name may have several addresses, and some of them may be dead (IPv6 that leads nowhere is the usual
+//! case). So the two families take turns, and when an address has not answered after a moment, the next one
+//! is tried beside it. The first connection wins, as RFC 8305 advises.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -22,15 +22,15 @@ pub(crate) async fn to_host(host: &str, port: u16) -> io::Result<TcpStream> {
     to_any(addresses, port).await
 }
 
-/// A connection to one of these addresses. What is written leaves at once: messages are written in large pieces, and
-/// waiting for more would only be waiting.
+/// A connection to one of these addresses. What is written leaves at once, because messages are written in
+/// large pieces already.
 pub(crate) async fn to_any(addresses: Vec<IpAddr>, port: u16) -> io::Result<TcpStream> {
     let stream = first(in_turns(addresses, port)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// The addresses, families in turns, beginning with the resolver's first choice.
+/// The addresses with the two families in turns, beginning with the resolver's first choice.
 fn in_turns(addresses: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
     let first_is_v4 = addresses.first().is_some_and(IpAddr::is_ipv4);
     let (first, second): (Vec<_>, Vec<_>) =
@@ -66,8 +66,7 @@ async fn first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// What TLS says, out of the errors that it is wrapped in.
-#[cfg(feature = "tls")]
+/// The error of TLS inside the errors that it is wrapped in.
 pub(crate) fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,8 +1,8 @@
-//! The kinds of sinks by their names and by the schemes of their addresses, whether or not they are built in; and what
-//! others ask about a kind without building one.
+//! The kinds of brokers, whether or not they are built in: their names, the schemes of their addresses, and
+//! what others ask about a kind without building a sink.
 
 /// A kind of broker.
-struct Kind {
+struct BrokerKind {
     /// Its `type` in the configuration.
     name: &'static str,
     /// The schemes of its addresses.
@@ -11,7 +11,7 @@ struct Kind {
     built_in: bool,
     /// An address, for people.
     address: &'static str,
-    /// The option that a single word before the `@` of an address is meant for.
+    /// The option that an address means by a single word before its `@`.
     single_login: &'static str,
     /// A line about logging in, for a new configuration that says nothing about it.
     login_comment: &'static str,
@@ -19,8 +19,8 @@ struct Kind {
     no_destination: &'static [&'static str],
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const KINDS: [BrokerKind; 5] = [
+    BrokerKind {
         name: "kafka",
         schemes: &["kafka"],
         built_in: cfg!(feature = "kafka"),
@@ -29,7 +29,7 @@ const KINDS: [Kind; 5] = [
         login_comment: "",
         no_destination: &["kafka.no_topic"],
     },
-    Kind {
+    BrokerKind {
         name: "nats",
         schemes: &["nats", "tls", "ws", "wss"],
         built_in: cfg!(feature = "nats"),
@@ -38,7 +38,7 @@ const KINDS: [Kind; 5] = [
         login_comment: "# creds_file = \"/run/secrets/nats.creds\"\n",
         no_destination: &["nats.no_stream"],
     },
-    Kind {
+    BrokerKind {
         name: "redis",
         schemes: &["redis", "rediss"],
         built_in: cfg!(feature = "redis"),
@@ -48,7 +48,7 @@ const KINDS: [Kind; 5] = [
         // A stream is made by the first entry.
         no_destination: &[],
     },
-    Kind {
+    BrokerKind {
         name: "rabbitmq",
         schemes: &["amqp", "amqps"],
         built_in: cfg!(feature = "rabbitmq"),
@@ -57,19 +57,19 @@ const KINDS: [Kind; 5] = [
         login_comment: "",
         no_destination: &["rabbitmq.no_exchange", "rabbitmq.unroutable"],
     },
-    Kind {
+    BrokerKind {
         name: "http",
         schemes: &["http", "https"],
         built_in: cfg!(feature = "http"),
         address: "https://HOST",
         single_login: "token",
         login_comment: "",
-        // Whoever answers 404 may have the path tomorrow, and nobody knows which it was.
+        // A server that answers 404 may have the path tomorrow, so this is no sure sign.
         no_destination: &[],
     },
 ];
 
-fn of_url(url: &str) -> Option<&'static Kind> {
+fn of_url(url: &str) -> Option<&'static BrokerKind> {
     let (scheme, _) = url.split_once("://")?;
     KINDS.iter().find(|kind| kind.schemes.contains(&scheme))
 }
@@ -80,7 +80,8 @@ pub fn kind_of(url: &str) -> Option<&'static str> {
     of_url(url).map(|kind| kind.name)
 }
 
-/// What to say about a kind of broker that exists and was left out of this build: what is missing, and what to do.
+/// What to say about a kind of broker that exists and was left out of this build: what is missing, and what
+/// to do.
 #[must_use]
 pub fn missing(name: &str) -> Option<String> {
     let built = format!("build it with `--features {name}`, or with `--features full` for all brokers");
@@ -124,7 +125,7 @@ pub struct LoginOption<'a> {
     pub is_secret: bool,
 }
 
-/// Takes the login out of an address: a sink takes none there, and has options for it.
+/// Takes the login out of an address, because a sink has options for it.
 #[must_use]
 pub fn split_login(url: &str) -> (String, Vec<LoginOption<'_>>) {
     let option = |name, value| LoginOption { name, value, is_secret: name != "user" };

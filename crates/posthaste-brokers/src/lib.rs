@@ -1,33 +1,29 @@
 //! Posthaste's sinks for real brokers, and the one place that knows their names.
 //!
 //! The server reads a sink's table from its configuration into a [`SinkConfig`], calls
-//! [`build`](SinkConfig::build) and gets a `dyn Sink`. It never learns which brokers there are: a new one
-//! is a module here, a cargo feature and a variant below. A registry of boxed constructors was refused,
-//! because an enum gives serde the field names, so that a misspelt option is an error with a place.
+//! [`build`](SinkConfig::build) and gets a `dyn Sink`. It never learns which brokers there are: a new one is
+//! a module here, a cargo feature and a variant below. A registry of boxed constructors was refused. An enum
+//! gives serde the field names, so a misspelt option is an error that names its place.
 //!
-//! A module of a broker opens with its configuration and with the table of its verdicts: which answer of
-//! the broker means what, under which stable code. Those codes are public: metrics and overrides name them.
+//! A module of a broker opens with its configuration and with the table of its verdicts, which says what each
+//! answer of the broker means, and under which stable code. Those codes are public: metrics and overrides
+//! name them.
 //!
 //! Building never needs the broker. What is wrong with the configuration itself (a file that cannot be
 //! read, a URL that is none) is a [`BuildError`]; a broker that is down is an outage like any other and
 //! shows in verdicts and findings.
 
-// What brokers share has no user in a build without any.
-#![cfg_attr(
-    not(all(
-        feature = "http",
-        feature = "kafka",
-        feature = "nats",
-        feature = "rabbitmq",
-        feature = "redis"
-    )),
-    allow(dead_code, unused_variables)
-)]
-
+// A build with some of the brokers does not use everything that they share.
+#[cfg(feature = "broker")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod address;
+#[cfg(feature = "broker")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod call;
 #[cfg(feature = "tls")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod dial;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod findings;
 #[cfg(feature = "http")]
 pub mod http;
@@ -36,42 +32,35 @@ pub mod kafka;
 mod kinds;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod link;
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
-#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(feature = "broker")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod options;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg_attr(not(feature = "broker"), allow(dead_code))]
 mod secret;
 mod table;
 #[cfg(test)]
 mod testing;
 #[cfg(feature = "tls")]
+#[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod tls;
 
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
-#[cfg(any(
-    feature = "http",
-    feature = "kafka",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
+#[cfg(feature = "broker")]
 pub use options::Options;
 pub use secret::{Secret, Urls};
 
-#[cfg(any(
-    feature = "http",
-    feature = "kafka",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
+#[cfg(feature = "broker")]
 use options::HasOptions;
 use posthaste::sink::{NullSink, Sink, StdoutSink};
 use serde::de::Error as _;
@@ -79,9 +68,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use table::Table;
+use table::SinkTable;
 
-/// The option that bounds a call of a sink, of every kind that has a broker to wait for.
+/// The option that bounds a call, of every kind of sink that has a broker to wait for.
 pub const DELIVERY_TIMEOUT: &str = "delivery_timeout_ms";
 
 /// A sink as configuration describes it: `type` names the broker, the rest are its options.
@@ -113,7 +102,7 @@ pub enum SinkConfig {
 
 impl<'de> Deserialize<'de> for SinkConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Table { kind, rest } = Table::deserialize(deserializer)?;
+        let SinkTable { kind, rest } = SinkTable::deserialize(deserializer)?;
         Self::read(kind, rest).map_err(D::Error::custom)
     }
 }
@@ -141,8 +130,8 @@ impl SinkConfig {
         })
     }
 
-    /// Checks the words alone: no broker, no file that they name. Whoever only looks at an outbox need not
-    /// be able to read its broker's secrets.
+    /// Checks the options alone, without a broker and without the files that they name. Whoever only looks at
+    /// an outbox need not be able to read its broker's secrets.
     pub fn check(&self) -> Result<(), BuildError> {
         match self {
             Self::Null {} | Self::Stdout {} => Ok(()),
@@ -159,7 +148,7 @@ impl SinkConfig {
         }
     }
 
-    /// The same, and the files that the words name.
+    /// Checks the options, and the files that they name.
     pub fn check_files(&self) -> Result<(), BuildError> {
         match self {
             Self::Null {} | Self::Stdout {} => Ok(()),
@@ -193,9 +182,10 @@ impl SinkConfig {
         }
     }
 
-    /// How to make this broker remember the ids of messages for so long, where it drops duplicates for a time that
-    /// can be set.
+    /// How to make this broker remember the ids of messages for this long. There is an answer where the
+    /// broker drops duplicates for a time that can be set.
     #[must_use]
+    #[cfg_attr(not(feature = "nats"), expect(unused_variables))]
     pub fn longer_dedup(&self, seconds: u64) -> Option<String> {
         #[cfg(feature = "nats")]
         if let Self::Nats(_) = self {
@@ -205,6 +195,7 @@ impl SinkConfig {
     }
 
     /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.
+    #[cfg_attr(not(feature = "broker"), expect(unused_variables))]
     pub async fn build(&self, name: &str) -> Result<Arc<dyn Sink>, BuildError> {
         Ok(match self {
             Self::Null {} => Arc::new(NullSink),
@@ -284,7 +275,10 @@ impl BuildError {
             Self::File { option, .. } | Self::Option { option, .. } => option,
         }
     }
+}
 
+#[cfg_attr(not(feature = "broker"), allow(dead_code))]
+impl BuildError {
     fn file(option: &'static str, path: &Path, why: impl std::fmt::Display) -> Self {
         Self::File { option, path: path.to_owned(), why: why.to_string() }
     }

@@ -1,11 +1,12 @@
 //! The way to a server: one session at a time.
 //!
-//! A task dials, and dials again whenever the session is lost. A session is what a broker's module makes of a connection:
-//! when it ends, everything that waits on it is told so at once, and nothing of it is ever sent later. Files and passwords
-//! are read for each session, so what was rotated is used at the next one. Several servers are tried in their order, each
-//! time from the first.
+//! A task dials, and dials again whenever the session is lost. A session is what a broker's module makes of a
+//! connection. When it ends, whoever waits on it is told so at once, and nothing of it is ever sent later.
+//! Files and passwords are read for each session, so what was rotated is used at the next one. Several
+//! servers are tried in their order, each time beginning with the first.
 //!
-//! Only the clients that leave this to us are here. Kafka's keeps its own connections, and HTTP has none to keep.
+//! This is for the clients that leave reconnecting to us. Kafka's client keeps its own connections, and HTTP
+//! has none to keep.
 
 use async_trait::async_trait;
 use posthaste::sink::{Failure, Scope};
@@ -17,9 +18,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// With the time of one try this makes sure that delivery goes on within 5 s of the broker's return.
+/// Together with the time of one try this leaves 5 s for going on after the broker's return.
 const PAUSE_MAX: Duration = Duration::from_millis(1_500);
-/// A session that lasted this long was a real one: the next pause is short again.
+/// A session that lasted this long was a real one, so the next pause is short again.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// How a broker's module opens a session and keeps it.
@@ -30,10 +31,10 @@ pub(crate) trait Dial: Send + Sync + 'static {
     /// What comes of it.
     type Session: Send + Sync + 'static;
 
-    /// In the order in which they are tried.
+    /// The servers, in the order in which they are tried.
     fn servers(&self) -> &[Self::Server];
 
-    /// Lives through one session with this server, if it gives one.
+    /// Opens a session with this server, keeps it to its end, and says how it ended.
     async fn live_through(&self, server: &Self::Server, port: &Port<Self::Session>) -> Ended;
 }
 
@@ -44,7 +45,7 @@ pub(crate) enum Ended {
 }
 
 #[derive(Debug)]
-enum State<S> {
+enum LinkState<S> {
     /// Nothing has been tried yet.
     New,
     Down(Failure),
@@ -52,24 +53,24 @@ enum State<S> {
     Closed,
 }
 
-/// The sink's end.
+/// The sink's end of the link.
 #[derive(Debug)]
 pub(crate) struct Link<S> {
-    /// First part of the codes.
+    /// The first part of the codes.
     kind: &'static str,
-    /// Scope of this server's failures.
+    /// The scope of this server's failures.
     reach: Scope,
-    state: watch::Receiver<State<S>>,
+    state: watch::Receiver<LinkState<S>>,
     closing: watch::Sender<bool>,
     _task: Task<()>,
 }
 
-/// The dialling task's end.
+/// The dialling task's end of the link.
 #[derive(Debug)]
 pub(crate) struct Port<S> {
     kind: &'static str,
     sink: Arc<str>,
-    state: watch::Sender<State<S>>,
+    state: watch::Sender<LinkState<S>>,
     closing: watch::Receiver<bool>,
     was_up: AtomicBool,
 }
@@ -82,42 +83,42 @@ impl<S: Send + Sync + 'static> Link<S> {
         sink: Arc<str>,
         dial: impl Dial<Session = S>,
     ) -> Self {
-        let (state_sender, state) = watch::channel(State::New);
+        let (state_sender, state) = watch::channel(LinkState::New);
         let (closing, closed) = watch::channel(false);
         let port = Port { kind, sink, state: state_sender, closing: closed, was_up: AtomicBool::new(false) };
         Self { kind, reach, state, closing, _task: spawn("link", async move { port.keep(&dial).await }) }
     }
 
-    /// The open session, waiting for one at most this long; otherwise why there is none.
+    /// The open session, which may be waited for this long, or why there is none.
     pub(crate) async fn session(&self, wait: Duration) -> Result<Arc<S>, Failure> {
-        self.session_when(wait, |state| matches!(state, State::Up(_) | State::Closed)).await
+        self.session_when(wait, |state| matches!(state, LinkState::Up(_) | LinkState::Closed)).await
     }
 
     /// The open session or why there is none, as soon as every server was tried once.
     pub(crate) async fn session_if_any(&self, wait: Duration) -> Result<Arc<S>, Failure> {
-        self.session_when(wait, |state| !matches!(state, State::New)).await
+        self.session_when(wait, |state| !matches!(state, LinkState::New)).await
     }
 
     async fn session_when(
         &self,
         wait: Duration,
-        known: impl FnMut(&State<S>) -> bool,
+        known: impl FnMut(&LinkState<S>) -> bool,
     ) -> Result<Arc<S>, Failure> {
         let mut state = self.state.clone();
-        // Too late, or the task is gone: then the state says why.
+        // If it is too late, or the task is gone, the state says why.
         let _ = timeout(wait, state.wait_for(known)).await;
         let failure = match &*state.borrow() {
-            State::New => unreachable(self.kind, "no server has answered yet"),
-            State::Up(session) => return Ok(Arc::clone(session)),
-            State::Down(failure) => failure.clone(),
-            State::Closed => return Err(closed(self.kind)),
+            LinkState::New => unreachable(self.kind, "no server has answered yet"),
+            LinkState::Up(session) => return Ok(Arc::clone(session)),
+            LinkState::Down(failure) => failure.clone(),
+            LinkState::Closed => return Err(closed(self.kind)),
         };
         Err(Failure { scope: self.reach, ..failure })
     }
 
     /// The open session, if there is one now.
     pub(crate) fn current(&self) -> Option<Arc<S>> {
-        if let State::Up(session) = &*self.state.borrow() { Some(Arc::clone(session)) } else { None }
+        if let LinkState::Up(session) = &*self.state.borrow() { Some(Arc::clone(session)) } else { None }
     }
 
     /// Ends the session and stops dialling.
@@ -125,7 +126,7 @@ impl<S: Send + Sync + 'static> Link<S> {
         self.closing.send_replace(true);
         let mut state = self.state.clone();
         // An error means that the task has ended already.
-        let _ = state.wait_for(|state| matches!(state, State::Closed)).await;
+        let _ = state.wait_for(|state| matches!(state, LinkState::Closed)).await;
     }
 }
 
@@ -138,15 +139,15 @@ impl<S> Port<S> {
     /// There is a session.
     pub(crate) fn up(&self, session: &Arc<S>) {
         self.was_up.store(true, Ordering::SeqCst);
-        self.state.send_replace(State::Up(Arc::clone(session)));
+        self.state.send_replace(LinkState::Up(Arc::clone(session)));
     }
 
-    /// There is none, although [`Dial::live_through`] has not returned yet.
+    /// There is no session any more, although [`Dial::live_through`] has not returned yet.
     pub(crate) fn down(&self, failure: &Failure) {
-        self.state.send_replace(State::Down(failure.clone()));
+        self.state.send_replace(LinkState::Down(failure.clone()));
     }
 
-    /// What the future gives, unless the sink is closed, or gone, before.
+    /// The future's output, unless the sink is closed or gone before.
     pub(crate) async fn unless_closed<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut closing = self.closing.clone();
         tokio::select! {
@@ -155,7 +156,7 @@ impl<S> Port<S> {
         }
     }
 
-    /// Why there is no session any more when the sink was closed.
+    /// The failure that says that the sink was closed.
     pub(crate) fn closed(&self) -> Failure {
         closed(self.kind)
     }
@@ -175,14 +176,14 @@ impl<S> Port<S> {
                 pause = PAUSE_MIN;
             }
             self.down(&failure);
-            // An outage is said once, and again when its reason changes.
+            // An outage is logged once, and again when its reason changes.
             let was_up = self.was_up.swap(false, Ordering::SeqCst);
             if (was_up || known.as_ref() != Some(&failure)) && !self.is_closing() {
                 tracing::warn!(sink = &*self.sink, code = %failure.code, "{}", failure.message);
             }
             known = Some(failure);
         }
-        self.state.send_replace(State::Closed);
+        self.state.send_replace(LinkState::Closed);
     }
 
     /// Lives through one session with the first server that gives one, and says why there is none now.

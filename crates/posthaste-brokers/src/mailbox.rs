@@ -1,9 +1,9 @@
-//! A letter box between the task that reads a broker's answers and a call that waits for them.
+//! A mailbox between the task that reads a broker's answers and a call that waits for them.
 //!
-//! Brokers that answer message by message send answers in bursts. Letters are put in without waking
-//! anybody, and one ring at the end of the burst wakes the call once: it then handles all of them and
-//! sends what may follow in one go. A channel would wake the reader at the first letter, and at 100,000
-//! a second the waking is what costs.
+//! Brokers that answer message by message send answers in bursts. Letters are put in without waking anybody,
+//! and one ring at the end of the burst wakes the call once. The call then handles all of them and sends what
+//! may follow in one go. A channel would wake the reader at the first letter, and at 100,000 letters a second
+//! it is the waking that costs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -11,30 +11,30 @@ use std::task::{Context, Poll, Waker};
 /// Letters for one reader.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
-    inside: Mutex<Inside<T>>,
+    inside: Mutex<Letters<T>>,
 }
 
 #[derive(Debug)]
-struct Inside<T> {
+struct Letters<T> {
     letters: Vec<T>,
     reader: Option<Waker>,
 }
 
 impl<T> Default for Mailbox<T> {
     fn default() -> Self {
-        Self { inside: Mutex::new(Inside { letters: Vec::new(), reader: None }) }
+        Self { inside: Mutex::new(Letters { letters: Vec::new(), reader: None }) }
     }
 }
 
 impl<T> Mailbox<T> {
-    /// Puts a letter in and answers whether it is the first: then somebody must [`ring`](Self::ring).
+    /// Puts a letter in and answers whether it is the first. If so, somebody must [`ring`](Self::ring).
     pub(crate) fn post(&self, letter: T) -> bool {
         let mut inside = self.inside();
         inside.letters.push(letter);
         inside.letters.len() == 1
     }
 
-    /// The same, unless there are so many letters already (G7): then this one is lost.
+    /// The same, but a letter is lost if there are `most` letters already (G7).
     pub(crate) fn post_within(&self, letter: T, most: usize) -> bool {
         let mut inside = self.inside();
         if inside.letters.len() >= most {
@@ -52,7 +52,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Takes all letters, or leaves the waker.
+    /// Takes all letters. If there are none, the waker is kept.
     pub(crate) fn poll_take(&self, context: &mut Context<'_>, letters: &mut Vec<T>) -> Poll<()> {
         let mut inside = self.inside();
         if inside.letters.is_empty() {
@@ -69,7 +69,7 @@ impl<T> Mailbox<T> {
         letters.append(&mut self.inside().letters);
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside<T>> {
+    fn inside(&self) -> MutexGuard<'_, Letters<T>> {
         // Nothing under the lock panics half way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,8 +1,8 @@
 //! Options that every broker has: who we are, whom we trust, and how much may be under way.
 //!
-//! A sink's table holds them beside the broker's own ones. They are read out of the table first, and the rest is the
-//! broker's, which refuses what it does not know. serde's `flatten` was refused: with it an unknown key is answered
-//! without the list of known ones, and a slip of the finger gets no advice.
+//! A sink's table holds them beside the broker's own ones. They are read out of the table first. The rest is
+//! the broker's, which refuses keys that it does not know. serde's `flatten` was refused, because with it an
+//! unknown key is answered without the list of known ones, and a slip of the finger gets no advice.
 
 #[cfg(feature = "tls")]
 use crate::tls::Files;
@@ -13,11 +13,11 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Shorter than the relay's own bound of 10 s for a publish, so that it is the sink that says what a silent broker
-/// means.
+/// Shorter than the relay's own bound of 10 s for a publish, so that the sink is the one to say what a
+/// silence means.
 pub(crate) const DELIVERY_TIMEOUT_MS: u64 = 8_000;
 
-/// What a sink's table says whatever its broker is.
+/// The options of every sink, whatever its broker is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Options {
@@ -56,13 +56,13 @@ fn delivery_timeout_ms() -> u64 {
     DELIVERY_TIMEOUT_MS
 }
 
-/// How much may be under way depends on the broker: its schema gets its default.
+/// Puts the broker's own default of `max_in_flight` into its schema.
 #[cfg(feature = "schema")]
 pub(crate) fn with_default<const MAX_IN_FLIGHT: usize>(schema: &mut schemars::Schema) {
     schema.ensure_object()["properties"]["max_in_flight"]["default"] = MAX_IN_FLIGHT.into();
 }
 
-/// A broker's own options, with these inside.
+/// A broker's own options, with [`Options`] inside.
 pub(crate) trait HasOptions: DeserializeOwned {
     fn options_mut(&mut self) -> &mut Options;
 
@@ -98,7 +98,7 @@ macro_rules! has_options {
 }
 pub(crate) use has_options;
 
-/// serde lists the broker's own keys only.
+/// Adds the common keys to serde's list, which has the broker's own keys only.
 fn name_all_keys(error: serde_json::Error) -> serde_json::Error {
     let message = error.to_string();
     if !message.starts_with("unknown field") {
@@ -113,7 +113,7 @@ fn value<T: for<'de> Deserialize<'de>>(key: &str, value: Value) -> Result<T, ser
 }
 
 impl Options {
-    /// As they stand in a table.
+    /// The keys, as they stand in a table.
     pub(crate) const KEYS: [&'static str; 9] = [
         "delivery_timeout_ms",
         "max_in_flight",
@@ -126,7 +126,7 @@ impl Options {
         "require_tls",
     ];
 
-    /// Every default. How much may be under way depends on the broker.
+    /// All defaults. How much may be under way depends on the broker.
     pub(crate) fn new(max_in_flight: usize) -> Self {
         Self {
             delivery_timeout_ms: DELIVERY_TIMEOUT_MS,
@@ -153,7 +153,7 @@ impl Options {
                 "cert_file" => self.cert_file = value(&key, given)?,
                 "key_file" => self.key_file = value(&key, given)?,
                 "require_tls" => self.require_tls = value(&key, given)?,
-                // `KEYS` has no other.
+                // `KEYS` has no other key.
                 _ => {}
             }
         }
@@ -211,7 +211,8 @@ impl Options {
         Duration::from_millis(self.delivery_timeout_ms)
     }
 
-    /// As whom we log in, in words that hold no secret; `nobody` if there is neither a user nor a certificate.
+    /// As whom we log in, in words that hold no secret. They are `nobody` if there is neither a user nor a
+    /// certificate.
     pub(crate) fn identity(&self, nobody: &str) -> String {
         match (&self.user, &self.password_file, &self.cert_file) {
             (Some(user), Some(path), _) => format!("user {user:?} with the password in {}", path.display()),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// Words about a wrong type quote the value, and that may be a password without quotes.
+/// serde's own words about a wrong type quote the value, and that may be a password without quotes.
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match serde_json::Value::deserialize(deserializer) {
@@ -70,7 +70,7 @@ impl Serialize for Secret {
 }
 
 /// Addresses of servers: a string, or a list of strings. A URL is printed in logs, findings and errors, so
-/// what it holds of credentials is left out there; whoever uses it should refuse those altogether.
+/// its credentials are left out there. Whoever uses it should refuse credentials altogether.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "OneOrMany")]
 pub struct Urls(Vec<String>);
@@ -99,7 +99,7 @@ impl Urls {
         Self(text.split(',').map(|url| url.trim().to_owned()).collect())
     }
 
-    /// As they were given.
+    /// The URLs as they were given.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }

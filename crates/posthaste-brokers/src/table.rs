@@ -1,7 +1,7 @@
 //! A sink's table: which kind it is, and the rest of it.
 //!
-//! The kind is read where it stands, so that an error of it names the key `type`. The rest is kept as it is, for whoever
-//! the kind says.
+//! The kind is read where it stands, so that an error of it names the key `type`. The rest is kept as it is,
+//! for the module of that kind.
 
 use crate::kinds::built_in;
 use serde::de::{Error, MapAccess, Visitor};
@@ -12,27 +12,27 @@ use std::fmt;
 /// Kinds that have no broker.
 const WITHOUT_BROKER: [&str; 2] = ["null", "stdout"];
 
-pub(crate) struct Table {
+pub(crate) struct SinkTable {
     pub(crate) kind: &'static str,
     pub(crate) rest: Map<String, Value>,
 }
 
-impl<'de> Deserialize<'de> for Table {
+impl<'de> Deserialize<'de> for SinkTable {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(TableVisitor)
+        deserializer.deserialize_map(SinkTableVisitor)
     }
 }
 
-struct TableVisitor;
+struct SinkTableVisitor;
 
-impl<'de> Visitor<'de> for TableVisitor {
-    type Value = Table;
+impl<'de> Visitor<'de> for SinkTableVisitor {
+    type Value = SinkTable;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a table with a type")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Table, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SinkTable, A::Error> {
         let (mut kind, mut rest) = (None, Map::new());
         while let Some(key) = map.next_key::<String>()? {
             if key == "type" {
@@ -41,7 +41,7 @@ impl<'de> Visitor<'de> for TableVisitor {
                 rest.insert(key, map.next_value()?);
             }
         }
-        Ok(Table { kind: kind.ok_or_else(|| A::Error::missing_field("type"))?, rest })
+        Ok(SinkTable { kind: kind.ok_or_else(|| A::Error::missing_field("type"))?, rest })
     }
 }
 

@@ -1,12 +1,12 @@
 //! TLS for every broker: which authorities are trusted, and who we are.
 //!
-//! There is no option to skip verification (F29): a broker with a private authority needs one line,
-//! `ca_file`. With it, only that authority is trusted; without, those of the system. The crypto provider
-//! is named here and not taken from the process, because a process with two of them in its dependencies
-//! and none installed would panic at the first handshake.
+//! There is no option to skip verification (F29), because a broker with a private authority needs just one
+//! line, `ca_file`. With it only that authority is trusted, and without it those of the system. The crypto
+//! provider is named here and not taken from the process, because a process with two of them in its
+//! dependencies and none installed would panic at the first handshake.
 //!
-//! Files are read at every connection, so that a rotated certificate is used at the next one. They are
-//! read once when the sink is built too: a wrong path is an error at the start and not an outage.
+//! Files are read at every connection, so that a rotated certificate is used at the next one. They are also
+//! read once when the sink is built, so that a wrong path is an error at the start and not an outage.
 
 use crate::BuildError;
 use posthaste::sink::Failure;
@@ -25,7 +25,7 @@ pub(crate) struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Whom we trust and who we are, as an operator finds it.
+    /// The files in words: whom we trust, and who we are.
     pub(crate) fn in_words(&self) -> String {
         let ca = match self.ca {
             Some(path) => format!("ca_file {}", path.display()),
@@ -37,7 +37,7 @@ impl Files<'_> {
         }
     }
 
-    /// A refusal by TLS, with the files that it is about.
+    /// Adds the files to a refusal by TLS.
     pub(crate) fn name_in(&self, mut failure: Failure) -> Failure {
         if failure.code.ends_with(".tls") {
             failure.message = format!("{} ({})", failure.message, self.in_words());
@@ -82,7 +82,8 @@ impl Files<'_> {
     }
 }
 
-/// Read once: there are a hundred and more of them, and a broker that is down is dialled every second.
+/// The system's authorities. They are read once, because there are more than a hundred of them, and a broker
+/// that is down is dialled every second.
 fn native_roots() -> Arc<RootCertStore> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let load = || {
@@ -104,7 +105,7 @@ fn certificates(option: &'static str, path: &Path) -> Result<Vec<CertificateDer<
 fn pem_error(error: rustls_pki_types::pem::Error) -> String {
     match error {
         rustls_pki_types::pem::Error::Io(error) => error.to_string(),
-        // Not the parser's own words: they quote the file, and the file may be a key.
+        // The parser's own words quote the file, and the file may be a key.
         _ => "it is not valid PEM".to_owned(),
     }
 }

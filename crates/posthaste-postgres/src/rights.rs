@@ -56,6 +56,9 @@ const READ: [&str; 15] = [
 const WRITTEN: [&str; 7] =
     ["state", "relays", "lanes", "lease_tokens", "receipts", "deferred", "dead_letters"];
 
+/// The youngest form of `append`: whoever may call it may call all of them, for they are granted together.
+pub(crate) const APPEND_BY_UUID: &str = "append(text, jsonb, uuid, jsonb, uuid, text, timestamptz, text)";
+
 fn on(kind: &'static str, objects: &[&'static str], privileges: &[&'static str]) -> Vec<Right> {
     let each = |object: &&'static str| {
         let object = *object;
@@ -73,6 +76,7 @@ pub(crate) fn app() -> Vec<Right> {
     rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["SELECT"]));
     rights.extend(on("table", &["idempotency_keys"], &["SELECT", "INSERT"]));
     rights.extend(on("table", &["inbox"], &["SELECT", "INSERT", "DELETE"]));
+    rights.extend(on("function", &[APPEND_BY_UUID], &["EXECUTE"]));
     rights
 }
 

@@ -18,6 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, Statement};
 
+/// What a statement answers.
+pub(crate) type SqlResult<T> = Result<T, tokio_postgres::Error>;
+
 /// A parameter and its type.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
@@ -39,20 +42,20 @@ const SESSION_LOCAL: &str = "set local synchronous_commit = on; set local enable
 pub(crate) struct Sessions {
     config: PostgresConfig,
     quoted: String,
-    idle: Mutex<Vec<Live>>,
+    idle: Mutex<Vec<OpenConnection>>,
     room: Arc<Semaphore>,
     /// Longest wait for an answer in milliseconds; 0: however long it takes.
     answer_max_ms: AtomicU64,
 }
 
-struct Live {
+struct OpenConnection {
     connection: Connection,
     statements: FxHashMap<String, Statement>,
 }
 
 /// A connection in hand.
 pub(crate) struct Session {
-    live: Option<Live>,
+    live: Option<OpenConnection>,
     /// In a transaction. Dropped in this state (its task was aborted), the connection is not used again.
     in_transaction: bool,
     /// Longest wait for an answer; `None`: however long it takes.
@@ -113,7 +116,7 @@ impl Sessions {
             let set = connection.client.batch_execute(SESSION);
             connection.within(self.answer_max(), set).await.map_err(store_error)?;
         }
-        let live = Live { connection, statements: FxHashMap::default() };
+        let live = OpenConnection { connection, statements: FxHashMap::default() };
         Ok(Session {
             live: Some(live),
             in_transaction: false,
@@ -130,7 +133,7 @@ pub(crate) fn quote(name: &str) -> String {
 }
 
 impl Session {
-    fn live(&mut self) -> &mut Live {
+    fn live(&mut self) -> &mut OpenConnection {
         // Invariant: `live` is only taken in Drop.
         self.live.as_mut().expect("a session has its connection until it is dropped")
     }
@@ -145,11 +148,7 @@ impl Session {
     }
 
     /// Runs one statement.
-    pub(crate) async fn query(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    pub(crate) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         if self.sessions.config.pooled {
             return self.query_unnamed(sql, params).await;
         }
@@ -168,8 +167,8 @@ impl Session {
         sql: &str,
         params: &[Param<'_>],
         lasting: bool,
-        on_row: impl FnMut(&Row) -> Result<(), tokio_postgres::Error>,
-    ) -> Result<(), tokio_postgres::Error> {
+        on_row: impl FnMut(&Row) -> SqlResult<()>,
+    ) -> SqlResult<()> {
         if !self.sessions.config.pooled || self.in_transaction {
             return self.each_here(sql, params, lasting, on_row).await;
         }
@@ -188,8 +187,8 @@ impl Session {
         sql: &str,
         params: &[Param<'_>],
         lasting: bool,
-        mut on_row: impl FnMut(&Row) -> Result<(), tokio_postgres::Error>,
-    ) -> Result<(), tokio_postgres::Error> {
+        mut on_row: impl FnMut(&Row) -> SqlResult<()>,
+    ) -> SqlResult<()> {
         let statement = match lasting && !self.sessions.config.pooled {
             true => Some(self.statement(sql, params).await?),
             false => None,
@@ -215,28 +214,20 @@ impl Session {
         connection.within(limit, call).await
     }
 
-    async fn query_unnamed(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn query_unnamed(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         let limit = self.answer_max;
         let connection = &self.live().connection;
         connection.within(limit, connection.client.query_typed(sql, params)).await
     }
 
     /// Runs statements without parameters.
-    pub(crate) async fn batch(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
+    pub(crate) async fn batch(&mut self, sql: &str) -> SqlResult<()> {
         let limit = self.answer_max;
         let connection = &self.live().connection;
         connection.within(limit, connection.client.batch_execute(sql)).await
     }
 
-    async fn statement(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Statement, tokio_postgres::Error> {
+    async fn statement(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Statement> {
         if let Some(statement) = self.live().statements.get(sql) {
             return Ok(statement.clone());
         }
@@ -249,7 +240,7 @@ impl Session {
     }
 
     /// Begins a transaction with our settings.
-    pub(crate) async fn begin(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(crate) async fn begin(&mut self) -> SqlResult<()> {
         self.in_transaction = true;
         if self.sessions.config.pooled {
             self.batch(&format!("begin isolation level read committed; {SESSION_LOCAL}")).await
@@ -260,11 +251,7 @@ impl Session {
 
     /// Runs one statement with our settings: by itself, behind a pooler in a transaction of its own, or in
     /// the transaction that is open.
-    pub(crate) async fn query_alone(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    pub(crate) async fn query_alone(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         if !self.sessions.config.pooled || self.in_transaction {
             return self.query(sql, params).await;
         }
@@ -282,7 +269,7 @@ impl Session {
         }
     }
 
-    pub(crate) async fn commit(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(crate) async fn commit(&mut self) -> SqlResult<()> {
         self.batch("commit").await?;
         self.in_transaction = false;
         Ok(())

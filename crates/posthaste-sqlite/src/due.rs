@@ -22,7 +22,7 @@ static LOAD: LazyLock<String> = LazyLock::new(|| {
     format!("select {columns}, attempts, reason from posthaste_deferred where sink = ?2 and seq = ?3")
 });
 
-struct Look {
+struct DueRead {
     sink: Arc<str>,
     slots: (i16, i16),
     query: DueQuery,
@@ -38,7 +38,7 @@ struct Head {
 impl LogLease {
     pub(crate) async fn read_due(&self, query: DueQuery) -> Result<DueBatch, StoreError> {
         let generation = self.holding.generation();
-        let look = Look {
+        let look = DueRead {
             sink: self.sink(),
             slots: self.slots,
             query,
@@ -53,7 +53,7 @@ impl LogLease {
     }
 }
 
-impl Look {
+impl DueRead {
     /// What is due, and whether any key is held (looked at only when nothing is due).
     fn look(&self, tx: &Transaction<'_>) -> rusqlite::Result<(DueBatch, bool)> {
         let now = now();

@@ -5,7 +5,7 @@
 
 use crate::error::store_error;
 use crate::store::{Inner, note_freed};
-use crate::take::Taken;
+use crate::take::TakenLane;
 use async_trait::async_trait;
 use posthaste::store::{
     Care, DueBatch, DueQuery, JoinPlan, LaneId, Lease, Page, PageLimit, Settlement, StoreError,
@@ -26,7 +26,7 @@ pub(crate) struct LogLease {
     pub(crate) is_filtered: bool,
     share: f64,
     care: Care,
-    pub(crate) reading: AsyncMutex<Reading>,
+    pub(crate) reading: AsyncMutex<ReadCursor>,
     pub(crate) settled: Arc<AsyncMutex<Settled>>,
     pub(crate) steps: Arc<Steps>,
     pub(crate) holding: Arc<Holding>,
@@ -41,7 +41,7 @@ pub(crate) struct Title {
 }
 
 /// The reading cursor.
-pub(crate) struct Reading {
+pub(crate) struct ReadCursor {
     pub(crate) position: i64,
     pub(crate) number: u64,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Settled {
 }
 
 /// A page that was read: its number, the position after it, and how many events it had.
-pub(crate) struct Step {
+pub(crate) struct PageRead {
     pub(crate) number: u64,
     pub(crate) after: i64,
     pub(crate) count: i64,
@@ -61,10 +61,10 @@ pub(crate) struct Step {
 
 /// Pages that were read and not settled, oldest first.
 #[derive(Default)]
-pub(crate) struct Steps(Mutex<VecDeque<Step>>);
+pub(crate) struct Steps(Mutex<VecDeque<PageRead>>);
 
 impl Steps {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, VecDeque<Step>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, VecDeque<PageRead>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,7 +109,7 @@ impl Title {
 }
 
 impl LogLease {
-    pub(crate) fn new(inner: Arc<Inner>, plan: &JoinPlan, taken: Taken) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, plan: &JoinPlan, taken: TakenLane) -> Self {
         Self {
             inner,
             title: Arc::new(Title { id: taken.id, epoch: taken.epoch, relay: Arc::clone(&plan.relay) }),
@@ -118,7 +118,7 @@ impl LogLease {
             is_filtered: !taken.condition.is_empty(),
             share: taken.share,
             care: taken.care,
-            reading: AsyncMutex::new(Reading { position: taken.position, number: 0 }),
+            reading: AsyncMutex::new(ReadCursor { position: taken.position, number: 0 }),
             settled: Arc::new(AsyncMutex::new(Settled { n: taken.n, position: taken.position })),
             steps: Arc::default(),
             holding: Arc::new(Holding { any: AtomicBool::new(taken.holding), generation: AtomicU64::new(0) }),

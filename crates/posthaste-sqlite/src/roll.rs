@@ -52,7 +52,7 @@ struct LaneRow {
 }
 
 /// What the look found.
-struct Look {
+struct RollRead {
     roll: Roll,
     renew: bool,
 }
@@ -75,7 +75,7 @@ fn look(
     plan: &JoinPlan,
     heart: Option<&str>,
     held: &[(LaneId, i64)],
-) -> Result<Look, StoreError> {
+) -> Result<RollRead, StoreError> {
     let mut hearts = Hearts::of(database);
     if !hearts.beat(heart) {
         return Err(transient("the heart's file is gone; joining again"));
@@ -97,7 +97,7 @@ fn look(
         controls: controls(tx).map_err(store_error)?,
         refused: refused(tx, plan).map_err(store_error)?,
     };
-    Ok(Look { roll, renew })
+    Ok(RollRead { roll, renew })
 }
 
 /// How many relays live, and until when this one is known.

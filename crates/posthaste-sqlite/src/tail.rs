@@ -6,7 +6,7 @@
 
 use crate::clock::now;
 use crate::error::store_error;
-use crate::lease::{Holding, LogLease, Step};
+use crate::lease::{Holding, LogLease, PageRead};
 use crate::row::{self, Payloads};
 use crate::watch::last_seq;
 use posthaste::event::StoredEvent;
@@ -33,7 +33,7 @@ pub(crate) fn page_sql(condition: &str) -> String {
 }
 
 /// A read, with all that the blocking thread needs.
-struct Look {
+struct TailRead {
     sql: Arc<str>,
     sink: Arc<str>,
     behind: i64,
@@ -44,7 +44,7 @@ struct Look {
 }
 
 /// What a read found.
-struct Found {
+struct TailRows {
     events: Vec<StoredEvent>,
     detained: Vec<(usize, Detained)>,
     reached: i64,
@@ -55,7 +55,7 @@ impl LogLease {
     pub(crate) async fn read_page(&self, limit: PageLimit) -> Result<Page, StoreError> {
         let limit = PageLimit { events: limit.events.min(PAGE_EVENTS_MAX), ..limit };
         let mut reading = self.reading.lock().await;
-        let look = Look {
+        let look = TailRead {
             sql: Arc::clone(&self.page_sql),
             sink: self.sink(),
             behind: reading.position,
@@ -69,7 +69,8 @@ impl LogLease {
         let moved = found.reached > reading.position;
         reading.position = found.reached;
         reading.number += 1;
-        let step = Step { number: reading.number, after: found.reached, count: found.events.len() as i64 };
+        let step =
+            PageRead { number: reading.number, after: found.reached, count: found.events.len() as i64 };
         let mut steps = self.steps.lock();
         // Reads of an idle lane leave no trail: the newest says everything the one before did.
         if step.count == 0
@@ -79,13 +80,13 @@ impl LogLease {
         }
         steps.push_back(step);
         drop(steps);
-        let Found { events, detained, more, .. } = found;
+        let TailRows { events, detained, more, .. } = found;
         Ok(Page { number: reading.number, events, detained, more, moved })
     }
 }
 
-impl Look {
-    fn look(&self, tx: &Transaction<'_>) -> Result<Found, StoreError> {
+impl TailRead {
+    fn look(&self, tx: &Transaction<'_>) -> Result<TailRows, StoreError> {
         let window = if self.is_filtered { self.behind.saturating_add(SCAN_WINDOW) } else { i64::MAX };
         let (events, cut) = self.rows(tx, window).map_err(store_error)?;
         let last = events.last().map_or(self.behind, |stored| stored.seq);
@@ -98,7 +99,7 @@ impl Look {
             (last.max(last_seq.min(window)), window < last_seq)
         };
         let detained = self.detained(tx, &events).map_err(store_error)?;
-        Ok(Found { events, detained, reached, more })
+        Ok(TailRows { events, detained, reached, more })
     }
 
     /// The rows of a page, and whether there were more than fit.

@@ -9,7 +9,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 
 /// What taking a lane yields.
-pub(crate) struct Taken {
+pub(crate) struct TakenLane {
     pub(crate) id: LaneId,
     pub(crate) epoch: i64,
     pub(crate) n: i64,
@@ -42,7 +42,7 @@ pub(crate) fn take(
     id: &LaneId,
     plan: &JoinPlan,
     heart: Option<&str>,
-) -> Result<Option<Taken>, StoreError> {
+) -> Result<Option<TakenLane>, StoreError> {
     let Some(lane) = lane_row(tx, id).map_err(store_error)? else { return Ok(None) };
     let now = now();
     let is_ours = lane.owner.as_deref() == Some(&*plan.relay);
@@ -82,7 +82,7 @@ pub(crate) fn take(
     let holding = is_holding(tx, &id.sink).map_err(store_error)?;
     // CRASH(sqlite.take.uncommitted): nothing is taken. The lane stays free.
     posthaste::crash_point!("sqlite.take.uncommitted");
-    Ok(Some(Taken {
+    Ok(Some(TakenLane {
         id: id.clone(),
         epoch,
         n: n + 1,

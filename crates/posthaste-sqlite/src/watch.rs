@@ -48,7 +48,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn start(path: &Path, interval: Duration) -> Result<Self, StoreError> {
         let hints = Arc::<Hints>::default();
-        let seen = Seen::new(open_reader(path)?)?;
+        let seen = LastLook::new(open_reader(path)?)?;
         let shared = Arc::clone(&hints);
         let thread = std::thread::Builder::new().name("posthaste-watch".to_owned());
         let handle = thread.spawn(move || look_on(seen, &shared, interval)).map_err(|error| {
@@ -82,7 +82,7 @@ impl Drop for Watch {
     }
 }
 
-fn look_on(mut seen: Seen, hints: &Hints, interval: Duration) {
+fn look_on(mut seen: LastLook, hints: &Hints, interval: Duration) {
     while !hints.ended.load(Ordering::SeqCst) {
         match seen.look() {
             Ok((appended, freed)) => {
@@ -102,14 +102,14 @@ fn look_on(mut seen: Seen, hints: &Hints, interval: Duration) {
 }
 
 /// What the last look saw.
-struct Seen {
+struct LastLook {
     connection: Connection,
     version: i64,
     last_seq: i64,
     freed: Option<String>,
 }
 
-impl Seen {
+impl LastLook {
     fn new(connection: Connection) -> Result<Self, StoreError> {
         Ok(Self { connection, version: -1, last_seq: 0, freed: None })
     }

@@ -1,7 +1,7 @@
 //! The conformance suites on the model and on the sinks without a broker.
 
 use posthaste::sink::Ordering;
-use posthaste_testkit::broker::Kind;
+use posthaste_testkit::broker::BrokerKind;
 use posthaste_testkit::conformance::MemoryFixture;
 use posthaste_testkit::conformance::sink::{NullFixture, RecordingFixture};
 use posthaste_testkit::conformance::source::MemorySourceFixture;
@@ -23,12 +23,12 @@ async fn null() -> Option<NullFixture> {
 
 sink_suite!(null_sink, null);
 
-async fn source(kind: Kind) -> Option<MemorySourceFixture> {
+async fn source(kind: BrokerKind) -> Option<MemorySourceFixture> {
     Some(MemorySourceFixture::new(kind))
 }
 
-source_suite!(memory_log, || source(Kind::Log), tokio::test(start_paused = true));
-source_suite!(memory_queue, || source(Kind::Queue), tokio::test(start_paused = true));
+source_suite!(memory_log, || source(BrokerKind::Log), tokio::test(start_paused = true));
+source_suite!(memory_queue, || source(BrokerKind::Queue), tokio::test(start_paused = true));
 
 /// A case that is written and not listed would never run.
 #[test]

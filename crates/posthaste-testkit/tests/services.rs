@@ -47,9 +47,11 @@ fn process_exists(pid: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-// PostgreSQL: the oldest and the newest that are supported, and Debian's
+// PostgreSQL
 
-async fn starts(version: Version) {
+#[tokio::test]
+async fn postgres_starts() {
+    let version = Version::tested();
     let server = require_service!(Postgres::start(version, &PostgresOptions::default()).await);
     let client = connect(&server.url()).await.expect("connects");
     let number: String = one(&client, "SHOW server_version_num").await;
@@ -60,21 +62,6 @@ async fn starts(version: Version) {
     let (pid, dir) = (server.pid().expect("it runs").to_string(), server.data_dir());
     drop(server);
     assert!(!process_exists(&pid) && !dir.exists(), "dropped, and something is left of it");
-}
-
-#[tokio::test]
-async fn postgres_14_starts() {
-    starts(Version::V14).await;
-}
-
-#[tokio::test]
-async fn postgres_15_starts() {
-    starts(Version::V15).await;
-}
-
-#[tokio::test]
-async fn postgres_18_starts() {
-    starts(Version::V18).await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 //! `SIM_SEEDS=1000..5000`.
 
 use posthaste::mutation::{Mutation, set};
-use posthaste_testkit::simulation::{Outcome, run};
+use posthaste_testkit::simulation::{SimulationOutcome, run};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn seeds() -> Range<u64> {
     range.unwrap_or(SEEDS)
 }
 
-fn describe(outcome: &Outcome) -> String {
+fn describe(outcome: &SimulationOutcome) -> String {
     let first: Vec<&str> = outcome.problems.iter().take(5).map(String::as_str).collect();
     format!(
         "seed={} broke {} promises:\n    {}\n  again: SIM_SEED={} cargo test -p posthaste-testkit --test simulation one_seed -- --nocapture",

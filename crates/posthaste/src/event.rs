@@ -93,10 +93,10 @@ impl Event {
         }
     }
 
-    /// Sets the key.
+    /// Sets the key: a text, a number, a UUID, or whatever else can be displayed.
     #[must_use]
-    pub fn with_key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
+    pub fn with_key(mut self, key: impl std::fmt::Display) -> Self {
+        self.key = Some(key.to_string());
         self
     }
 

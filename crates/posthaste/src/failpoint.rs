@@ -9,6 +9,7 @@
 //! and goes on.
 
 /// Dies here if a test asked for it.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! crash_point {
     ($name:literal) => {

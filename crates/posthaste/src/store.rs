@@ -19,7 +19,8 @@ pub use care::{Care, Deaths, reach};
 pub use error::{StoreCode, StoreError};
 
 use crate::event::{StoredEvent, Timestamp};
-use crate::route::Filter;
+use crate::route::{Filter, OnDead, Order, Route, UNROUTED};
+use crate::sink::Failure;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,6 +259,28 @@ pub struct Deferral {
     pub holds_when_dead: bool,
 }
 
+impl Deferral {
+    /// Of an event that this route took.
+    pub(crate) fn new(route: &Route, destination: String, attempts: u32, reason: Reason, due: Due) -> Self {
+        Self {
+            reason,
+            due,
+            attempts,
+            class: None,
+            error: None,
+            route: Arc::clone(&route.name),
+            destination,
+            holds: route.order == Order::Key && reason.holds(),
+            holds_when_dead: holds_when_dead(route),
+        }
+    }
+
+    /// The same, with the error that it waits after.
+    pub(crate) fn after(self, class: ErrorClass, failure: &Failure) -> Self {
+        Self { class: Some(class), error: Some(format!("{}: {}", failure.code, failure.message)), ..self }
+    }
+}
+
 /// Why and how an event died.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Death {
@@ -273,6 +296,25 @@ pub struct Death {
     pub route: Arc<str>,
     /// Whether later events of its key wait for it.
     pub holds: bool,
+}
+
+impl Death {
+    /// Of an event that this route took, or that no route takes.
+    pub(crate) fn new(route: Option<&Route>, attempts: u32, class: ErrorClass, failure: Failure) -> Self {
+        Self {
+            attempts,
+            class,
+            code: failure.code.into_owned(),
+            error: failure.message,
+            route: route.map_or_else(|| UNROUTED.into(), |route| Arc::clone(&route.name)),
+            holds: route.is_some_and(holds_when_dead),
+        }
+    }
+}
+
+/// Whether a dead letter of this route holds back its key, if it has one.
+fn holds_when_dead(route: &Route) -> bool {
+    route.order == Order::Key && route.on_dead == OnDead::Hold
 }
 
 /// A deferred event whose time has come.

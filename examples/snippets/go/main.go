@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,8 +20,8 @@ func placeOrder(ctx context.Context, pool *pgxpool.Pool, total int) error {
 		if err := tx.QueryRow(ctx, "insert into orders (total) values ($1) returning id", total).Scan(&order); err != nil {
 			return err
 		}
-		payload, key := map[string]any{"order": order}, strconv.FormatInt(order, 10)
-		if _, err := tx.Exec(ctx, "select posthaste.append('orders.placed', $1::jsonb, key => $2)", payload, key); err != nil {
+		payload := map[string]any{"order": order}
+		if _, err := tx.Exec(ctx, "select posthaste.append('orders.placed', $1::jsonb, key => $2::bigint)", payload, order); err != nil {
 			return err
 		}
 		if total <= 0 {

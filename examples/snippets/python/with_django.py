@@ -39,7 +39,7 @@ def place_order(total):
     with connection.cursor() as cursor:  # the connection of the atomic block; with `using=`, take connections[using]
         cursor.execute(
             "select posthaste.append('orders.placed', %s::jsonb, key => %s)",
-            [json.dumps({"order": order.pk}), str(order.pk)],
+            [json.dumps({"order": order.pk}), order.pk],
         )
     if total <= 0:
         raise ValueError("an order needs a total")  # rolls back: neither the order nor its event

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 def place_order(db, total):
     with db.transaction():
         (order,) = db.execute("insert into orders (total) values (%s) returning id", [total]).fetchone()
-        db.execute("select posthaste.append('orders.placed', %s, key => %s)", [Jsonb({"order": order}), str(order)])
+        db.execute("select posthaste.append('orders.placed', %s, key => %s)", [Jsonb({"order": order}), order])
         if total <= 0:
             raise ValueError("an order needs a total")  # rolls back: neither the order nor its event
 

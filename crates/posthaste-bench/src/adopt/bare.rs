@@ -2,25 +2,25 @@
 
 use super::super::Bench;
 use super::super::baseline::{PLANS, rate};
-use super::super::report::Progress;
-use super::table::{MARKED, Table};
+use super::super::report::ProgressLine;
+use super::table::{AdoptedTable, MARKED};
 use anyhow::bail;
 use serde_json::{Value as Json, json};
 use std::time::Instant;
 use tokio_postgres::types::Type;
 
-impl Table<'_> {
+impl AdoptedTable<'_> {
     /// Rows a second of a loop without Posthaste: one connection, prepared statements, a transaction each.
     pub(super) async fn claim_and_mark(&self, batch: u32) -> anyhow::Result<f64> {
         let client = self.bench.ground.connect().await?;
         client.batch_execute(PLANS).await?;
         let (claim, mark) = bare_sql(&self.name, batch);
         let (claim, mark) = (client.prepare(&claim).await?, client.prepare(&mark).await?);
-        let mut progress = Progress::start("baseline: claim + mark", self.rows);
+        let mut progress = ProgressLine::start("baseline: claim + mark", self.rows);
         let (started, mut done) = (Instant::now(), 0);
         loop {
             let claimed = client.query(&claim, &[]).await?;
-            let page: Vec<Row> = claimed.iter().map(Row::of).collect::<Result<_, _>>()?;
+            let page: Vec<BareRow> = claimed.iter().map(BareRow::of).collect::<Result<_, _>>()?;
             if page.is_empty() {
                 break;
             }
@@ -58,12 +58,12 @@ pub(super) fn statements(bench: &Bench<'_>) -> Json {
 }
 
 /// A row as the bare loop reads it.
-struct Row {
+struct BareRow {
     id: uuid::Uuid,
     _event: (String, Option<String>, bytes::Bytes, String, i32, std::time::SystemTime),
 }
 
-impl Row {
+impl BareRow {
     fn of(row: &tokio_postgres::Row) -> Result<Self, tokio_postgres::Error> {
         let payload: Jsonb<'_> = row.try_get(3)?;
         let event = (

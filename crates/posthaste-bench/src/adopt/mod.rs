@@ -19,7 +19,7 @@ use super::{Bench, Common};
 use clap::Args;
 use posthaste::route::Order;
 use serde_json::json;
-use table::{Drained, LOCKED, MARKED, Owner, Table};
+use table::{AdoptedTable, LOCKED, MARKED, Owner, TableDrain};
 
 #[derive(Debug, Args)]
 pub(super) struct AdoptArgs {
@@ -49,8 +49,8 @@ pub(super) struct AdoptArgs {
 #[derive(Default)]
 struct Rounds {
     bare: Vec<f64>,
-    marked: Vec<Drained>,
-    locked: Vec<Drained>,
+    marked: Vec<TableDrain>,
+    locked: Vec<TableDrain>,
     log: Vec<f64>,
 }
 
@@ -84,15 +84,15 @@ impl Rounds {
         field: &mut Field<'_>,
     ) -> anyhow::Result<()> {
         if !args.no_baselines {
-            let table = Table::make(bench, &MARKED, args.events).await?;
+            let table = AdoptedTable::make(bench, &MARKED, args.events).await?;
             self.bare.push(table.claim_and_mark(args.batch).await?);
         }
-        let table = Table::make(bench, &MARKED, args.events).await?;
+        let table = AdoptedTable::make(bench, &MARKED, args.events).await?;
         self.marked.push(table.drain(args.batch).await?);
         if args.no_baselines {
             return Ok(());
         }
-        let table = Table::make(bench, &LOCKED, args.events).await?;
+        let table = AdoptedTable::make(bench, &LOCKED, args.events).await?;
         self.locked.push(table.drain(args.batch).await?);
         table.drop().await?;
         self.log.push(field.drain(Order::None, false).await?.events_per_s);
@@ -101,7 +101,7 @@ impl Rounds {
 }
 
 fn rates(report: &mut Report, rounds: &Rounds) {
-    let of = |drains: &[Drained]| drains.iter().map(|drained| drained.rows_per_s).collect::<Vec<_>>();
+    let of = |drains: &[TableDrain]| drains.iter().map(|drained| drained.rows_per_s).collect::<Vec<_>>();
     let (marked, locked) = (of(&rounds.marked), of(&rounds.locked));
     let (bare, log) = (best(&rounds.bare), best(&rounds.log));
     report.figure(
@@ -128,8 +128,8 @@ fn rates(report: &mut Report, rounds: &Rounds) {
 }
 
 fn costs(report: &mut Report, rounds: &Rounds) {
-    let most = |pick: fn(&Drained) -> f64| best(&rounds.marked.iter().map(pick).collect::<Vec<_>>());
-    let least = |pick: fn(&Drained) -> f64| rounds.marked.iter().map(pick).fold(f64::NAN, f64::min);
+    let most = |pick: fn(&TableDrain) -> f64| best(&rounds.marked.iter().map(pick).collect::<Vec<_>>());
+    let least = |pick: fn(&TableDrain) -> f64| rounds.marked.iter().map(pick).fold(f64::NAN, f64::min);
     report.figure(
         "rss_peak_mb",
         most(|drained| drained.rss_peak_mb),
@@ -150,7 +150,7 @@ fn costs(report: &mut Report, rounds: &Rounds) {
 
 /// What a renewal of claims costs, and whether an index has to know of it.
 async fn updates(bench: &Bench<'_>, rows: u64, report: &mut Report) -> anyhow::Result<()> {
-    let table = Table::make(bench, &MARKED, rows).await?;
+    let table = AdoptedTable::make(bench, &MARKED, rows).await?;
     let indexed = table.indexes_with(Owner::lease_column(&MARKED)).await?;
     report.fact("lease_column_indexes", indexed, "indexes that hold the column by which rows are leased");
     report.figure(

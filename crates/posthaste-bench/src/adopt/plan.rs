@@ -6,7 +6,7 @@
 use super::super::Bench;
 use super::super::report::Report;
 use super::super::sample::{quantile, sorted};
-use super::table::{MARKED, Table, claim_with};
+use super::table::{AdoptedTable, MARKED, claim_with};
 use anyhow::bail;
 use posthaste::route::Filter;
 use posthaste_postgres::claim;
@@ -49,7 +49,7 @@ pub(super) async fn run(
 }
 
 async fn claim_at(bench: &Bench<'_>, rows: u64) -> anyhow::Result<Claim> {
-    let table = Table::make(bench, &MARKED, rows).await?;
+    let table = AdoptedTable::make(bench, &MARKED, rows).await?;
     let layout = MARKED.layout(bench)?;
     let statements = claim::statements_for(&bench.ground.postgres, &layout).await?;
     let sql = statements.claim(layout.batch, &Filter::Everything);

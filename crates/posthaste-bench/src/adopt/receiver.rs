@@ -16,7 +16,7 @@ pub(super) const DELAY: Duration = Duration::from_millis(10);
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 #[derive(Default)]
-struct Seen {
+struct ReceivedIds {
     requests: u64,
     ids: HashSet<Vec<u8>>,
 }
@@ -24,14 +24,14 @@ struct Seen {
 /// A receiver on a loopback port. Dropping it ends it.
 pub(super) struct Receiver {
     address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ReceivedIds>>,
     _task: Task<()>,
 }
 
 impl Receiver {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let (address, seen) = (listener.local_addr()?, Arc::<Mutex<Seen>>::default());
+        let (address, seen) = (listener.local_addr()?, Arc::<Mutex<ReceivedIds>>::default());
         let task = spawn("bench receiver", accept(listener, Arc::clone(&seen)));
         Ok(Self { address, seen, _task: task })
     }
@@ -52,7 +52,7 @@ impl Receiver {
     }
 }
 
-async fn accept(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
+async fn accept(listener: TcpListener, seen: Arc<Mutex<ReceivedIds>>) {
     let mut served = Vec::new();
     while let Ok((stream, _)) = listener.accept().await {
         let seen = Arc::clone(&seen);
@@ -60,7 +60,7 @@ async fn accept(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-async fn serve(mut stream: TcpStream, seen: &Mutex<Seen>) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, seen: &Mutex<ReceivedIds>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = BytesMut::with_capacity(16 << 10);
     loop {

@@ -4,7 +4,7 @@ use super::super::Bench;
 use super::super::child::Relay;
 use super::super::report::Report;
 use super::receiver::{DELAY, Receiver};
-use super::table::{MARKED, Table};
+use super::table::{AdoptedTable, MARKED};
 use anyhow::bail;
 
 /// As its owners have it: the preset's own.
@@ -22,7 +22,7 @@ pub(super) async fn run(bench: &Bench<'_>, events: u64, report: &mut Report) -> 
 }
 
 async fn drain(bench: &Bench<'_>, events: u64, relays: usize) -> anyhow::Result<f64> {
-    let table = Table::make(bench, &MARKED, events).await?;
+    let table = AdoptedTable::make(bench, &MARKED, events).await?;
     let receiver = Receiver::start().await?;
     let mut running = Vec::new();
     for number in 0..relays {

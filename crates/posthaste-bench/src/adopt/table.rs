@@ -3,8 +3,8 @@
 use super::super::Bench;
 use super::super::child::{Relay, Setup, put, show};
 use super::super::field::PATIENCE;
-use super::super::report::Progress;
-use super::super::sample::Usage;
+use super::super::report::ProgressLine;
+use super::super::sample::ProcessUsage;
 use anyhow::{Context as _, bail};
 use posthaste::route::{Filter, Order};
 use posthaste_postgres::claim::{self, Layout, TableName, claim_index, preset};
@@ -84,7 +84,7 @@ impl Owner {
 }
 
 /// One drain.
-pub(super) struct Drained {
+pub(super) struct TableDrain {
     pub(super) rows_per_s: f64,
     pub(super) cpu_us_per_event: f64,
     pub(super) rss_peak_mb: f64,
@@ -100,7 +100,7 @@ struct Updates {
 }
 
 /// A filled table.
-pub(super) struct Table<'a> {
+pub(super) struct AdoptedTable<'a> {
     pub(super) bench: &'a Bench<'a>,
     pub(super) owner: &'a Owner,
     /// Quoted.
@@ -108,7 +108,7 @@ pub(super) struct Table<'a> {
     pub(super) rows: u64,
 }
 
-impl<'a> Table<'a> {
+impl<'a> AdoptedTable<'a> {
     /// Makes it anew, with the first rows of the log and the index that `adopt inspect` advises.
     pub(super) async fn make(bench: &'a Bench<'a>, owner: &'a Owner, rows: u64) -> anyhow::Result<Self> {
         let layout = owner.layout(bench)?;
@@ -141,15 +141,15 @@ impl<'a> Table<'a> {
     }
 
     /// Lets a relay drain it to the null sink.
-    pub(super) async fn drain(&self, batch: u32) -> anyhow::Result<Drained> {
+    pub(super) async fn drain(&self, batch: u32) -> anyhow::Result<TableDrain> {
         let path = self.configure("adopted", &null(), batch)?;
         let (mut relay, _) = Relay::start(&self.bench.product, &path, false)?;
         let cpu_s = self.wait(&mut [&mut relay]).await?;
-        let usage = Usage::of(relay.pid())?;
+        let usage = ProcessUsage::of(relay.pid())?;
         relay.stop().await?;
         let (rows, seconds) = self.span(batch).await?;
         let updates = self.audit().await?;
-        Ok(Drained {
+        Ok(TableDrain {
             rows_per_s: rows / seconds,
             cpu_us_per_event: cpu_s * 1e6 / self.rows as f64,
             rss_peak_mb: usage.rss_peak_mb,
@@ -189,7 +189,7 @@ impl<'a> Table<'a> {
 
     /// Waits until every row is done. Answers with the CPU time of the first relay, its start included.
     pub(super) async fn wait(&self, relays: &mut [&mut Relay]) -> anyhow::Result<f64> {
-        let mut progress = Progress::start(format!("relay: {}", self.owner.preset), self.rows);
+        let mut progress = ProgressLine::start(format!("relay: {}", self.owner.preset), self.rows);
         let client = &self.bench.ground.client;
         let waits = format!("select exists (select from {} where {})", self.name, self.owner.waits);
         let (mut done, mut moved) = (0, Instant::now());
@@ -209,7 +209,7 @@ impl<'a> Table<'a> {
             }
             if done >= self.rows {
                 progress.finish();
-                return Ok(Usage::of(relays[0].pid())?.cpu_s);
+                return Ok(ProcessUsage::of(relays[0].pid())?.cpu_s);
             }
             if moved.elapsed() > PATIENCE {
                 bail!(

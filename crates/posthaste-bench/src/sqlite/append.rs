@@ -4,7 +4,7 @@
 //! connection, so that syncs and checkpoints fall on both alike.
 
 use super::super::append::{AppendArgs, BLOCK, Side, Times, end_blocks, single_figures, turns};
-use super::super::report::{Progress, Report};
+use super::super::report::{ProgressLine, Report};
 use super::Bench;
 use super::ground::{BARE, BATCH, INSERT, insert};
 use posthaste::Event;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) async fn run(bench: &Bench<'_>, args: &AppendArgs, report: &mut Report) -> anyhow::Result<()> {
     let connection = bench.ground.connect()?;
     connection.execute_batch(BARE)?;
-    let mut writer = Writer { connection, outbox: Outbox::default() };
+    let mut writer = FileAppender { connection, outbox: Outbox::default() };
     let (ours, plain) = singles(bench, args.events, &mut writer).await?;
     single_figures(report, &ours, &plain);
     let (ours, plain) = batches(bench, args.batches, &mut writer).await?;
@@ -29,9 +29,13 @@ pub(super) async fn run(bench: &Bench<'_>, args: &AppendArgs, report: &mut Repor
     Ok(())
 }
 
-async fn singles(bench: &Bench<'_>, events: u64, writer: &mut Writer) -> anyhow::Result<(Times, Times)> {
+async fn singles(
+    bench: &Bench<'_>,
+    events: u64,
+    writer: &mut FileAppender,
+) -> anyhow::Result<(Times, Times)> {
     let (mut ours, mut plain) = (Times::default(), Times::default());
-    let mut progress = Progress::start("single appends and inserts", 2 * events);
+    let mut progress = ProgressLine::start("single appends and inserts", 2 * events);
     // The first block of each warms caches and is thrown away.
     for block in 0..=events.div_ceil(BLOCK) {
         for side in turns(block) {
@@ -53,9 +57,13 @@ async fn singles(bench: &Bench<'_>, events: u64, writer: &mut Writer) -> anyhow:
     Ok((ours, plain))
 }
 
-async fn batches(bench: &Bench<'_>, rounds: u64, writer: &mut Writer) -> anyhow::Result<(Times, Times)> {
+async fn batches(
+    bench: &Bench<'_>,
+    rounds: u64,
+    writer: &mut FileAppender,
+) -> anyhow::Result<(Times, Times)> {
     let (mut ours, mut plain) = (Times::default(), Times::default());
-    let mut progress = Progress::start("batches of 1,000", 2 * BATCH * rounds);
+    let mut progress = ProgressLine::start("batches of 1,000", 2 * BATCH * rounds);
     for round in 0..=rounds {
         for side in turns(round) {
             let first = (round * 2 + u64::from(side == Side::Plain)) * BATCH;
@@ -72,12 +80,12 @@ async fn batches(bench: &Bench<'_>, rounds: u64, writer: &mut Writer) -> anyhow:
     Ok((ours, plain))
 }
 
-struct Writer {
+struct FileAppender {
     connection: Connection,
     outbox: Outbox,
 }
 
-impl Writer {
+impl FileAppender {
     /// Events in a transaction. Answers with the time of all of it, and of the statements.
     fn write(&mut self, side: Side, events: &[Event]) -> anyhow::Result<(Duration, Duration)> {
         let started = Instant::now();

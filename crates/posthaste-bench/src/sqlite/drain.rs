@@ -8,8 +8,8 @@ use super::super::child::{Relay, Setup, show};
 use super::super::drain::DrainArgs;
 use super::super::field::{Drained, PATIENCE, complete};
 use super::super::load::Seen;
-use super::super::report::{Progress, Report, best, rounded};
-use super::super::sample::Usage as Used;
+use super::super::report::{ProgressLine, Report, best, rounded};
+use super::super::sample::ProcessUsage;
 use super::Bench;
 use super::ground::{BARE, BATCH, INSERT};
 use crate::output::Usage;
@@ -72,7 +72,7 @@ async fn drain(bench: &Bench<'_>, order: Order, events: u64, round: u32) -> anyh
     let outbox = bench.ground.connect()?;
     let (mut relay, _) = Relay::start(bench.product, &path, false)?;
     let cpu_s = wait(&outbox, &mut relay, &sink, events).await?;
-    let rss_peak_mb = Used::of(relay.pid())?.rss_peak_mb;
+    let rss_peak_mb = ProcessUsage::of(relay.pid())?.rss_peak_mb;
     relay.stop().await?;
     let took = span(&outbox, &sink)?;
     audit(&outbox, &sink, events)?;
@@ -91,7 +91,7 @@ async fn drain(bench: &Bench<'_>, order: Order, events: u64, round: u32) -> anyh
 
 /// Waits until the receipts cover everything. Answers with the CPU time since the lane was taken.
 async fn wait(outbox: &Connection, relay: &mut Relay, sink: &str, events: u64) -> anyhow::Result<f64> {
-    let mut progress = Progress::start(format!("relay: {sink}"), events);
+    let mut progress = ProgressLine::start(format!("relay: {sink}"), events);
     let (mut before, mut rows, mut moved) = (None, 0, Instant::now());
     let sql = "select coalesce(sum(count), 0), coalesce(max(kind = 'takeover'), 0) from posthaste_receipts where sink = ?1";
     let mut look = outbox.prepare(sql)?;
@@ -100,11 +100,11 @@ async fn wait(outbox: &Connection, relay: &mut Relay, sink: &str, events: u64) -
         relay.check()?;
         let (now, taken): (u64, bool) = look.query_row([sink], |row| Ok((row.get(0)?, row.get(1)?)))?;
         if before.is_none() && taken {
-            before = Some(Used::of(relay.pid())?.cpu_s);
+            before = Some(ProcessUsage::of(relay.pid())?.cpu_s);
         }
         progress.set(now);
         if now >= events {
-            let after = Used::of(relay.pid())?.cpu_s;
+            let after = ProcessUsage::of(relay.pid())?.cpu_s;
             progress.finish();
             return Ok(after - before.unwrap_or(0.0));
         }

@@ -5,7 +5,7 @@
 //! other one is somebody's, and refused.
 
 use super::super::load::Load;
-use super::super::report::Progress;
+use super::super::report::ProgressLine;
 use crate::output::{Usage, remark};
 use anyhow::{Context as _, anyhow};
 use posthaste::Event;
@@ -42,14 +42,14 @@ fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// Files that nobody else uses.
-pub(super) struct Ground {
+pub(super) struct BenchFiles {
     pub(super) config: SqliteConfig,
     pub(super) broker: PathBuf,
     bare: PathBuf,
     keep: bool,
 }
 
-impl Ground {
+impl BenchFiles {
     /// Makes the outbox, empty.
     pub(super) fn make(config: SqliteConfig, keep: bool) -> anyhow::Result<Self> {
         let (broker, bare) = (broker_of(&config.path), beside(&config.path, ".bare"));
@@ -92,7 +92,7 @@ impl Ground {
     /// Appends events of the load, in order.
     pub(super) async fn fill(&self, load: &Load, events: Range<u64>) -> anyhow::Result<()> {
         let (mut connection, outbox) = (self.connect()?, Outbox::default());
-        let mut progress = Progress::start("fill", events.end - events.start);
+        let mut progress = ProgressLine::start("fill", events.end - events.start);
         for from in events.clone().step_by(BATCH as usize) {
             let batch: Vec<Event> =
                 (from..events.end.min(from + BATCH)).map(|index| load.event(index)).collect();
@@ -114,7 +114,7 @@ impl Ground {
         remove(&self.bare);
         let mut connection = connect(&self.bare, self.config.synchronous)?;
         connection.execute_batch(BARE)?;
-        let mut progress = Progress::start("baseline: bare insert", events);
+        let mut progress = ProgressLine::start("baseline: bare insert", events);
         let mut took = Duration::ZERO;
         for from in (0..events).step_by(BATCH as usize) {
             let batch: Vec<Event> = (from..events.min(from + BATCH)).map(|index| load.event(index)).collect();
@@ -147,7 +147,7 @@ impl Ground {
 }
 
 /// The files go with the run, however it ends.
-impl Drop for Ground {
+impl Drop for BenchFiles {
     fn drop(&mut self) {
         if self.keep {
             remark(&format!("{} is kept; the next run there removes it", self.config.path.display()));
@@ -213,7 +213,7 @@ mod tests {
     fn files_of_others_are_left_alone_and_ours_go() {
         let dir = std::env::temp_dir().join(format!("posthaste-bench-ground-{}", uuid::Uuid::now_v7()));
         std::fs::create_dir(&dir).expect("a directory");
-        let make = |name: &str, keep| Ground::make(SqliteConfig::new(dir.join(name)), keep);
+        let make = |name: &str, keep| BenchFiles::make(SqliteConfig::new(dir.join(name)), keep);
         std::fs::write(dir.join("a.db.broker"), "somebody's").expect("written");
         assert!(make("a.db", false).is_err());
         assert!(!dir.join("a.db").exists(), "nothing is made");

@@ -16,7 +16,7 @@ use super::load::Load;
 use super::report::Report;
 use super::{Common, What, interrupted};
 use crate::output::Usage;
-use ground::Ground;
+use ground::BenchFiles;
 pub(super) use ground::broker_of;
 use posthaste_sqlite::SqliteConfig;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// What a measurement works with.
 struct Bench<'a> {
     common: &'a Common,
-    ground: &'a Ground,
+    ground: &'a BenchFiles,
     load: Arc<Load>,
     scratch: Scratch,
     product: &'a Product,
@@ -48,7 +48,7 @@ pub(super) async fn run(
             Usage("on SQLite, a measurement delivers to --sink local or --sink null".to_owned()).into()
         );
     }
-    let ground = Ground::make(config, common.keep)?;
+    let ground = BenchFiles::make(config, common.keep)?;
     let load = Arc::new(Load::new(common.payload_bytes, common.keys, common.spread));
     let bench = Bench { common, ground: &ground, load, scratch, product };
     // Dropping the measurement ends its relay, then the ground is left.

@@ -33,31 +33,31 @@ pub(crate) async fn open(target: &str, destination: &str) -> YardResult<Box<dyn 
         return Err(YardError::new("a measurement is its own receiver: the sink's name is just http"));
     }
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let (address, book) = (listener.local_addr()?, Arc::new(Mutex::new(Book::default())));
-    let task = spawn("bench receiver", accept(listener, Arc::clone(&book)));
-    Ok(Box::new(Ground { address, destination: destination.to_owned(), book, task }))
+    let (address, arrivals) = (listener.local_addr()?, Arc::new(Mutex::new(Arrivals::default())));
+    let task = spawn("bench receiver", accept(listener, Arc::clone(&arrivals)));
+    Ok(Box::new(HttpYard { address, destination: destination.to_owned(), arrivals, task }))
 }
 
 /// What came.
 #[derive(Default)]
-struct Book {
+struct Arrivals {
     ids: Vec<Uuid>,
     arrived: Option<Arrived>,
 }
 
-fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(arrivals: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
+    arrivals.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Ground {
+struct HttpYard {
     address: SocketAddr,
     destination: String,
-    book: Arc<Mutex<Book>>,
+    arrivals: Arc<Mutex<Arrivals>>,
     task: Task<()>,
 }
 
 #[async_trait]
-impl Yard for Ground {
+impl Yard for HttpYard {
     fn sink(&self) -> Map<String, Value> {
         let url = format!("http://{}", self.address);
         let options = json!({ "type": "http", "url": url, "allow_networks": ["127.0.0.1"] });
@@ -65,21 +65,21 @@ impl Yard for Ground {
     }
 
     async fn clear(&mut self, _window: Option<Duration>) -> YardResult<()> {
-        lock(&self.book).ids = Vec::new();
+        lock(&self.arrivals).ids = Vec::new();
         Ok(())
     }
 
     async fn count(&mut self) -> YardResult<u64> {
-        Ok(lock(&self.book).ids.len() as u64)
+        Ok(lock(&self.arrivals).ids.len() as u64)
     }
 
     async fn read_all(&mut self, seen: &mut (dyn FnMut(Uuid) + Send)) -> YardResult<()> {
-        lock(&self.book).ids.iter().for_each(|id| seen(*id));
+        lock(&self.arrivals).ids.iter().for_each(|id| seen(*id));
         Ok(())
     }
 
     async fn follow(self: Box<Self>, arrived: Arrived) -> YardResult<Task<()>> {
-        lock(&self.book).arrived = Some(arrived);
+        lock(&self.arrivals).arrived = Some(arrived);
         Ok(self.task)
     }
 
@@ -137,19 +137,19 @@ fn ready(message: &Message) -> YardResult<(HeaderMap, Bytes)> {
     }
 }
 
-async fn accept(listener: TcpListener, book: Arc<Mutex<Book>>) {
+async fn accept(listener: TcpListener, arrivals: Arc<Mutex<Arrivals>>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let book = Arc::clone(&book);
+        let arrivals = Arc::clone(&arrivals);
         connections.spawn(async move {
             // A relay that is killed leaves in the middle of something.
-            let _ = serve(stream, &book).await;
+            let _ = serve(stream, &arrivals).await;
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve(mut stream: TcpStream, book: &Mutex<Book>) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, arrivals: &Mutex<Arrivals>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = BytesMut::with_capacity(16 << 10);
     loop {
@@ -158,7 +158,7 @@ async fn serve(mut stream: TcpStream, book: &Mutex<Book>) -> std::io::Result<()>
                 break;
             }
             let _ = buffer.split_to(whole);
-            note(book, id);
+            note(arrivals, id);
             stream.write_all(ANSWER).await?;
         }
         buffer.reserve(16 << 10);
@@ -168,10 +168,10 @@ async fn serve(mut stream: TcpStream, book: &Mutex<Book>) -> std::io::Result<()>
     }
 }
 
-fn note(book: &Mutex<Book>, id: Option<Uuid>) {
-    let mut book = lock(book);
-    book.ids.extend(id);
-    if let (Some(arrived), Some(id)) = (&mut book.arrived, id) {
+fn note(arrivals: &Mutex<Arrivals>, id: Option<Uuid>) {
+    let mut arrivals = lock(arrivals);
+    arrivals.ids.extend(id);
+    if let (Some(arrived), Some(id)) = (&mut arrivals.arrived, id) {
         arrived(id, Instant::now());
     }
 }

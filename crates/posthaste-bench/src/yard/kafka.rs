@@ -34,20 +34,20 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(crate) async fn open(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
     let servers = url.split(',').map(|url| url.trim().trim_start_matches("kafka://").trim_end_matches('/'));
     let servers = servers.collect::<Vec<_>>().join(",");
-    let ground = Ground { url: url.to_owned(), servers, topic: destination.to_owned() };
+    let ground = KafkaYard { url: url.to_owned(), servers, topic: destination.to_owned() };
     ground.topics().await?;
     Ok(Box::new(ground))
 }
 
 #[derive(Clone)]
-struct Ground {
+struct KafkaYard {
     url: String,
     servers: String,
     topic: String,
 }
 
 #[async_trait]
-impl Yard for Ground {
+impl Yard for KafkaYard {
     fn sink(&self) -> Map<String, Value> {
         Map::from_iter([("type".to_owned(), "kafka".into()), ("url".to_owned(), self.url.as_str().into())])
     }
@@ -129,7 +129,7 @@ impl Yard for Ground {
     }
 }
 
-impl Ground {
+impl KafkaYard {
     fn mark(&self) -> String {
         format!("{}.posthaste-bench", self.topic)
     }

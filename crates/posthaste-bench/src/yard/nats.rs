@@ -37,7 +37,7 @@ const TRIES: usize = 20;
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// A connection to the server.
-struct Witness {
+struct NatsConnection {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     inbox: String,
@@ -57,16 +57,16 @@ const WINDOW: usize = 4_096;
 
 /// A server, seen from outside.
 pub(crate) async fn open(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
-    Ok(Box::new(Ground { witness: Witness::connect(url, destination).await?, url: url.to_owned() }))
+    Ok(Box::new(NatsYard { witness: NatsConnection::connect(url, destination).await?, url: url.to_owned() }))
 }
 
-struct Ground {
-    witness: Witness,
+struct NatsYard {
+    witness: NatsConnection,
     url: String,
 }
 
 #[async_trait]
-impl Yard for Ground {
+impl Yard for NatsYard {
     fn sink(&self) -> Map<String, Value> {
         Map::from_iter([("type".to_owned(), "nats".into()), ("url".to_owned(), self.url.as_str().into())])
     }
@@ -135,7 +135,7 @@ fn bad<T>(what: impl Into<String>) -> YardResult<T> {
     Err(YardError(what.into()))
 }
 
-impl Witness {
+impl NatsConnection {
     async fn connect(url: &str, destination: &str) -> YardResult<Self> {
         let first = url.split(',').next().unwrap_or_default();
         let address = first.trim_start_matches("nats://").trim_end_matches('/');

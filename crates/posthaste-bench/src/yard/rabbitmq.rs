@@ -36,17 +36,17 @@ const MARK: &str = "posthaste-bench-mark";
 pub(crate) async fn open(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
     let connected = Connection::connect(url, ConnectionProperties::default());
     let connection = timeout(PATIENCE, connected).await.map_err(YardError::new)?.map_err(YardError::new)?;
-    Ok(Box::new(Ground { url: url.to_owned(), queue: destination.to_owned(), connection }))
+    Ok(Box::new(RabbitYard { url: url.to_owned(), queue: destination.to_owned(), connection }))
 }
 
-struct Ground {
+struct RabbitYard {
     url: String,
     queue: String,
     connection: Connection,
 }
 
 #[async_trait]
-impl Yard for Ground {
+impl Yard for RabbitYard {
     fn sink(&self) -> Map<String, Value> {
         // The default exchange: the destination is the queue's name, whatever is in it.
         let options = [("type", "rabbitmq"), ("url", &self.url), ("exchange", "")];
@@ -158,7 +158,7 @@ impl Yard for Ground {
     }
 }
 
-impl Ground {
+impl RabbitYard {
     fn mark(&self) -> String {
         format!("{MARK}.{}", self.queue)
     }

@@ -28,23 +28,23 @@ const PIPELINES: usize = 2;
 
 /// A server, seen from outside.
 pub(crate) async fn open(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
-    let witness = Witness::connect(url, destination).await?;
-    Ok(Box::new(Ground { witness, url: url.to_owned() }))
+    let witness = RedisConnection::connect(url, destination).await?;
+    Ok(Box::new(RedisYard { witness, url: url.to_owned() }))
 }
 
-struct Ground {
-    witness: Witness,
+struct RedisYard {
+    witness: RedisConnection,
     url: String,
 }
 
 #[async_trait]
-impl Yard for Ground {
+impl Yard for RedisYard {
     fn sink(&self) -> Map<String, Value> {
         Map::from_iter([("type".to_owned(), "redis".into()), ("url".to_owned(), self.url.as_str().into())])
     }
 
     async fn clear(&mut self, _window: Option<Duration>) -> YardResult<()> {
-        let Witness { stream, mark, .. } = &self.witness;
+        let RedisConnection { stream, mark, .. } = &self.witness;
         let (stream, mark) = (stream.clone(), mark.clone());
         let there = self.witness.number(&["EXISTS", &stream]).await? > 0;
         if there && self.witness.number(&["EXISTS", &mark]).await? == 0 {
@@ -121,7 +121,7 @@ fn pipeline(messages: &[Message]) -> ::redis::Pipeline {
 }
 
 /// A connection to the server.
-struct Witness {
+struct RedisConnection {
     connection: BufReader<TcpStream>,
     stream: String,
     /// The key that says that the stream is ours.
@@ -130,14 +130,14 @@ struct Witness {
 
 /// An answer of the server.
 #[derive(Debug, PartialEq)]
-enum Answer {
+enum RespValue {
     Text(Vec<u8>),
     Number(i64),
     List(Vec<Self>),
     Nothing,
 }
 
-impl Witness {
+impl RedisConnection {
     async fn connect(url: &str, destination: &str) -> YardResult<Self> {
         let address = url.trim_start_matches("redis://").trim_end_matches('/');
         if address.contains(['/', '@', ',']) {
@@ -156,7 +156,7 @@ impl Witness {
         Ok(witness)
     }
 
-    async fn call(&mut self, words: &[&str]) -> YardResult<Answer> {
+    async fn call(&mut self, words: &[&str]) -> YardResult<RespValue> {
         let call = async {
             self.ask(words).await?;
             self.answer().await
@@ -172,7 +172,7 @@ impl Witness {
         Ok(self.connection.get_mut().write_all(text.as_bytes()).await?)
     }
 
-    async fn answer(&mut self) -> YardResult<Answer> {
+    async fn answer(&mut self) -> YardResult<RespValue> {
         let mut line = String::new();
         if self.connection.read_line(&mut line).await? == 0 {
             return Err(YardError::new("the Redis server closed the connection"));
@@ -181,23 +181,23 @@ impl Witness {
         let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(strange)?;
         let number = || rest.parse::<i64>().map_err(|_| strange());
         match kind {
-            "+" => Ok(Answer::Text(rest.as_bytes().to_vec())),
+            "+" => Ok(RespValue::Text(rest.as_bytes().to_vec())),
             "-" => Err(YardError(format!("the Redis server says {rest}"))),
-            ":" => Ok(Answer::Number(number()?)),
-            "$" | "*" if number()? < 0 => Ok(Answer::Nothing),
+            ":" => Ok(RespValue::Number(number()?)),
+            "$" | "*" if number()? < 0 => Ok(RespValue::Nothing),
             "$" => {
                 let size = usize::try_from(number()?).map_err(YardError::new)?;
                 let mut text = vec![0; size + 2];
                 self.connection.read_exact(&mut text).await?;
                 text.truncate(size);
-                Ok(Answer::Text(text))
+                Ok(RespValue::Text(text))
             }
             "*" => {
                 let mut list = Vec::new();
                 for _ in 0..number()? {
                     list.push(Box::pin(self.answer()).await?);
                 }
-                Ok(Answer::List(list))
+                Ok(RespValue::List(list))
             }
             _ => Err(strange()),
         }
@@ -205,7 +205,7 @@ impl Witness {
 
     async fn number(&mut self, words: &[&str]) -> YardResult<u64> {
         match self.call(words).await? {
-            Answer::Number(number) => u64::try_from(number).map_err(YardError::new),
+            RespValue::Number(number) => u64::try_from(number).map_err(YardError::new),
             _ => Err(YardError(format!("the Redis server answers {} strangely", words[0]))),
         }
     }
@@ -245,22 +245,22 @@ impl Witness {
 }
 
 /// `XREAD` answers with a list of streams, each its name and its entries.
-fn of_first_stream(answer: Answer) -> Answer {
-    let Answer::List(mut streams) = answer else { return Answer::Nothing };
+fn of_first_stream(answer: RespValue) -> RespValue {
+    let RespValue::List(mut streams) = answer else { return RespValue::Nothing };
     match (streams.len(), streams.pop()) {
-        (1, Some(Answer::List(mut pair))) => pair.pop().unwrap_or(Answer::Nothing),
-        _ => Answer::Nothing,
+        (1, Some(RespValue::List(mut pair))) => pair.pop().unwrap_or(RespValue::Nothing),
+        _ => RespValue::Nothing,
     }
 }
 
 /// The entries' own ids, and those of the events in them.
-fn entries(answer: Answer) -> YardResult<Vec<(String, Uuid)>> {
-    let Answer::List(list) = answer else { return Err(YardError::new("no list of entries")) };
-    let read = |entry: Answer| {
-        let Answer::List(pair) = entry else { return None };
-        let [Answer::Text(entry), Answer::List(fields)] = pair.as_slice() else { return None };
+fn entries(answer: RespValue) -> YardResult<Vec<(String, Uuid)>> {
+    let RespValue::List(list) = answer else { return Err(YardError::new("no list of entries")) };
+    let read = |entry: RespValue| {
+        let RespValue::List(pair) = entry else { return None };
+        let [RespValue::Text(entry), RespValue::List(fields)] = pair.as_slice() else { return None };
         let id = fields.chunks_exact(2).find_map(|field| match field {
-            [Answer::Text(name), Answer::Text(value)] if name == b"id" => Some(value),
+            [RespValue::Text(name), RespValue::Text(value)] if name == b"id" => Some(value),
             _ => None,
         })?;
         let id = Uuid::try_parse_ascii(id).ok()?;
@@ -276,9 +276,10 @@ mod tests {
 
     #[test]
     fn the_id_of_an_event_is_the_field_of_that_name() {
-        let text = |text: &str| Answer::Text(text.as_bytes().to_vec());
+        let text = |text: &str| RespValue::Text(text.as_bytes().to_vec());
         let id = Uuid::now_v7();
-        let entry = |fields| Answer::List(vec![Answer::List(vec![text("1-0"), Answer::List(fields)])]);
+        let entry =
+            |fields| RespValue::List(vec![RespValue::List(vec![text("1-0"), RespValue::List(fields)])]);
         let fields = vec![text("key"), text("id"), text("id"), text(&id.to_string())];
         assert_eq!(entries(entry(fields)).expect("an entry"), [("1-0".to_owned(), id)]);
         assert!(entries(entry(vec![text("key"), text("id")])).is_err());

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Of all hosts together. Each may be a connection: well below the usual limit of 1,024 open files.
+/// Requests of all hosts together. Each may be a connection, so this is well below the usual limit of 1,024
+/// open files.
 const MAX_IN_FLIGHT: usize = 256;
 const MAX_IN_FLIGHT_LIMIT: usize = 16_384;
 /// A receiver is somebody's web server: 32 at once keep a quick one busy (at 10 ms an answer 3,200 events a
@@ -64,8 +65,9 @@ pub struct HttpConfig {
     /// Networks that may be delivered to though they are not public: `10.1.0.0/16`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_networks: Vec<String>,
-    /// The proxy that connections are made through (`http://proxy:3128`), or `environment` for that of `HTTPS_PROXY`,
-    /// `HTTP_PROXY` and `NO_PROXY`. Behind a proxy it is the proxy that decides which addresses are reached.
+    /// The proxy that connections are made through (`http://proxy:3128`), or `environment` for that of
+    /// `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`. Behind a proxy it is the proxy that decides which
+    /// addresses are reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub proxy: Option<Urls>,
@@ -96,7 +98,7 @@ fn max_in_flight_per_host() -> usize {
     MAX_IN_FLIGHT_PER_HOST
 }
 
-/// What the words say, ready for use.
+/// The options in a form that is ready for use.
 #[derive(Debug)]
 pub(super) struct Words {
     pub(super) addresses: Addresses,
@@ -201,7 +203,7 @@ impl HttpConfig {
         self.proxies_with(None).map(drop)
     }
 
-    /// Who is reached through which proxy. Reads the password.
+    /// Which host is reached through which proxy. The proxy's password is read.
     pub(super) fn proxies(&self) -> Result<Proxies, BuildError> {
         let password = Secret::read(
             self.proxy_password.as_ref(),
@@ -243,7 +245,7 @@ impl HttpConfig {
         let secrets = self.read_secrets()?;
         let mut headers = self.fixed_headers()?;
         let mut hidden: Vec<String> = secrets.iter().map(|secret| secret.expose().to_owned()).collect();
-        // It may be quoted without what every one of them begins with.
+        // A receiver may quote a secret without the prefix that all of them have.
         let bare = secrets.iter().filter_map(|secret| secret.expose().strip_prefix("whsec_"));
         hidden.extend(bare.map(str::to_owned));
         hidden.extend(self.headers.values().map(|value| value.expose().to_owned()));
@@ -266,7 +268,7 @@ impl HttpConfig {
         let text = read_text("secrets_file", path)?;
         let secrets: Vec<_> =
             text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new).collect();
-        // An empty file is one that is being written: unsigned requests are never what it means.
+        // An empty file is one that is being written. It never means that requests are not signed.
         if secrets.is_empty() {
             return Err(BuildError::file("secrets_file", path, "there is no secret in it"));
         }
@@ -314,8 +316,8 @@ fn basic(user: &str, password: &Secret) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
 }
 
-/// A header's value that the client does not print. The parser takes bytes beyond ASCII too, and every receiver makes
-/// something else of them.
+/// A header's value that the client does not print. The parser also takes bytes beyond ASCII, but every
+/// receiver makes something else of them.
 fn secret_value(option: &'static str, text: &str) -> Result<HeaderValue, BuildError> {
     let value = HeaderValue::from_str(text).ok().filter(|value| value.to_str().is_ok());
     let mut value = value.ok_or_else(|| {

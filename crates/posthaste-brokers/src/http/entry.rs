@@ -1,11 +1,12 @@
 //! From a message to a request: its headers, and its signature.
 //!
-//! Signatures are those of [Standard Webhooks](https://www.standardwebhooks.com): `v1,` and the base64 of HMAC-SHA256 over
-//! `id.timestamp.body`, one for each secret with a space between. A receiver accepts the request when one of them fits, so a
-//! secret is replaced in three steps: add the new one here, change the receiver, take the old one away.
+//! Signatures are those of [Standard Webhooks](https://www.standardwebhooks.com): `v1,` and the base64 of
+//! HMAC-SHA256 over `id.timestamp.body`, one for each secret with a space between. A receiver accepts the
+//! request when one of them fits. So a secret is replaced in three steps: add the new one here, change the
+//! receiver, take the old one away.
 //!
-//! Nothing that an event holds can end a line: names are checked by their parser, and values are printable ASCII, or
-//! encoded until they are.
+//! Nothing that an event holds can end a line. Names are checked by their parser. Values are printable ASCII,
+//! or are encoded until they are.
 
 use super::client::Request;
 use super::client::endpoint::Endpoint;
@@ -22,11 +23,11 @@ use sha2::Sha256;
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a usual message has, and a few more.
+/// As many headers as a usual message has, and a few more.
 const USUAL_HEADERS: usize = 24;
 const AGENT: &str = concat!("posthaste/", env!("CARGO_PKG_VERSION"));
 
-/// Names that every message has: they need no look.
+/// Names that every message has. They need not be parsed.
 static KNOWN: [HeaderName; 5] = [
     HeaderName::from_static("key"),
     HeaderName::from_static("message-id"),
@@ -72,12 +73,12 @@ const OURS: [&str; 26] = [
     "webhook-timestamp",
 ];
 
-/// Whether a header of this lower-case name is nobody's but ours.
+/// Whether a header of this lower-case name may only be ours.
 pub(super) fn is_ours(name: &str) -> bool {
     OURS.binary_search(&name).is_ok() || name.starts_with("x-forwarded-")
 }
 
-/// What requests need besides their messages. It may lie in files.
+/// What requests need besides their messages. Some of it may lie in files.
 pub(super) struct Keys {
     pub(super) signer: Signer,
     /// Credentials and fixed headers.
@@ -117,7 +118,7 @@ fn headers(message: &Message, host: &HeaderValue, keys: &Keys, now: u64) -> Resu
 
 struct Adding<'a> {
     map: HeaderMap,
-    /// Those of the configuration win.
+    /// Headers of the configuration, which win.
     fixed: &'a HeaderMap,
     /// Names of the headers whose values are percent-encoded.
     encoded: String,
@@ -131,7 +132,7 @@ impl Adding<'_> {
             return self.put(KNOWN[known].clone(), value);
         }
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        // Two content types are none.
+        // Two content types would count as none, so the second travels as `x-event-content-type`.
         let is_second = name == CONTENT_TYPE && std::mem::replace(&mut self.has_type, true);
         if is_second || is_ours(name.as_str()) {
             return self.put(HeaderName::try_from(format!("x-event-{name}")).ok()?, value);
@@ -159,7 +160,7 @@ impl Adding<'_> {
         if !self.encoded.is_empty() {
             self.map.insert(ENCODED.clone(), HeaderValue::try_from(self.encoded).ok()?);
         }
-        // What tells a tombstone from an empty payload.
+        // This header tells a tombstone from an empty payload.
         if message.payload.is_none() {
             self.map.insert(TOMBSTONE.clone(), HeaderValue::from_static("true"));
         }
@@ -172,7 +173,7 @@ impl Adding<'_> {
         self.map.insert(WEBHOOK_TIMESTAMP.clone(), HeaderValue::from(now));
         self.map.insert(IDEMPOTENCY_KEY.clone(), id.clone());
         self.map.insert(WEBHOOK_ID.clone(), id);
-        // Also where there is no body: some servers refuse a POST without it (411).
+        // The header stands there also without a body, because some servers refuse a POST without it (411).
         self.map.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         Some(self.map)
     }

@@ -1,9 +1,9 @@
 //! What `posthaste doctor` says about receivers.
 //!
-//! It connects and says goodbye: name, address, TCP, TLS. No request is made, not even a `HEAD`: nobody
-//! knows what a stranger's handler does with one.
+//! The examination connects (name, address, TCP, TLS) and says goodbye. No request is made, not even a
+//! `HEAD`, because nobody knows what a stranger's handler does with one.
 
-use super::client::dial::Target;
+use super::client::dial::DialTarget;
 use super::client::endpoint::origin;
 use super::client::guard::{Forbidden, Guarded};
 use super::sink::HttpSink;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
 
-/// For the resolver. A connection has the dialler's own bound.
+/// The time for the resolver. A connection has the dialler's own bound.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Names of all checks. Each finding bears one of them.
@@ -60,16 +60,16 @@ fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     Finding { check: check.to_owned(), level, text: text.into() }
 }
 
-/// One host: who it is, whether it is there, whether others can listen.
+/// Examines one host: its addresses, whether it is there, whether others can listen.
 async fn visit(sink: &HttpSink, origin: &str, url: &Url) -> Vec<Finding> {
-    let (target, mut findings) = (Target::new(url), Vec::new());
+    let (target, mut findings) = (DialTarget::new(url), Vec::new());
     let Some(current) = sink.reload.current() else {
         return vec![finding("reachable", Level::Fail, format!("{origin}: the sink was closed"))];
     };
     if let Err(forbidden) = sink.guard.check_literal(url) {
         return vec![finding("address", Level::Fail, format!("{origin}: {forbidden}; its events wait"))];
     }
-    let proxy = current.client.dialer.proxies.of(&target).map(|proxy| &proxy.address);
+    let proxy = current.client.dialler.proxies.of(&target).map(|proxy| &proxy.address);
     let is_loopback = match proxy {
         Some(proxy) => {
             let text = format!(
@@ -80,12 +80,12 @@ async fn visit(sink: &HttpSink, origin: &str, url: &Url) -> Vec<Finding> {
             findings.push(finding("proxy", level, text));
             false
         }
-        None => match addresses(&current.client.dialer.resolver, &target).await {
+        None => match addresses(&current.client.dialler.resolver, &target).await {
             Ok(addresses) => addresses.iter().all(IpAddr::is_loopback),
             Err(finding) => return vec![finding(origin)],
         },
     };
-    findings.push(match current.client.dialer.dial(&target).await {
+    findings.push(match current.client.dialler.dial(&target).await {
         Ok(_) => {
             let way = proxy.map(|proxy| format!(" through {proxy}")).unwrap_or_default();
             let trust = if target.tls { ", and its certificate is good" } else { "" };
@@ -100,8 +100,11 @@ async fn visit(sink: &HttpSink, origin: &str, url: &Url) -> Vec<Finding> {
     findings
 }
 
-/// The addresses of a host, or what is to be said of it.
-async fn addresses(resolver: &Guarded, target: &Target) -> Result<Vec<IpAddr>, impl FnOnce(&str) -> Finding> {
+/// The addresses of a host, or the finding about it.
+async fn addresses(
+    resolver: &Guarded,
+    target: &DialTarget,
+) -> Result<Vec<IpAddr>, impl FnOnce(&str) -> Finding> {
     let asked = resolver.admitted(&target.host, target.address);
     let found = timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err("the resolver does not answer".into()));
     found.map_err(|error| {
@@ -114,7 +117,7 @@ async fn addresses(resolver: &Guarded, target: &Target) -> Result<Vec<IpAddr>, i
     })
 }
 
-fn transport(sink: &HttpSink, origin: &str, target: &Target, is_loopback: bool) -> Finding {
+fn transport(sink: &HttpSink, origin: &str, target: &DialTarget, is_loopback: bool) -> Finding {
     if target.tls {
         let text = format!("{origin}: TLS, with the receiver's certificate verified");
         return finding("transport", Level::Ok, text);

@@ -1,10 +1,11 @@
-//! What every request needs: connections, secrets, fixed headers; and their files, read again when they change.
+//! What every request needs: connections, secrets, fixed headers; and their files, read again when they
+//! change.
 //!
-//! Files are looked at once a second at most, when something is published. A new certificate, or a new password of the
-//! proxy, makes a new dialler and an empty pool: what is in flight ends on the old connections, and nobody takes them again.
-//! New secrets leave connections alone. A file that cannot be read, or a certificate without its new key, changes
-//! nothing: rotation takes a moment, and what worked until now works better than nothing. It is said in the log and by
-//! `posthaste doctor`.
+//! Files are looked at once a second at most, when something is published. A new certificate, or a new
+//! password of the proxy, makes a new dialler and an empty pool. Requests in flight end on the old
+//! connections, and nobody takes those again. New secrets leave connections alone. A file that cannot be
+//! read, or a certificate without its new key, changes nothing, because rotation takes a moment and the old
+//! files worked until now. The log and `posthaste doctor` tell of it.
 
 use super::client::Client;
 use super::client::guard::Guarded;
@@ -23,19 +24,19 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Current {
     pub(super) client: Arc<Client>,
     pub(super) keys: Keys,
-    /// Whom it trusts and who it is, in words.
+    /// The files of TLS, in words.
     pub(super) files: String,
 }
 
-/// Keeps it up to date.
+/// Keeps [`Current`] up to date.
 pub(super) struct Reload {
     config: HttpConfig,
     pub(super) resolver: Guarded,
     name: String,
-    state: Mutex<State>,
+    state: Mutex<LoadedFiles>,
 }
 
-struct State {
+struct LoadedFiles {
     /// `None`: closed.
     current: Option<Arc<Current>>,
     client_files: Vec<Stamp>,
@@ -44,7 +45,7 @@ struct State {
     trouble: Option<String>,
 }
 
-/// What changes when a file does: when it was written, its length, which file it is.
+/// What changes when a file does: the time of writing, the length, the inode.
 type Stamp = Option<(SystemTime, u64, u64)>;
 
 fn stamps<const N: usize>(files: [Option<&PathBuf>; N]) -> Vec<Stamp> {
@@ -63,16 +64,17 @@ impl std::fmt::Debug for Reload {
 
 impl Reload {
     pub(super) fn start(config: &HttpConfig, resolver: Guarded, name: &str) -> Result<Self, BuildError> {
-        // Before the files are read: a change in between is seen at the next look.
+        // The stamps are taken before the files are read, so a change in between is seen at the next look.
         let (client_files, secret_files) = (stamps(client_files(config)), stamps(config.secret_files()));
         let client = client(config, &resolver)?;
         let files = config.options.tls().in_words();
         let current = Some(Arc::new(Current { client, keys: config.keys()?, files }));
-        let state = State { current, client_files, secret_files, looked: Instant::now(), trouble: None };
+        let state =
+            LoadedFiles { current, client_files, secret_files, looked: Instant::now(), trouble: None };
         Ok(Self { config: config.clone(), resolver, name: name.to_owned(), state: Mutex::new(state) })
     }
 
-    /// What is to be used now. `None`: the sink was closed.
+    /// What is to be used now. It is `None` when the sink was closed.
     pub(super) fn current(&self) -> Option<Arc<Current>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let current = state.current.clone()?;
@@ -92,7 +94,7 @@ impl Reload {
         state.trouble.clone()
     }
 
-    fn look(&self, state: &mut State, current: Arc<Current>) -> Arc<Current> {
+    fn look(&self, state: &mut LoadedFiles, current: Arc<Current>) -> Arc<Current> {
         let (client_stamps, secrets) =
             (stamps(client_files(&self.config)), stamps(self.config.secret_files()));
         let (same_client, same_secrets) =
@@ -121,7 +123,7 @@ impl Reload {
                 fresh
             }
             Err(error) => {
-                // Tried again at each look.
+                // The files are tried again at each look.
                 let text = error.to_string();
                 if state.trouble.as_ref() != Some(&text) {
                     tracing::warn!(

@@ -1,19 +1,23 @@
-//! Who sends requests: a task with a slot of a host and a connection to it; and the queue between a call and its senders.
+//! A sender is a task with a slot of a host and a connection to it. A queue stands between a call and its
+//! senders.
 //!
-//! A call starts senders for each of its hosts, as many as there are slots. A sender sends one request after another over its
-//! connection, until there is none ready, somebody else wants the slot, the host fails, or time is up. So a message costs a
-//! turn of a running task: no task, timer, slot or look into the pool of its own. Senders are tasks because writing to a
-//! socket is most of the work, and a call would do it with one thread.
+//! A call starts senders for each of its hosts, as many as there are slots. A sender sends one request after
+//! another over its connection, until there is none ready, somebody else wants the slot, the host fails, or
+//! time is up. So a message costs a turn of a running task, and has no task, timer, slot or look into the
+//! pool of its own. Senders are tasks, because writing to a socket is most of the work, and a call would do
+//! it with one thread.
 //!
-//! A request is sent a second time, at once and over a new connection, only where it is certain that nobody has seen it: the
-//! old connection was closed before a byte of it was written, or a server of HTTP/2 says that it has not looked at it.
+//! A request is sent a second time, at once and over a new connection, only where nobody can have seen it.
+//! Either the old connection was closed before a byte of the request was written, or a server of HTTP/2 says
+//! that it has not looked at it.
 //!
-//! One timer serves all requests of a sender: those of a call have the same deadline. So none of them is begun after half of
-//! the time: a timeout is a silence of at least the other half, and never a request that was cut off because others had
-//! the time before it. A request of HTTP/2 is begun when its server has a stream free.
+//! One timer serves all requests of a sender, because those of a call have the same deadline. So none of them
+//! is begun after half of the time. A timeout is then a silence of at least the other half, and no request is
+//! cut off because others had the time before it. A request of HTTP/2 is begun when its server has a stream
+//! free.
 
 use super::client::Request;
-use super::client::connection::{Answer, Connection};
+use super::client::connection::{Connection, ResponseHead};
 use super::client::dial::Unreached;
 use super::client::endpoint::Endpoint;
 use super::client::hosts::{Host, Reach, Slot};
@@ -35,22 +39,22 @@ pub(super) const BODY_WAIT: Duration = Duration::from_millis(250);
 
 /// A request that is ready.
 pub(super) struct Job {
-    /// Which message of the call.
+    /// The message's index in the call.
     pub(super) index: usize,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) request: Request,
 }
 
 /// What became of a request.
-pub(super) struct Done {
+pub(super) struct JobOutcome {
     pub(super) index: usize,
     /// The number of its queue.
     pub(super) queue: usize,
     pub(super) verdict: Verdict,
 }
 
-/// The requests of a call for one host, made ahead. A sender that has ended one takes the next, so that a busy host never
-/// waits for the call.
+/// The requests of a call for one host, which are made ahead. A sender takes the next one when it has ended
+/// one, so a busy host never waits for the call.
 pub(super) struct Queue {
     pub(super) number: usize,
     pub(super) host: Arc<Host>,
@@ -69,7 +73,7 @@ impl Queue {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes those back that `which` names.
+    /// Takes the requests back that `which` names.
     pub(super) fn withdraw(&self, which: impl Fn(&Job) -> bool) -> VecDeque<Job> {
         let mut ready = self.ready();
         let (gone, kept) = std::mem::take(&mut *ready).into_iter().partition(which);
@@ -79,8 +83,8 @@ impl Queue {
 }
 
 /// What all senders of a call have in common.
-pub(super) struct Shared {
-    pub(super) done: UnboundedSender<Done>,
+pub(super) struct CallContext {
+    pub(super) done: UnboundedSender<JobOutcome>,
     pub(super) current: Arc<Current>,
     pub(super) statuses: Arc<Statuses>,
     pub(super) started: Instant,
@@ -91,9 +95,9 @@ pub(super) struct Shared {
     pub(super) is_over: RwLock<bool>,
 }
 
-impl Shared {
-    /// Begins a request, which is its first poll, unless the call is over. An aborted task runs on until it waits, so a
-    /// sender may come here when its call was dropped.
+impl CallContext {
+    /// Begins a request, unless the call is over. The first poll begins it. An aborted task runs on until it
+    /// waits, so a sender may come here when its call was dropped.
     fn begin<T>(&self, request: impl FnOnce() -> T) -> Option<T> {
         let is_over = self.is_over.read().unwrap_or_else(PoisonError::into_inner);
         if *is_over { None } else { Some(request()) }
@@ -105,7 +109,7 @@ impl Shared {
 }
 
 /// Ends a call when it is dropped: no request is begun after that.
-pub(super) struct CallEnd(pub(super) Arc<Shared>);
+pub(super) struct CallEnd(pub(super) Arc<CallContext>);
 
 impl Drop for CallEnd {
     fn drop(&mut self) {
@@ -115,14 +119,14 @@ impl Drop for CallEnd {
 }
 
 pub(super) struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<CallContext>,
     queue: Arc<Queue>,
     connection: Option<Connection>,
     /// The message whose request is on its way.
     in_hand: Option<usize>,
 }
 
-/// What there is instead of a response.
+/// Why there is no response.
 enum Missing {
     /// It was too late to begin, or the call is over.
     Time,
@@ -136,25 +140,25 @@ impl From<NoResponse> for Missing {
 }
 
 impl Drop for Sender {
-    /// It panicked, or nobody waits any more. A request that was on its way may have arrived.
+    /// The sender panicked, or nobody waits any more. A request that was on its way may have arrived.
     fn drop(&mut self) {
         self.end(verdict::interrupted());
     }
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, queue: Arc<Queue>) -> Self {
+    pub(super) fn new(shared: Arc<CallContext>, queue: Arc<Queue>) -> Self {
         Self { shared, queue, connection: None, in_hand: None }
     }
 
-    /// Tells the call what became of the request in hand, if there is one. A call that is gone need not hear it.
+    /// Tells the call what became of the request in hand, if there is one. A dropped call need not hear it.
     fn end(&mut self, verdict: Verdict) {
         if let Some(index) = self.in_hand.take() {
-            let _ = self.shared.done.send(Done { index, queue: self.queue.number, verdict });
+            let _ = self.shared.done.send(JobOutcome { index, queue: self.queue.number, verdict });
         }
     }
 
-    /// Sends this request and those that follow it. Answers the number of the queue.
+    /// Sends this request and those that follow it, and answers the number of the queue.
     pub(super) async fn run(mut self, job: Job, slot: Slot) -> usize {
         let mut late = pin!(sleep_until(self.shared.deadline));
         let mut next = Some(job);
@@ -168,11 +172,12 @@ impl Sender {
             next = if stay { self.queue.ready().pop_front() } else { None };
             self.end(verdict);
         }
-        // No wait from here on: the call may be over, and what it has ended would lose the connection.
+        // Nothing waits from here on. The call may be over, and an aborted task would lose the connection at
+        // its next wait.
         if let Some(connection) = self.connection.take() {
             self.shared.current.client.pool.put(&self.queue.origin, connection);
         }
-        // Last: who gets it next finds the connection.
+        // The slot is dropped last, so that its next holder finds the connection.
         drop(slot);
         self.queue.number
     }
@@ -187,20 +192,20 @@ impl Sender {
             Ok((connection, answer)) => {
                 let verdict = self.judge(connection, answer).await;
                 let failed = match &verdict {
-                    // A response is the destination's own.
+                    // A response speaks for its destination alone.
                     Verdict::Retry(failure) if failure.scope == Scope::Destination => {
                         Some((Reach::Destination, failure.clone()))
                     }
                     _ => None,
                 };
-                // Before the slot is free: who gets it next must know.
+                // This is told before the slot is free, because its next holder must know.
                 if failed.is_none() {
                     self.queue.host.answered(destination);
                 }
                 (verdict, failed)
             }
             Err(Missing::Time) => return Verdict::Held,
-            // A connection that was lost says nothing, for the host or against it.
+            // A lost connection says nothing for the host or against it.
             Err(Missing::Answer(missing)) => {
                 let failed = missing.reach().map(|reach| (reach, missing.failure().clone()));
                 (missing.verdict(), failed)
@@ -219,7 +224,7 @@ impl Sender {
         mut request: Request,
         to: &Endpoint,
         mut late: Pin<&mut Sleep>,
-    ) -> Result<(Connection, Answer), Missing> {
+    ) -> Result<(Connection, ResponseHead), Missing> {
         let shared = Arc::clone(&self.shared);
         let files = &shared.current.files;
         let mut is_repeated = false;
@@ -230,8 +235,8 @@ impl Sender {
             let mut connection = self.connect(to, is_repeated, late.as_mut()).await?;
             let stream = timeout_at(shared.send_until, connection.stream()).await;
             let began = Instant::now();
-            // Connecting, or waiting for a stream, took its time. Nothing was sent, and the connection is there for the
-            // next one.
+            // Connecting, or waiting for a stream, took too long. Nothing was sent, and the connection is
+            // there for the next request.
             let Some(stream) = stream.ok().filter(|_| began < shared.send_until) else {
                 self.connection = Some(connection);
                 return Err(Missing::Time);
@@ -270,7 +275,7 @@ impl Sender {
         }
     }
 
-    /// A connection that can take a request: the last one, one that waits, or a new one.
+    /// A connection that can take a request: the sender's own, one of the pool, or a new one.
     async fn connect(
         &mut self,
         to: &Endpoint,
@@ -289,7 +294,7 @@ impl Sender {
             }
             next = client.pool.take(&self.queue.origin);
         }
-        let dialled = before(late, client.dialer.dial(&to.target)).await;
+        let dialled = before(late, client.dialler.dial(&to.target)).await;
         let connection = dialled.unwrap_or(Err(Unreached::Late)).map_err(|unreached| {
             NoResponse::unreached(&self.queue.origin, &self.shared.current.files, &unreached)
         })?;
@@ -299,12 +304,12 @@ impl Sender {
         Ok(connection)
     }
 
-    /// What a response means. The status is the verdict. The body after it is read only for the words of a failure, and so that
-    /// the connection can be used again; a receiver that promised 200 and then stumbles over its own body has promised all the
-    /// same.
-    async fn judge(&mut self, mut connection: Connection, mut answer: Answer) -> Verdict {
+    /// What a response means. The status is the verdict. The body is read only for the words of a failure,
+    /// and so that the connection can be used again. A receiver that promised 200 and then stumbles over its
+    /// own body has promised all the same.
+    async fn judge(&mut self, mut connection: Connection, mut answer: ResponseHead) -> Verdict {
         let mut words = Vec::new();
-        // Too slow: what has come is enough.
+        // If the body is too slow, what has come of it is enough.
         let read = timeout(BODY_WAIT, connection.read(&mut answer, &mut words)).await;
         let (status, retry_after) = (answer.status, answer.retry_after.take());
         match read {
@@ -321,12 +326,12 @@ impl Sender {
     }
 }
 
-/// What comes of it, if it does before the time is up.
+/// The output of `work`, if it comes before the time is up.
 async fn before<F: Future>(mut late: Pin<&mut Sleep>, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        // A timer says nothing to a task that has done too much at once; the clock does.
+        // A timer is silent to a task that has done too much at once, so the clock is asked.
         Poll::Pending if Instant::now() >= late.deadline() => Poll::Ready(None),
         Poll::Pending => late.as_mut().poll(context).map(|()| None),
     })

@@ -1,15 +1,15 @@
 //! The sink, and a call: messages become requests and then verdicts.
 //!
-//! A message whose turn has come waits in the queue of its host. From there it becomes a request, and a sender takes it. What
-//! waits is an index: only some requests are made ahead of the senders, and each host asks for one slot at a time. Dropping
-//! the call ends its senders.
+//! A message whose turn has come waits in the queue of its host. From there it becomes a request, and a
+//! sender takes it. Only indices wait: just some requests are made ahead of the senders, and each host asks
+//! for one slot at a time. Dropping the call ends its senders.
 
 use super::client::endpoint::{Addresses, Endpoint};
 use super::client::guard::{Guard, Guarded, Lookup, System};
 use super::client::hosts::{Hosts, Slot};
 use super::config::{HttpConfig, Words};
 use super::reload::Reload;
-use super::sender::{BODY_WAIT, CallEnd, Done, Job, Queue, Sender, Shared};
+use super::sender::{BODY_WAIT, CallContext, CallEnd, Job, JobOutcome, Queue, Sender};
 use super::verdict::{self, NoResponse, Statuses};
 use super::{entry, examine};
 use crate::BuildError;
@@ -33,12 +33,13 @@ use tokio::time::Instant;
 /// The last part of the delivery timeout, for reading the body of a response that came late.
 const LAST_PART: Duration = BODY_WAIT.saturating_add(Duration::from_millis(50));
 
-/// How long after the senders' deadline what waits for a host of which nothing was heard is given back: requests whose time
-/// was up then, of other calls too, tell what their host is worth.
+/// The time after the senders' deadline at which messages for a silent host are given back. Requests whose
+/// time was up by then, of other calls too, have told how their host is.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// Requests of a host that are made ahead: what its senders send while the relay does something else. Not all of them: a
-/// request is larger than its message, and its timestamp is that of the attempt.
+/// Requests of a host that are made ahead, for its senders to send while the relay does something else. Not
+/// all requests are made ahead, because a request is larger than its message, and its timestamp is that of
+/// the attempt.
 const READY_MAX: usize = 256;
 
 /// Posts to webhooks.
@@ -82,13 +83,13 @@ impl Sink for HttpSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let patience = self.config.options.delivery_timeout();
         let flight = Flight::new(messages, patience).in_turns(self.chain.enter(messages));
         let Some(current) = self.reload.current() else { return flight.refused(verdict::closed()) };
-        // A message is answered once.
+        // Each message is answered once, so the channel is bounded by the call.
         let (done, answers) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CallContext {
             done,
             current,
             statuses: Arc::clone(&self.statuses),
@@ -99,7 +100,7 @@ impl Sink for HttpSink {
         });
         let mut requests = Requests::new(self, Arc::clone(&shared), answers);
         let flying = pin!(flight.run(&mut requests));
-        // Dropped before the flight: from then on other calls have the turns of its keys.
+        // This is dropped before the flight, because after the flight other calls have the turns of its keys.
         let _end = CallEnd(shared);
         flying.await
     }
@@ -118,7 +119,7 @@ fn last_part(patience: Duration) -> Duration {
 }
 
 /// The messages of one host that wait to become requests.
-struct Waiting {
+struct HostBacklog {
     queue: Arc<Queue>,
     messages: VecDeque<(usize, Arc<Endpoint>)>,
     /// Whether a slot is being asked for.
@@ -130,14 +131,14 @@ struct Waiting {
 /// The publisher: messages go to senders by host, verdicts come back.
 struct Requests<'a> {
     sink: &'a HttpSink,
-    shared: Arc<Shared>,
-    answers: UnboundedReceiver<Done>,
-    done: Vec<Done>,
-    /// Destinations whose URL was found good, and the numbers of their queues: most messages of a call go to few, and a URL
-    /// is slow to read.
+    shared: Arc<CallContext>,
+    answers: UnboundedReceiver<JobOutcome>,
+    done: Vec<JobOutcome>,
+    /// Destinations whose URL was found good, and the numbers of their queues. Most messages of a call go to
+    /// a few destinations, and a URL is slow to parse.
     endpoints: FxHashMap<String, (Arc<Endpoint>, usize)>,
     numbers: FxHashMap<Arc<str>, usize>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<HostBacklog>,
     slots: FuturesUnordered<BoxFuture<'static, (usize, Option<Slot>)>>,
     senders: FuturesUnordered<Task<usize>>,
 }
@@ -174,11 +175,11 @@ impl Publisher for Requests<'_> {
         (0..self.waiting.len()).for_each(|number| self.advance(number, flight));
     }
 
-    /// Whether others have all slots of a host and nothing was heard of it since: it may be dead, and who waits behind them
-    /// has to learn of it.
+    /// Whether others have all slots of a host, and nothing was heard of it since. The host may be dead, and
+    /// whoever waits behind them has to learn of it.
     fn is_waiting(&self, _: &Flight<'_>) -> bool {
-        let is_silent = |waiting: &Waiting| waiting.asking && waiting.queue.host.moves() == waiting.moves;
-        let is_behind = |waiting: &Waiting| !waiting.messages.is_empty() && is_silent(waiting);
+        let is_silent = |waiting: &HostBacklog| waiting.asking && waiting.queue.host.moves() == waiting.moves;
+        let is_behind = |waiting: &HostBacklog| !waiting.messages.is_empty() && is_silent(waiting);
         Instant::now() < self.shared.deadline + GRACE && self.waiting.iter().any(is_behind)
     }
 
@@ -186,7 +187,8 @@ impl Publisher for Requests<'_> {
         last_part(patience).saturating_sub(GRACE)
     }
 
-    /// Each host is another server, and its senders have found out. Timers that fell behind go off together.
+    /// No server is asked, because each host is another server and its senders have found out. Timers that
+    /// fell behind go off together.
     fn question(&mut self, _: &Flight<'_>, _: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::task::yield_now())
     }
@@ -199,18 +201,19 @@ impl Publisher for Requests<'_> {
     fn silence(&self, _: usize, message: &Message, is_sent: bool, (): &()) -> Verdict {
         let destination = message.destination.as_str();
         let Some((endpoint, number)) = self.endpoints.get(destination) else { return Verdict::Held };
-        // Its sender is too busy with what comes to look at the clock.
+        // The sender is too busy with what comes to look at the clock.
         if is_sent {
             return NoResponse::timeout(&endpoint.origin, self.shared.started.elapsed()).verdict();
         }
-        // Its host's failure is its own; without one, others had the slots, and it is not to blame.
+        // A failure of its host is its own. Without one, others had the slots, and the message is not to
+        // blame.
         let failure = self.waiting[*number].queue.host.failed_since(self.shared.started, destination);
         failure.map_or(Verdict::Held, |failure| verdict::not_tried(&failure))
     }
 }
 
 impl<'a> Requests<'a> {
-    fn new(sink: &'a HttpSink, shared: Arc<Shared>, answers: UnboundedReceiver<Done>) -> Self {
+    fn new(sink: &'a HttpSink, shared: Arc<CallContext>, answers: UnboundedReceiver<JobOutcome>) -> Self {
         Self {
             sink,
             shared,
@@ -228,7 +231,7 @@ impl<'a> Requests<'a> {
         let mut done = std::mem::take(&mut self.done);
         let polled = self.answers.poll_recv_many(context, &mut done, usize::MAX);
         let mut last = None;
-        for Done { index, queue, verdict } in done.drain(..) {
+        for JobOutcome { index, queue, verdict } in done.drain(..) {
             flight.decide(index, verdict);
             if last != Some(queue) {
                 last = Some(queue);
@@ -269,7 +272,7 @@ impl<'a> Requests<'a> {
         let (number, host) = (self.waiting.len(), self.sink.hosts.host(origin));
         let (moves, queue) = (host.moves(), Queue::new(number, host, Arc::clone(origin)));
         self.numbers.insert(Arc::clone(origin), number);
-        self.waiting.push(Waiting { queue, messages: VecDeque::new(), asking: false, moves });
+        self.waiting.push(HostBacklog { queue, messages: VecDeque::new(), asking: false, moves });
         number
     }
 
@@ -292,9 +295,9 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Decides those whose host has failed since the call began.
+    /// Decides the messages whose host has failed since the call began.
     fn leave_out(&mut self, number: usize, flight: &mut Flight<'_>) {
-        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        let HostBacklog { queue, messages, .. } = &mut self.waiting[number];
         if queue.host.is_calm() {
             return;
         }
@@ -314,7 +317,7 @@ impl<'a> Requests<'a> {
     }
 
     fn make(&mut self, number: usize, flight: &mut Flight<'_>) {
-        let Waiting { queue, messages, .. } = &mut self.waiting[number];
+        let HostBacklog { queue, messages, .. } = &mut self.waiting[number];
         let mut room = READY_MAX.saturating_sub(queue.ready().len());
         while room > 0
             && let Some((index, endpoint)) = messages.pop_front()
@@ -346,7 +349,8 @@ impl<'a> Requests<'a> {
         self.advance(number, flight);
     }
 
-    /// A sender has ended, and there may be more for its host. One that died does not say whose it was.
+    /// A sender has ended, and there may be more for its host. A sender that died does not say which host it
+    /// was.
     fn relieve(&mut self, number: Option<usize>, flight: &mut Flight<'_>) {
         match number {
             Some(number) => self.advance(number, flight),
@@ -354,10 +358,11 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// It is too late to begin: what no sender has taken waits for the next call. Says whether there was something.
+    /// It is too late to begin, so what no sender has taken waits for the next call. The answer is whether
+    /// there was something.
     fn take_back(&mut self, flight: &mut Flight<'_>) -> bool {
         let mut any = false;
-        for Waiting { queue, messages, .. } in &mut self.waiting {
+        for HostBacklog { queue, messages, .. } in &mut self.waiting {
             for job in queue.withdraw(|_| true) {
                 any = true;
                 flight.unsent(job.index);

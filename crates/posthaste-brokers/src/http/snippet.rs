@@ -1,5 +1,5 @@
-//! A receiver's words, fit for a log and for the dead letters: short, without control characters, and without our
-//! secrets, which receivers like to quote.
+//! A receiver's words, fit for a log and for the dead letters. They are short, without control characters,
+//! and without our secrets, which receivers like to quote.
 
 /// Characters that are kept for the operator.
 const CHARS: usize = 200;
@@ -10,7 +10,7 @@ const MASK: &str = "***";
 /// The beginning of a body. `hidden` are our secrets, the longest first.
 pub(super) fn snippet(body: &[u8], hidden: &[String]) -> String {
     let text = String::from_utf8_lossy(body);
-    // The body was cut somewhere, and that may be in the middle of a letter, or of a secret.
+    // The body may have been cut in the middle of a letter, or of a secret.
     let mut text = text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned();
     for secret in hidden {
         let cuts = secret.char_indices().map(|(at, _)| &secret[..at]).rev();

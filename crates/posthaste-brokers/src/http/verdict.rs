@@ -1,4 +1,4 @@
-//! From an answer, or the lack of one, to what the relay is told: the table of [`super`] in code.
+//! The table of [`super`] in code: what the relay is told about an answer, or about the lack of one.
 //!
 //! The one rule behind the rows: an event may only be rejected for something that is its own. What an
 //! operator can heal, here or at the receiver, waits.
@@ -23,11 +23,11 @@ const CONNECTION_LOST: &str = "http.connection_lost";
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStatus {
-    /// It will never be taken: a dead letter.
+    /// The event will never be taken: a dead letter.
     Reject,
-    /// It may be taken later: an attempt is spent.
+    /// The event may be taken later: an attempt is spent.
     Retry,
-    /// The destination is out of order: its events wait, no attempt is spent.
+    /// The destination is out of order: its events wait, and no attempt is spent.
     Wait,
 }
 
@@ -154,7 +154,7 @@ impl NoResponse {
         &self.failure
     }
 
-    /// For whom the host does not work. One lost connection says nothing about the others.
+    /// Which requests the host fails for. One lost connection says nothing about the others.
     pub(super) fn reach(&self) -> Option<Reach> {
         (self.failure.code != CONNECTION_LOST).then_some(Reach::Everywhere)
     }
@@ -181,7 +181,7 @@ fn is_about_us(tls: &rustls::Error) -> bool {
     )
 }
 
-/// The last error of the chain: it says the most, and none of the URL.
+/// The last error of the chain. It says the most, and nothing of the URL.
 fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     loop {
@@ -210,13 +210,13 @@ pub(super) fn bad_config(name: &str) -> Verdict {
     Verdict::Retry(Failure::of_sink("http.config", text))
 }
 
-/// The same failure for one that was not tried because of it.
+/// The same failure, for a message that was not tried because of it.
 pub(super) fn not_tried(failure: &Failure) -> Verdict {
     let message = format!("not tried: {}", failure.message);
     Verdict::Retry(Failure { message, ..failure.clone() })
 }
 
-/// Nobody knows how far it came.
+/// The verdict on a request of which nobody knows how far it came.
 pub(super) fn interrupted() -> Verdict {
     Verdict::Unknown(Failure::of_destination(CONNECTION_LOST, "the delivery was interrupted"))
 }

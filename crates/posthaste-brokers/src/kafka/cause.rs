@@ -1,24 +1,25 @@
-//! Why there was no answer.
+//! Finds out why there was no answer.
 //!
-//! A record that times out says only that. What was wrong came before, beside the records: a password that
-//! was refused, a certificate that was not trusted, no broker at all. The last such complaint is remembered
-//! until something is delivered. Without one, the partition's state is asked for: no leader, replicas out of
-//! sync; and a broker that does not answer that either is out of reach.
+//! A record that times out says only that. The client complained of the cause before, beside the records: a
+//! password that was refused, a certificate that was not trusted, no broker at all. The last such complaint
+//! is remembered until something is delivered. Without a complaint the partition's state is asked for: it may
+//! have no leader, or replicas out of sync. A broker that does not answer that question either is out of
+//! reach.
 
 use super::KafkaConfig;
 use super::client::admin::Partitions;
-use super::verdict::{Circumstances, Fault, of_fault};
+use super::verdict::{Circumstances, DeliveryFault, of_fault};
 use posthaste::sink::{Failure, Scope, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A complaint older than this explains nothing: the client repeats those that hold.
+/// A complaint older than this explains nothing, because the client repeats those that hold.
 const FRESH: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// Nobody answers: what the others look like from a distance.
+enum ComplaintKind {
+    /// Nobody answers. From a distance the other kinds look the same.
     Unreachable,
     Tls,
     Auth,
@@ -26,7 +27,7 @@ enum Kind {
 
 #[derive(Debug, Clone)]
 struct Complaint {
-    kind: Kind,
+    kind: ComplaintKind,
     text: String,
     at: Instant,
 }
@@ -38,30 +39,30 @@ pub(super) struct Causes {
 }
 
 impl Causes {
-    /// An error of the client that belongs to no message.
+    /// Hears an error of the client that belongs to no message.
     pub(super) fn hear(&self, code: Code, reason: &str) {
         let kind = match code {
             Code::Authentication | Code::SaslAuthenticationFailed | Code::UnsupportedSASLMechanism => {
-                Kind::Auth
+                ComplaintKind::Auth
             }
-            Code::SSL => Kind::Tls,
-            _ if is_tls(reason) => Kind::Tls,
+            Code::SSL => ComplaintKind::Tls,
+            _ if is_tls(reason) => ComplaintKind::Tls,
             Code::AllBrokersDown | Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut => {
-                Kind::Unreachable
+                ComplaintKind::Unreachable
             }
             _ => return,
         };
         self.keep(kind, reason);
     }
 
-    /// What is only in the client's log.
+    /// Hears a line of the client's log, where some complaints stand alone.
     pub(super) fn hear_log(&self, text: &str) {
         if is_tls(text) {
-            self.keep(Kind::Tls, text);
+            self.keep(ComplaintKind::Tls, text);
         }
     }
 
-    fn keep(&self, kind: Kind, text: &str) {
+    fn keep(&self, kind: ComplaintKind, text: &str) {
         let mut last = self.last();
         let now = Instant::now();
         let better = last.as_ref().filter(|last| last.kind > kind && now - last.at < FRESH);
@@ -73,12 +74,12 @@ impl Causes {
         }
     }
 
-    /// Something was delivered.
+    /// Something was delivered, so the last complaint explains nothing any more.
     pub(super) fn forget(&self) {
         *self.last() = None;
     }
 
-    /// What explains a silence now, if anything does.
+    /// The failure that explains a silence now, if there is one.
     pub(super) fn current(&self, config: &KafkaConfig) -> Option<Failure> {
         let last = self.last().clone()?;
         if last.at.elapsed() > FRESH {
@@ -86,13 +87,13 @@ impl Causes {
         }
         let Complaint { kind, text, .. } = last;
         Some(match kind {
-            Kind::Auth => {
+            ComplaintKind::Auth => {
                 Failure::of_sink("kafka.auth", format!("the brokers refuse {}: {text}", config.identity()))
             }
-            Kind::Tls => {
+            ComplaintKind::Tls => {
                 Failure::of_sink("kafka.tls", format!("no TLS connection ({}): {text}", config.tls_words()))
             }
-            Kind::Unreachable => unreachable(config, &text),
+            ComplaintKind::Unreachable => unreachable(config, &text),
         })
     }
 
@@ -102,13 +103,14 @@ impl Causes {
     }
 }
 
-/// Nobody answers. A port with TLS closes a connection without, and says nothing: so that is said here.
+/// Nobody answers. A port with TLS closes a connection without TLS and says nothing, so the words here
+/// mention it.
 pub(super) fn unreachable(config: &KafkaConfig, why: &str) -> Failure {
     let tls = if config.wants_tls() { "" } else { " (TLS is not asked for)" };
     Failure::of_sink("kafka.unreachable", format!("{}: {why}{tls}", config.url))
 }
 
-/// The client's own number of itself and of the time in its state are of no use to anybody.
+/// Leaves out what is of no use to anybody: the client's own number, and how long it was in its state.
 fn shorten(text: &str) -> String {
     let text = text
         .split_once("]: ")
@@ -123,15 +125,15 @@ fn is_tls(text: &str) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// What a topic's state says, when its messages are not answered. `wanted`: its `min.insync.replicas`, if we may
-/// know.
+/// What a topic's state says, when its messages are not answered. `wanted` is its `min.insync.replicas`, if
+/// we may know it.
 pub(super) fn of_topic(topic: &str, state: &Partitions, wanted: Option<usize>, waited_ms: u64) -> Failure {
     let Partitions { all, without_leader, in_sync, replicas, .. } = *state;
     if without_leader > 0 {
         let text = format!("{without_leader} of {all} partitions of topic {topic:?} have no leader");
         return Failure::of_destination("kafka.no_leader", text);
     }
-    // Kafka never wants more than there are.
+    // Kafka never wants more replicas than there are.
     let wanted = wanted.map(|wanted| wanted.min(replicas));
     if wanted.map_or(in_sync < replicas, |wanted| in_sync < wanted) {
         let wanted = wanted.map_or("more".to_owned(), |wanted| wanted.to_string());
@@ -149,7 +151,7 @@ pub(super) fn of_silence(topic: &str, waited_ms: u64) -> Failure {
     Failure::of_destination("kafka.timeout", text)
 }
 
-/// Whether a look found nothing.
+/// Whether the inquiry found no cause.
 pub(super) fn is_unknown(failure: &Failure) -> bool {
     failure.code == "kafka.timeout"
 }
@@ -157,7 +159,7 @@ pub(super) fn is_unknown(failure: &Failure) -> bool {
 /// The broker's own word about the topic.
 pub(super) fn of_code(topic: &str, code: Code, identity: &str) -> Failure {
     let at = Circumstances { topic, identity, alone: true, sent: true };
-    match of_fault(Fault(code), at) {
+    match of_fault(DeliveryFault(code), at) {
         Verdict::Retry(failure) | Verdict::Unknown(failure) | Verdict::Rejected(failure) => {
             Failure { scope: Scope::Destination, ..failure }
         }

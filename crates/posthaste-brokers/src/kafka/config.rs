@@ -1,8 +1,8 @@
 //! The options of a Kafka sink, and what they make of the client's.
 //!
-//! There is no table of raw client settings. Four of them carry the guarantees (acknowledgement by all, idempotence,
-//! gaps that are fatal, no timeout of the client's own), a dozen more decide about order or memory, and an option
-//! that breaks a promise without a word is worse than one that is missing.
+//! There is no table of raw client settings. Four of them carry the guarantees: acknowledgement by all,
+//! idempotence, gaps that are fatal, no timeout of the client's own. A dozen more decide about order or
+//! memory. An option that silently breaks a promise is worse than a missing option.
 
 use crate::options::{Options, between, has_options};
 use crate::{BuildError, Urls};
@@ -10,18 +10,18 @@ use rdkafka::config::ClientConfig;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Twice what the relay leaves unsettled by default: the producer is never the one that waits. An event of 500 bytes
-/// takes about three times that in the client, so these are some 25 MB.
+/// Twice what the relay leaves unsettled by default, so the relay never waits for the producer's room. An
+/// event of 500 bytes takes about three times that in the client, so these are some 25 MB.
 const MAX_IN_FLIGHT: usize = 16_384;
 const MAX_IN_FLIGHT_LIMIT: usize = 262_144;
-/// At 500 events/s a message goes out almost alone, and 1 ms is a sixth of the latency that we allow. Under load
-/// batches fill by themselves, because one request is under way to a broker at a time.
+/// At 500 events/s a message goes out almost alone, and 1 ms is a sixth of the latency that we allow. Under
+/// load batches fill by themselves, because a broker has one request under way at a time.
 const LINGER_MS: u64 = 1;
 /// Below the broker's default for max.message.bytes, so that no batch of small records is ever too large.
 const BATCH_BYTES: usize = 1_000_000;
 /// 1 MiB, the largest payload that an append takes by default, and 64 KiB for key and headers.
 const MESSAGE_BYTES_MAX: usize = (1 << 20) + (64 << 10);
-/// Bytes in a producer's queue. Above it is back-pressure.
+/// Bytes in a producer's queue. A full queue is back-pressure.
 const QUEUE_KBYTES: usize = 32 << 10;
 /// The end of the delivery timeout, in which the cause of a silence is looked for.
 const INQUEST_MAX: Duration = Duration::from_millis(1_500);
@@ -66,7 +66,8 @@ pub enum SaslMechanism {
 #[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// Brokers to begin with, one or several: `kafka://host:9092` or `host:9092`; `tls://` where TLS is required.
+    /// Brokers to begin with, one or several: `kafka://host:9092` or `host:9092`; `tls://` where TLS is
+    /// required.
     #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
     pub url: Urls,
     /// How batches are compressed.
@@ -140,8 +141,8 @@ impl KafkaConfig {
         self.servers().map(drop)
     }
 
-    /// A producer's options, with all files read anew. Of the trial line's requests each holds one message, and
-    /// the client itself gives up what is not answered; on the main line nothing is ever given up by the client.
+    /// A producer's options, with all files read anew. On the trial line each request holds one message, and
+    /// the client itself gives up what is not answered. On the main line the client never gives anything up.
     pub(super) fn producer(&self, name: &str, trial: bool) -> Result<ClientConfig, BuildError> {
         let mut client = self.connection(name)?;
         let set = |client: &mut ClientConfig, options: &[(&str, &str)]| {
@@ -178,7 +179,7 @@ impl KafkaConfig {
         self.options.identity("a client without credentials")
     }
 
-    /// Which files TLS stands on, in words.
+    /// The files of TLS, in words.
     pub(super) fn tls_words(&self) -> String {
         let authority = match &self.options.ca_file {
             Some(path) => format!("ca_file {}", path.display()),
@@ -202,11 +203,11 @@ impl KafkaConfig {
     }
 
     fn trial_timeout(&self) -> Duration {
-        // A little earlier than the call, so that the client's own report comes first.
+        // This is a little earlier than the call's own end, so that the client's report comes first.
         (self.options.delivery_timeout() - self.inquest()).mul_f64(0.95)
     }
 
-    /// What the files hold, to see whether it has changed.
+    /// The contents of the files, to see whether they have changed.
     pub(super) fn read_files(&self) -> Vec<Option<String>> {
         let files = [
             &self.options.ca_file,
@@ -218,30 +219,30 @@ impl KafkaConfig {
     }
 }
 
-/// What no option changes.
+/// Settings that no option changes.
 const CONSTANTS: &[(&str, &str)] = &[
     // The promises: see the essay of the module.
     ("acks", "all"),
     ("enable.idempotence", "true"),
     ("max.in.flight.requests.per.connection", "1"),
     ("retries", "2147483647"),
-    // Where the Java client puts a key (F34); what has none is spread.
+    // A key goes where the Java client puts it (F34). Events without a key are spread.
     ("partitioner", "murmur2_random"),
     ("allow.auto.create.topics", "false"),
     // A missing topic is known after a second instead of thirty.
     ("topic.metadata.propagation.max.ms", "1000"),
-    // Back at once after an outage: measured 5 s instead of 21 with the defaults.
+    // The client is back at once after an outage. Measured: 5 s, instead of 21 s with the defaults.
     ("reconnect.backoff.ms", "50"),
     ("reconnect.backoff.max.ms", "500"),
     ("retry.backoff.ms", "50"),
     ("retry.backoff.max.ms", "500"),
     ("socket.connection.setup.timeout.ms", "3000"),
-    // A broker that says nothing is left for another one; shorter than a delivery.
+    // A silent broker is left for another one. The time is shorter than a delivery.
     ("socket.timeout.ms", "5000"),
     ("socket.keepalive.enable", "true"),
     ("socket.nagle.disable", "true"),
     ("statistics.interval.ms", "0"),
-    // Who speaks plainly to a port with TLS is told so only in the log, when the connection closes.
+    // A client without TLS at a port with TLS is told so only in the log, when the connection closes.
     ("log.connection.close", "true"),
     ("ssl.endpoint.identification.algorithm", "https"),
     ("enable.ssl.certificate.verification", "true"),

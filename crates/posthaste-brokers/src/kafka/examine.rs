@@ -1,14 +1,14 @@
 //! What `posthaste doctor` says about Kafka and the topics behind the destinations.
 //!
-//! It reads, and produces nothing. The rules come from what Kafka's acknowledgement is worth (F32): a broker
-//! answers before it has synced to its disk, so an acknowledged event is as safe as the number of brokers that
-//! have it. The settings of a topic need a right that delivery does not need; without it that is said, and as
-//! what cannot be seen may lose events, it is a warning.
+//! The examination reads, and produces nothing. The rules come from what Kafka's acknowledgement is worth
+//! (F32): a broker answers before it has synced to its disk, so an acknowledged event is as safe as the
+//! number of brokers that have it. Reading the settings of a topic needs a right that delivery does not need.
+//! Without that right there is a warning, because settings that cannot be seen may lose events.
 
 use super::KafkaConfig;
 use super::cause::{self, Causes};
-use super::client::admin::{self, Found, Partitions, Settings};
-use super::client::version::{self, Answer};
+use super::client::admin::{self, Partitions, PartitionsResult, Settings};
+use super::client::version::{self, VersionCheck};
 use super::producers::Fleet;
 use super::verdict::{check_topic, too_old};
 use crate::findings::no_session;
@@ -17,9 +17,10 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// All of it together: less than the 5 s after which whoever wants to know gives up, so that a slow broker is named.
+/// The time for the whole examination. Its caller gives up after 5 s, so this is less, and a slow broker is
+/// named.
 const PATIENCE: Duration = Duration::from_millis(4_500);
-/// For a first answer of any broker; the rest is for the topics.
+/// The time for a first answer of any broker. The rest is for the topics.
 const CONNECT_WAIT: Duration = Duration::from_millis(2_500);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
@@ -79,10 +80,11 @@ impl Brokers {
     }
 }
 
-/// Who answers, if anybody does.
+/// The brokers that are there, if one answers.
 async fn brokers(fleet: &Fleet) -> Option<Brokers> {
     let metadata = fleet.metadata();
-    // A topic that cannot exist: the answer has the brokers, and not every topic of the cluster.
+    // The question is about a topic that cannot exist, so the answer has the brokers and not every topic of
+    // the cluster.
     let asked = tokio::task::spawn_blocking(move || metadata("posthaste.doctor", CONNECT_WAIT).ok());
     let metadata = asked.await.ok()??;
     let host = |broker: &rdkafka::metadata::MetadataBroker| format!("{}:{}", broker.host(), broker.port());
@@ -107,24 +109,26 @@ fn transport(config: &KafkaConfig, brokers: &Brokers) -> Finding {
     }
 }
 
-fn version(config: &KafkaConfig, answer: Answer) -> Finding {
+fn version(config: &KafkaConfig, answer: VersionCheck) -> Finding {
     match answer {
-        Answer::Fits => {
+        VersionCheck::Fits => {
             let text = "the brokers take an idempotent producer, so they are Kafka 0.11 or later; they do not tell more";
             finding("version", Level::Ok, text)
         }
-        Answer::Refused(Code::ClusterAuthorizationFailed, _) => {
+        VersionCheck::Refused(Code::ClusterAuthorizationFailed, _) => {
             let text = format!(
                 "{} may write to no topic at all: allow WRITE on those of the routes. Events for this sink wait in the log",
                 config.identity()
             );
             finding("destination", Level::Fail, text)
         }
-        Answer::Refused(Code::UnsupportedFeature | Code::UnsupportedVersion, why) => {
+        VersionCheck::Refused(Code::UnsupportedFeature | Code::UnsupportedVersion, why) => {
             finding("version", Level::Fail, too_old(&why))
         }
-        Answer::Refused(_, why) => finding("version", Level::Fail, format!("there is no producer id: {why}")),
-        Answer::Silent => {
+        VersionCheck::Refused(_, why) => {
+            finding("version", Level::Fail, format!("there is no producer id: {why}"))
+        }
+        VersionCheck::Silent => {
             let text = "no broker has given a producer id in time: whether they are new enough is not known";
             finding("version", Level::Warn, text)
         }
@@ -144,7 +148,7 @@ type AllSettings = Result<BTreeMap<String, Result<Settings, String>>, String>;
 fn of_topic(
     config: &KafkaConfig,
     topic: &str,
-    states: &BTreeMap<String, Found>,
+    states: &BTreeMap<String, PartitionsResult>,
     settings: &AllSettings,
 ) -> Vec<Finding> {
     let state = match states.get(topic) {

@@ -1,14 +1,14 @@
 //! The sink itself, and a call's messages on their way through the producers.
 //!
-//! [`Order`] names the line that a message goes to, and [`Reports`] hands it over. When time is up, the line that holds
-//! messages past their time is emptied, and what is still unanswered is looked into.
+//! [`KeyOrder`] names the line that a message goes to, and [`Reports`] hands it over. When time is up, the
+//! line that holds messages past their time is emptied, and the cause of the silence is looked for.
 
 use super::cause::{self, Causes};
 use super::client::{admin, watch};
 use super::entry::record;
-use super::order::{Call, LineId, News, Order, Seat};
-use super::producers::{Fleet, Line, Refusal, Shared};
-use super::verdict::{self, Circumstances, Fault};
+use super::order::{KeyOrder, LineId, MessageRef, News, OrderedCall};
+use super::producers::{Fleet, LineContext, ProducerLine, SendError};
+use super::verdict::{self, Circumstances, DeliveryFault};
 use super::{KafkaConfig, examine};
 use crate::BuildError;
 use crate::call::{Flight, Publisher, Silence};
@@ -24,9 +24,9 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A producer's queue is full of bytes: when to look again, if no report comes first.
+/// When to look again at a producer's queue that is full of bytes, if no report comes first.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
-/// Topics that are asked about; more of them at once have one cause.
+/// Topics that are asked about. If more are silent at once, they have one cause.
 const INQUIRY_TOPICS_MAX: usize = 16;
 /// Messages handed over before others may run.
 const BURST: usize = 512;
@@ -35,24 +35,26 @@ const BURST: usize = 512;
 #[derive(Debug)]
 pub struct KafkaSink {
     config: Arc<KafkaConfig>,
-    shared: Shared,
+    shared: LineContext,
     fleet: Arc<Fleet>,
-    _watch: Option<watch::Watch>,
+    _watch: Option<watch::CredentialWatch>,
 }
 
 impl KafkaSink {
     /// Checks the configuration and begins to connect. A broker that is down is no error.
     pub fn start(config: &KafkaConfig, name: &str) -> Result<Self, BuildError> {
         config.check()?;
-        let shared = Shared {
+        let shared = LineContext {
             sink: name.into(),
-            order: Arc::new(Order::default()),
+            order: Arc::new(KeyOrder::default()),
             window: Arc::new(Semaphore::new(config.options.max_in_flight)),
             causes: Arc::default(),
         };
         let fleet = Arc::new(Fleet::start(config, name, shared.clone())?);
         let lines = Arc::downgrade(&fleet);
-        let watch = watch::Watch::start(config, move || lines.upgrade().map(|fleet| fleet.renew()).is_some());
+        let watch = watch::CredentialWatch::start(config, move || {
+            lines.upgrade().map(|fleet| fleet.renew()).is_some()
+        });
         Ok(Self { config: Arc::new(config.clone()), shared, fleet, _watch: watch })
     }
 }
@@ -60,13 +62,13 @@ impl KafkaSink {
 #[async_trait]
 impl Sink for KafkaSink {
     fn capabilities(&self) -> Capabilities {
-        // Key and headers count too: what is larger than this is refused for certain.
+        // Key and headers count too, so a payload that is larger than this is refused for certain.
         let payload_bytes_max = Some(self.config.message_bytes_max);
         Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let call = self.shared.order.enter(messages);
         let patience = self.config.options.delivery_timeout();
         let flight = Flight::new(messages, patience).in_window(&self.shared.window);
@@ -89,44 +91,44 @@ impl Sink for KafkaSink {
 /// The publisher: messages go to producers, delivery reports come back.
 struct Reports<'a> {
     sink: &'a KafkaSink,
-    call: Call<'a>,
+    call: OrderedCall<'a>,
     messages: &'a [Message],
     deadline: Instant,
-    /// By message: the line that it may go to, or has gone to.
+    /// For each message, the line that it may go to or has gone to.
     lines: Vec<LineId>,
-    /// By message: with a producer, and not reported.
+    /// For each message, whether it is with a producer and not reported.
     out: Vec<bool>,
-    /// By message: it was past its time when its line was emptied. Why, the inquiry says.
+    /// For each message, whether it was past its time when its line was emptied. The inquiry says why.
     purged: Vec<bool>,
-    /// The producer's queue was full.
+    /// Set while the producer's queue is full.
     full: Option<Pin<Box<Sleep>>>,
-    /// Time is up: nothing more is handed over.
+    /// Whether time is up, so that nothing more is handed over.
     stopped: bool,
-    line: Option<Arc<Line>>,
-    /// The last one that was found good: most messages of a call have the same.
+    line: Option<Arc<ProducerLine>>,
+    /// The last topic that was found good. Most messages of a call have the same.
     topic: &'a str,
     news: Vec<(u32, News)>,
     sent: Vec<u32>,
 }
 
 /// Why a message is not with a producer.
-enum Refused {
+enum HandOverError {
     Full,
-    Fault(Fault),
+    Fault(DeliveryFault),
     Verdict(Verdict),
 }
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
+impl From<SendError> for HandOverError {
+    fn from(refusal: SendError) -> Self {
         match refusal {
-            Refusal::Full => Self::Full,
-            Refusal::Fault(fault) => Self::Fault(fault),
+            SendError::Full => Self::Full,
+            SendError::Fault(fault) => Self::Fault(fault),
         }
     }
 }
 
 impl Publisher for Reports<'_> {
-    /// By topic, why it did not answer.
+    /// The cause of the silence, by topic.
     type Found = BTreeMap<String, Failure>;
 
     /// A producer may keep a message longer than the call.
@@ -155,15 +157,15 @@ impl Publisher for Reports<'_> {
                     (self.lines[index], self.out[index]) = (line, true);
                     self.sent.push(index as u32);
                 }
-                Err(Refused::Full) => {
+                Err(HandOverError::Full) => {
                     flight.put_back(index);
                     self.full = Some(Box::pin(sleep(FULL_PAUSE)));
                     break;
                 }
-                Err(Refused::Fault(fault)) => self.refuse(index, fault, flight),
-                Err(Refused::Verdict(verdict)) => {
+                Err(HandOverError::Fault(fault)) => self.refuse(index, fault, flight),
+                Err(HandOverError::Verdict(verdict)) => {
                     flight.decide(index, verdict);
-                    self.refuse(index, Fault(RDKafkaErrorCode::InvalidTopic), flight);
+                    self.refuse(index, DeliveryFault(RDKafkaErrorCode::InvalidTopic), flight);
                 }
             }
         }
@@ -189,11 +191,11 @@ impl Publisher for Reports<'_> {
     fn silence(&self, index: usize, message: &Message, is_sent: bool, causes: &Self::Found) -> Verdict {
         let cause = causes.get(&message.destination);
         if !is_sent {
-            // Only an outage of the whole sink is its affair.
+            // A message that was not sent is only concerned by an outage of the whole sink.
             let outage = causes.values().find(|failure| failure.scope == Scope::Sink);
             return outage.map_or(Verdict::Held, |failure| Silence::Absent(failure.clone()).verdict(false));
         }
-        // Its topic is well: it was in bad company.
+        // Its topic is well, so other messages of the line are to blame.
         if self.purged[index] && cause.is_none_or(cause::is_unknown) {
             return Verdict::Held;
         }
@@ -203,7 +205,7 @@ impl Publisher for Reports<'_> {
 }
 
 impl<'a> Reports<'a> {
-    fn new(sink: &'a KafkaSink, messages: &'a [Message], call: Call<'a>, deadline: Instant) -> Self {
+    fn new(sink: &'a KafkaSink, messages: &'a [Message], call: OrderedCall<'a>, deadline: Instant) -> Self {
         Self {
             sink,
             call,
@@ -245,7 +247,13 @@ impl<'a> Reports<'a> {
         self.news = all;
     }
 
-    fn take_fault(&mut self, index: usize, fault: Fault, at: (bool, LineId), flight: &mut Flight<'_>) {
+    fn take_fault(
+        &mut self,
+        index: usize,
+        fault: DeliveryFault,
+        at: (bool, LineId),
+        flight: &mut Flight<'_>,
+    ) {
         if fault.is_silence() {
             flight.silent(index);
         } else if fault.is_nobodys() && self.stopped && flight.is_sent(index) {
@@ -256,7 +264,7 @@ impl<'a> Reports<'a> {
         }
     }
 
-    fn judge(&self, index: usize, fault: Fault, (sent, line): (bool, LineId)) -> Verdict {
+    fn judge(&self, index: usize, fault: DeliveryFault, (sent, line): (bool, LineId)) -> Verdict {
         let at = Circumstances {
             topic: &self.messages[index].destination,
             identity: &self.sink.config.identity(),
@@ -266,38 +274,39 @@ impl<'a> Reports<'a> {
         verdict::of_fault(fault, at)
     }
 
-    /// What its key has behind it must not go: heard before anything else is handed over.
-    fn refuse(&mut self, index: usize, fault: Fault, flight: &mut Flight<'_>) {
+    /// The messages of its key behind it must not go. The call hears that before anything else is handed
+    /// over.
+    fn refuse(&mut self, index: usize, fault: DeliveryFault, flight: &mut Flight<'_>) {
         self.call.sent(&mut self.sent);
         self.call.refuse(index as u32, fault);
         self.call.take_news(&mut self.news);
         self.take_news(flight);
     }
 
-    fn try_send(&mut self, index: usize) -> Result<LineId, Refused> {
+    fn try_send(&mut self, index: usize) -> Result<LineId, HandOverError> {
         let (topic, line) = (self.messages[index].destination.as_str(), self.lines[index]);
         if topic != self.topic || topic.is_empty() {
-            verdict::check_topic(topic).map_err(Refused::Verdict)?;
+            verdict::check_topic(topic).map_err(HandOverError::Verdict)?;
             self.topic = topic;
         }
         match self.hand_over(index, line) {
-            // The line is gone, and another one takes its place: at the latest when it is asked for.
-            Err(Refusal::Fault(fault)) if fault.is_nobodys() => {
+            // The line is gone, and another one takes its place when it is asked for.
+            Err(SendError::Fault(fault)) if fault.is_nobodys() => {
                 self.line = None;
                 let _ = self.sink.fleet.line(line);
-                let instead = self.call.reroute(index as u32).ok_or(Refused::Fault(fault))?;
+                let instead = self.call.reroute(index as u32).ok_or(HandOverError::Fault(fault))?;
                 Ok(self.hand_over(index, instead).map(|()| instead)?)
             }
             other => Ok(other.map(|()| line)?),
         }
     }
 
-    fn hand_over(&mut self, index: usize, line: LineId) -> Result<(), Refusal> {
+    fn hand_over(&mut self, index: usize, line: LineId) -> Result<(), SendError> {
         if self.line.as_ref().is_none_or(|last| last.id() != line || last.is_retired()) {
-            self.line = Some(self.sink.fleet.line(line).map_err(Refusal::Fault)?);
+            self.line = Some(self.sink.fleet.line(line).map_err(SendError::Fault)?);
         }
         let Some(line) = &self.line else { return Ok(()) };
-        line.send(Seat { call: self.call.id(), index: index as u32 }, record(&self.messages[index]))
+        line.send(MessageRef { call: self.call.id(), index: index as u32 }, record(&self.messages[index]))
     }
 
     /// Time is up: the line that holds messages past their time is emptied, and their topics are on trial.
@@ -307,7 +316,7 @@ impl<'a> Reports<'a> {
         let overdue: BTreeSet<_> =
             out.map(|index| (self.lines[index], self.messages[index].destination.as_str())).collect();
         for (line, topic) in overdue {
-            self.sink.shared.order.suspect(topic, Fault(RDKafkaErrorCode::MessageTimedOut));
+            self.sink.shared.order.suspect(topic, DeliveryFault(RDKafkaErrorCode::MessageTimedOut));
             self.sink.fleet.overdue(line);
         }
     }
@@ -315,7 +324,7 @@ impl<'a> Reports<'a> {
 
 impl Drop for Reports<'_> {
     fn drop(&mut self) {
-        // What is unanswered is a ghost, and must not be one for ever.
+        // An unanswered message is a ghost, and must not be one for ever.
         let out = (0..self.messages.len()).filter(|index| self.out[*index]);
         let lines: BTreeSet<LineId> = out.map(|index| self.lines[index]).collect();
         for line in lines {
@@ -340,8 +349,8 @@ impl Inquiry {
         let settings = admin::settings(&self.config, asked, within);
         let (found, settings) =
             tokio::join!(admin::partitions(self.fleet.metadata(), asked, within), settings);
-        // Whoever answers has let us in, and one broker of several that is away is not the whole sink's outage: so
-        // complaints explain a silence only when nobody answers.
+        // A broker that answers has let us in, and one missing broker of several is no outage of the whole
+        // sink. So complaints explain a silence only when nobody answers.
         let nobody = || cause::unreachable(&self.config, "no broker answers");
         let outage = || self.causes.current(&self.config).unwrap_or_else(nobody);
         let wanted = |topic: &String| {

@@ -1,9 +1,9 @@
-//! From what happened to a message to what the relay is told of it: the table of [`super`] in code.
+//! The table of [`super`] in code: what the relay is told about a message.
 //!
-//! Pure, so that each row can be read and tested without a broker. The rule behind the rows is that of every
-//! sink: an event may only be rejected for something that is its own. And only the trial line, where a request
-//! holds one record, may judge an event: on the main line a batch fails as a whole, the innocent with the
-//! guilty.
+//! The functions are pure, so each row can be read and tested without a broker. The rule behind the rows is
+//! that of every sink: an event may only be rejected for something that is its own. Only the trial line may
+//! judge an event, because a request there holds one record. On the main line a batch fails as a whole, the
+//! innocent with the guilty.
 
 use posthaste::sink::{Failure, Verdict};
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -13,7 +13,7 @@ const TOPIC_LEN_MAX: usize = 249;
 
 /// What the client reports of a message that was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fault(pub(super) Code);
+pub(super) struct DeliveryFault(pub(super) Code);
 
 /// Whose affair a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +24,13 @@ enum Blame {
     Destination,
     /// Nobody's in particular: its producer ended.
     Nobody,
-    /// There was no answer in time; why is to be found out.
+    /// There was no answer in time. The cause is still to be found out.
     Silence,
     /// Anything else.
     Other,
 }
 
-impl Fault {
+impl DeliveryFault {
     fn blame(self) -> Blame {
         match self.0 {
             Code::MessageSizeTooLarge
@@ -102,18 +102,18 @@ pub(super) struct Circumstances<'a> {
     pub(super) topic: &'a str,
     /// As whom we are connected, in words.
     pub(super) identity: &'a str,
-    /// Alone in its request.
+    /// Whether it was alone in its request.
     pub(super) alone: bool,
-    /// Handed to the producer.
+    /// Whether it was handed to the producer.
     pub(super) sent: bool,
 }
 
-/// The verdict on a message whose fault is known; silence is looked into by [`super::cause`].
-pub(super) fn of_fault(fault: Fault, at: Circumstances<'_>) -> Verdict {
+/// The verdict on a message whose fault is known. [`super::cause`] looks into a silence.
+pub(super) fn of_fault(fault: DeliveryFault, at: Circumstances<'_>) -> Verdict {
     let Circumstances { topic, identity, .. } = at;
-    let Fault(code) = fault;
+    let DeliveryFault(code) = fault;
     match (fault.blame(), code) {
-        // Sent again, and judged when it is alone.
+        // It is sent again, and judged when it is alone.
         (Blame::Event | Blame::Other, _) if at.sent && !at.alone => Verdict::Held,
         (Blame::Nobody, _) => Verdict::Held,
         (_, Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) => too_large(topic, at.sent),
@@ -144,7 +144,7 @@ pub(super) fn of_fault(fault: Fault, at: Circumstances<'_>) -> Verdict {
         (_, Code::NotEnoughReplicas) => {
             retry_destination("kafka.not_enough_replicas", format!("topic {topic:?}: {code}"))
         }
-        // Appended, and not on enough replicas.
+        // The record was appended, but not on enough replicas.
         (_, Code::NotEnoughReplicasAfterAppend) => {
             let text = format!("topic {topic:?}: {code}");
             Verdict::Unknown(Failure::of_destination("kafka.not_enough_replicas", text))
@@ -155,7 +155,7 @@ pub(super) fn of_fault(fault: Fault, at: Circumstances<'_>) -> Verdict {
         (_, Code::ThrottlingQuotaExceeded) => {
             retry_destination("kafka.quota", format!("topic {topic:?}: {code}"))
         }
-        // No event is to blame, and no topic: none of them can be written to.
+        // No event and no topic is to blame, because no topic can be written to.
         (_, Code::UnsupportedFeature | Code::UnsupportedVersion) => {
             Verdict::Retry(Failure::of_sink("kafka.unsupported", too_old(&code.to_string())))
         }
@@ -229,7 +229,10 @@ mod tests {
     }
 
     fn judged(code: Code, alone: bool, sent: bool) -> (&'static str, String, Option<Scope>) {
-        seen(&of_fault(Fault(code), Circumstances { topic: "t", identity: "user \"u\"", alone, sent }))
+        seen(&of_fault(
+            DeliveryFault(code),
+            Circumstances { topic: "t", identity: "user \"u\"", alone, sent },
+        ))
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! An event as the client's message.
 //!
-//! `Nats-Msg-Id` is the id and the subject. A stream that takes several subjects remembers ids for all of them together:
-//! with the id alone, an event that goes to two of them, or to another one when its destination was corrected, would be
-//! acknowledged as a duplicate there and stored nowhere. An event's own header of that name is left out, so it can neither
-//! take another event's place nor give its own away.
+//! `Nats-Msg-Id` is the id and the subject. A stream that takes several subjects remembers ids for all of
+//! them together. An event may go to two of these subjects, or to another one when its destination was
+//! corrected. With the id alone it would be acknowledged there as a duplicate, and stored nowhere. An event's
+//! own header of that name is left out, so that it cannot take another event's place.
 //!
-//! The client's headers have no order. Some servers look for the first place where `Nats-Msg-Id` stands and give up when
-//! that is inside another header's value: an event with such a value may be stored twice when it is sent twice.
+//! The client's headers have no order. Some servers look for the first place where `Nats-Msg-Id` stands, and
+//! give up when that is inside another header's value. So an event with such a value may be stored twice when
+//! it is sent twice.
 
 use super::verdict;
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
@@ -16,29 +17,29 @@ use bytes::BytesMut;
 use posthaste::sink::{Message, Verdict};
 use std::fmt::Write;
 
-/// What tells a tombstone from an empty payload.
+/// The header that tells a tombstone from an empty payload.
 const TOMBSTONE: HeaderName = HeaderName::from_static("Posthaste-Tombstone");
-/// What stands around the headers: the version and the empty line.
+/// The bytes around the headers: the version and the empty line.
 const AROUND_BYTES: usize = "NATS/1.0\r\n\r\n".len();
 /// Reply subjects are pieces of larger allocations.
 const REPLIES_BYTES: usize = 4_096;
 
 /// Makes the messages of one call.
 #[derive(Debug)]
-pub(super) struct Writer {
-    /// Where answers go, but for the index of the message.
+pub(super) struct MessageWriter {
+    /// The reply subject, but for the index of the message.
     reply: String,
     replies: BytesMut,
-    /// The last subject that was found good: most messages of a call have the same.
+    /// The last subject that was found good. Most messages of a call have the same.
     good: Option<Subject>,
 }
 
-impl Writer {
+impl MessageWriter {
     pub(super) fn new(reply: String) -> Self {
         Self { reply, replies: BytesMut::with_capacity(REPLIES_BYTES), good: None }
     }
 
-    /// The message, and how many bytes of it the server counts; or why it cannot travel.
+    /// The message with the number of bytes that the server counts, or why it cannot travel.
     pub(super) fn write(
         &mut self,
         message: &Message,
@@ -83,12 +84,12 @@ fn headers(message: &Message) -> Result<HeaderMap, Verdict> {
     if message.payload.is_none() {
         headers.insert(TOMBSTONE, "true");
     }
-    // Last: what it replaces is an event's own header of that name.
+    // It is inserted last, so that it replaces an event's own header of that name.
     headers.insert(NATS_MESSAGE_ID, format!("{}:{}", message.stored.event.id, message.destination));
     bad.map_or(Ok(headers), Err)
 }
 
-/// The names that every message has are constants: no copy.
+/// The names that every message has are constants, and need no copy.
 fn header_name(name: &str) -> Option<HeaderName> {
     Some(match name {
         "Message-ID" => const { HeaderName::from_static("Message-ID") },
@@ -101,13 +102,13 @@ fn header_name(name: &str) -> Option<HeaderName> {
     })
 }
 
-/// The client takes some that the protocol does not.
+/// Whether a header can travel. The client takes some that the protocol does not.
 fn can_travel(name: &str, value: &str) -> bool {
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
     is_name && !value.contains(['\r', '\n'])
 }
 
-/// As the server counts it: a line for each value.
+/// The size of headers as the server counts it, with a line for each value.
 fn size(headers: &HeaderMap) -> usize {
     let line = |name: &HeaderName, value: &HeaderValue| {
         AsRef::<[u8]>::as_ref(name).len() + ": ".len() + value.as_str().len() + "\r\n".len()
@@ -127,7 +128,8 @@ mod tests {
 
     /// The headers and the payload.
     fn written(message: &Message) -> (Vec<(String, String)>, Vec<u8>) {
-        let (sent, bytes) = Writer::new("I.1-".to_owned()).write(message, 0x2f, 1 << 20).expect("written");
+        let (sent, bytes) =
+            MessageWriter::new("I.1-".to_owned()).write(message, 0x2f, 1 << 20).expect("written");
         assert_eq!((sent.subject.as_str(), sent.reply.as_deref()), ("s.x", Some("I.1-2f")));
         let headers = sent.headers.expect("headers");
         let pairs = headers.iter().flat_map(|(name, values)| {
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_cannot_travel_is_the_events_own_fault() {
-        let code = |message: &Message, most: usize| match Writer::new(String::new())
+        let code = |message: &Message, most: usize| match MessageWriter::new(String::new())
             .write(message, 0, most)
             .map(drop)
             .expect_err("refused")
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn replies_are_told_apart() {
-        let (mut writer, message) = (Writer::new("I.1-".to_owned()), message(Event::new("t", "")));
+        let (mut writer, message) = (MessageWriter::new("I.1-".to_owned()), message(Event::new("t", "")));
         for index in [0, 1, 15, 16, 4_096, usize::MAX] {
             let (sent, _) = writer.write(&message, index, 1 << 20).expect("written");
             assert_eq!(sent.reply.as_deref(), Some(format!("I.1-{index:x}").as_str()));

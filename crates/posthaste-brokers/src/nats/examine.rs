@@ -1,13 +1,13 @@
 //! What `posthaste doctor` says about a NATS server and the streams behind the destinations.
 //!
-//! It reads, and publishes nothing but a ping to our own inbox. The rules come from what JetStream's
-//! acknowledgement is worth (F38, F39). Whether a server syncs before it acknowledges cannot be seen by
-//! a client, so that remark is made wherever nothing else covers it.
+//! The examination reads, and publishes nothing but a ping to our own inbox. The rules come from what
+//! JetStream's acknowledgement is worth (F38, F39). A client cannot see whether a server syncs before it
+//! acknowledges, so that remark is made wherever replicas do not cover it.
 
 use super::NatsConfig;
-use super::client::link::Link;
+use super::client::link::NatsLink;
 use super::client::session::Session;
-use super::client::streams::{Config, Unseen, stream_by_subject};
+use super::client::streams::{StreamConfig, Unseen, stream_by_subject};
 use super::verdict::check_subject;
 use crate::findings::no_session;
 use async_nats::ServerInfo;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time for a first try at every server; a diagnosis is not in a hurry.
+/// The time for a first try at every server. A diagnosis is not in a hurry.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// The largest payload that an append accepts by default.
 const PAYLOAD_BYTES: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub const CHECKS: &[&str] = &[
     "retention",
 ];
 
-pub(super) async fn examine(config: &NatsConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
+pub(super) async fn examine(config: &NatsConfig, link: &NatsLink, destinations: &[String]) -> Vec<Finding> {
     let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
         Err(failure) => return no_session(&failure, &["nats.auth", "nats.denied"]),
@@ -68,8 +68,8 @@ fn reachable(info: &ServerInfo) -> Finding {
     finding("reachable", Level::Warn, text)
 }
 
-/// The server's own wish for TLS comes in the clear, and whoever is in between can take it away: where a secret is sent,
-/// only what the configuration asks for counts.
+/// The server's own wish for TLS comes in the clear, and whoever is in between can take it away. So where a
+/// secret is sent, only TLS that the configuration asks for counts.
 fn transport(config: &NatsConfig, info: &ServerInfo) -> Finding {
     let servers = config.addresses().unwrap_or_default();
     let is_asked_for = config.wants_tls() || servers.iter().all(|server| server.tls);
@@ -140,12 +140,12 @@ async fn streams(session: &Arc<Session>, destinations: &[String]) -> Vec<Finding
 }
 
 /// How long the stream behind a subject remembers ids.
-pub(super) async fn dedup_window(link: &Link, subject: &str) -> Option<Duration> {
+pub(super) async fn dedup_window(link: &NatsLink, subject: &str) -> Option<Duration> {
     let session = link.session_if_any(CONNECT_WAIT).await.ok()?;
     stream_of(&session, subject).await.ok().map(|config| config.duplicate_window())
 }
 
-async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<Config, Finding> {
+async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<StreamConfig, Finding> {
     let fail = |text: String| finding("destination", Level::Fail, text);
     if let Err(why) = check_subject(subject) {
         return Err(fail(format!("subject {subject:?} {why}: its events are rejected")));
@@ -154,7 +154,7 @@ async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<Config, Find
         Unseen::NoStream => fail(format!(
             "no stream takes the subject {subject:?}: its events wait until one does (nats stream add)"
         )),
-        // A user with no more rights than it needs may not ask; publishing works all the same.
+        // A user with no more rights than it needs may not ask. Publishing works all the same.
         Unseen::NoAnswer(why) => {
             let text = format!(
                 "cannot see which stream takes {subject:?} ({why}); delivery does not need that right"
@@ -164,7 +164,7 @@ async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<Config, Find
     })
 }
 
-fn durability(config: &Config) -> Finding {
+fn durability(config: &StreamConfig) -> Finding {
     let (name, replicas) = (&config.name, config.num_replicas);
     let warn = |text: String| finding("durability", Level::Warn, text);
     if config.storage == "memory" {
@@ -189,8 +189,8 @@ fn durability(config: &Config) -> Finding {
     )
 }
 
-/// Streams that do not do what a stream for events should.
-fn peculiar(config: &Config) -> Option<Finding> {
+/// The finding about a stream that is not made for events.
+fn peculiar(config: &StreamConfig) -> Option<Finding> {
     let name = &config.name;
     if config.no_ack {
         let text = format!("stream {name:?} never acknowledges (no_ack): nothing can be called delivered");

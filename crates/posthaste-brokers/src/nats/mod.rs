@@ -1,19 +1,18 @@
 //! NATS JetStream.
 //!
-//! An event becomes a message on the subject that its route names, with the event's id as
-//! `Message-ID`, and `Nats-Msg-Id` = the id and the subject.
-//! A stream must listen on that subject: JetStream's acknowledgement is the only thing that is called
-//! `Delivered`. A core publish "succeeds" without anybody storing it (F40), so a subject without a stream
-//! is an outage of that destination until somebody makes the stream.
+//! An event becomes a message on the subject that its route names, with the event's id as `Message-ID`, and
+//! `Nats-Msg-Id` = the id and the subject. A stream must listen on that subject, because only JetStream's
+//! acknowledgement is called `Delivered`. A core publish "succeeds" without anybody storing it (F40). So a
+//! subject without a stream is an outage of that destination until somebody makes the stream.
 //!
 //! NATS has no null, so a tombstone is an empty payload with the header `Posthaste-Tombstone: true`. Its
 //! clients trim header values, so white space around a key is lost in the header `key`.
 //!
 //! # How it is built
 //!
-//! Here are the options. `client` has the connections, by way of async-nats, and knows nothing of events. `sink` publishes
-//! a call's messages, which `entry` makes of events. `verdict` is the table below in code. `examine` looks at the broker for
-//! `posthaste doctor`.
+//! Here are the options. `client` has the connections, by way of async-nats, and knows nothing of events.
+//! `sink` publishes a call's messages, which `entry` makes of events. `verdict` is the table below in code.
+//! `examine` looks at the broker for `posthaste doctor`.
 //!
 //! The acknowledgements come to an inbox of our own, where the reply subject says which message of which
 //! call is meant. So there is nothing to keep for a message that is never answered.
@@ -21,9 +20,9 @@
 //! # What an acknowledgement is worth
 //!
 //! JetStream answers when the message is written, and syncs its files every two minutes unless
-//! `sync_interval: always` is set: a power cut can take what was acknowledged before (F38). Replicas on
-//! other machines cover that. `Nats-Msg-Id` suppresses duplicates within the stream's duplicate window,
-//! two minutes by default: an event that is sent again after a longer outage may be there twice (F39).
+//! `sync_interval: always` is set. So a power cut can take what was acknowledged before (F38). Replicas on
+//! other machines cover that. `Nats-Msg-Id` suppresses duplicates within the stream's duplicate window, which
+//! is two minutes by default. So an event that is sent again after a longer outage may be there twice (F39).
 //!
 //! # Verdicts
 //!
@@ -32,7 +31,7 @@
 //! | acknowledged, also as a duplicate | `Delivered` | | |
 //! | nobody listens on the subject, stream not found | `Retry` | destination | `nats.no_stream` |
 //! | larger than the server or the stream takes | `Rejected` | event | `nats.too_large` |
-//! | larger than the server takes by its word before TLS, or of more than 30 s ago: asked again | `Retry` | event | `nats.too_large` |
+//! | the same, by a limit of 30 s ago or from before TLS | `Retry` | event | `nats.too_large` |
 //! | the stream is full and discards new messages | `Retry` | destination | `nats.stream_full` |
 //! | memory, storage or account limits; too many requests | `Retry` | destination | `nats.resources` |
 //! | the stream could not write | `Retry` | destination | `nats.store_failed` |
@@ -45,12 +44,12 @@
 //! | any other error of the API | `Retry` | event, from 500 on destination | `nats.api_error` |
 //! | not allowed to publish there | `Retry` | destination | `nats.denied` |
 //! | not allowed to hear the answers, or to ask for them there | `Retry` | sink | `nats.denied` |
-//! | empty, with spaces, wildcards or empty parts; `$JS.`, `$SYS.` | `Rejected` | event | `nats.bad_subject` |
+//! | empty, spaces, wildcards, empty parts; `$JS.`, `$SYS.` | `Rejected` | event | `nats.bad_subject` |
 //! | connection lost after sending / before | `Unknown` / `Retry` | sink | `nats.connection_lost` |
-//! | the same, over the largest message that was sent (`Maximum Payload Violation`) | `Unknown` | event | `nats.connection_lost` |
+//! | the same, over the largest message that was sent | `Unknown` | event | `nats.connection_lost` |
 //! | no answer in time, the server answers otherwise | `Unknown` | destination | `nats.ack_timeout` |
 //! | no answer in time, the server is silent | `Unknown` | sink | `nats.ack_timeout` |
-//! | not sent in the first half of the time, the server answers: the window was full, or its key had many | `Held` | | |
+//! | not sent in the first half of the time, and the server answers | `Held` | | |
 //! | not sent, the server is about to stop | `Held` | | |
 //! | not sent in time, the server is silent | `Retry` | sink | `nats.ack_timeout` |
 //! | no connection | `Retry` | sink | `nats.unreachable` |
@@ -87,10 +86,10 @@ const SHAPE: Shape = Shape {
     example: "nats://host:4222",
     credentials: "user with password_file, or token_file",
 };
-/// Enough for full throughput (measured: 256 reach half of it), and below the 5,000 at which other
-/// clients of JetStream stop by themselves.
+/// Enough for full throughput (measured: 256 reach half of it). Other clients of JetStream stop by themselves
+/// at 5,000.
 const MAX_IN_FLIGHT: usize = 4_096;
-/// Far more than helps; a server has queues of its own that overflow.
+/// Far more than helps. A server has queues of its own that overflow.
 const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
 
 /// Options of a NATS sink.
@@ -99,8 +98,8 @@ const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
 #[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct NatsConfig {
-    /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required; `ws://` and
-    /// `wss://` for a WebSocket.
+    /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required;
+    /// `ws://` and `wss://` for a WebSocket.
     #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
     pub url: Urls,
     /// A token.
@@ -120,7 +119,8 @@ pub struct NatsConfig {
     /// to `PREFIX.>`.
     #[serde(default = "inbox_prefix")]
     pub inbox_prefix: String,
-    /// Begin with TLS, before the server has said anything. The server must be set up for it (`handshake_first`).
+    /// Begin with TLS, before the server has said anything. The server must be set up for it
+    /// (`handshake_first`).
     #[serde(default)]
     pub tls_first: bool,
     /// Use servers that a cluster tells of, when none of `url` answers. Certificates must name them.
@@ -177,7 +177,7 @@ impl NatsConfig {
         if let Err(why) = verdict::check_subject(&self.inbox_prefix) {
             return Err(BuildError::option("inbox_prefix", why));
         }
-        // A server keeps these for replies of its own, and drops a message that names one.
+        // A server keeps these prefixes for replies of its own, and drops a message that names one.
         if let Some("_R_" | "_GR_") = self.inbox_prefix.split('.').next() {
             return Err(BuildError::option("inbox_prefix", "belongs to the server itself"));
         }

@@ -1,11 +1,11 @@
 //! The sink itself: the way to the broker, the window, the chain, and a [`Publisher`] for each call.
 //!
-//! Streams answer message by message, and one message may be refused while those behind it are stored. So a key has one
-//! message in flight; many keys fill the window.
+//! Streams answer message by message, and one message may be refused while those behind it are stored. So a
+//! key has one message in flight, and many keys fill the window.
 
-use super::client::link::{self, Link};
+use super::client::link::{self, NatsLink};
 use super::client::session::{Note, Registration};
-use super::entry::Writer;
+use super::entry::MessageWriter;
 use super::{NatsConfig, examine, verdict};
 use crate::BuildError;
 use crate::call::{Flight, Publisher, Silence};
@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 #[derive(Debug)]
 pub struct NatsSink {
     config: NatsConfig,
-    link: Link,
+    link: NatsLink,
     chain: Chain,
     window: Semaphore,
 }
@@ -47,14 +47,14 @@ impl NatsSink {
 #[async_trait]
 impl Sink for NatsSink {
     fn capabilities(&self) -> Capabilities {
-        // The server counts headers too: what is larger than this is refused for certain.
+        // The server counts headers too, so a payload that is larger than this is refused for certain.
         let session = self.link.current().filter(|session| !session.is_hearsay);
         let payload_bytes_max = session.and_then(|session| session.bytes_max());
         Capabilities { ordering: Ordering::Overlap, dedupes: true, payload_bytes_max }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let flight = Flight::new(messages, self.config.options.delivery_timeout())
             .in_turns(self.chain.enter(messages))
             .in_window(&self.window);
@@ -81,9 +81,9 @@ impl Sink for NatsSink {
 struct Acks {
     client: Client,
     answers: Registration,
-    writer: Writer,
+    writer: MessageWriter,
     notes: Vec<Note>,
-    /// The server is about to stop.
+    /// Whether the server is about to stop.
     is_leaving: bool,
 }
 
@@ -95,7 +95,7 @@ impl Publisher for Acks {
         let polled = self.answers.poll_notes(context, &mut notes);
         for note in notes.drain(..) {
             match note {
-                Note::Answer(index, answer) => {
+                Note::Reply(index, answer) => {
                     if flight.is_sent(index) {
                         let message = &flight.messages()[index];
                         flight.decide(index, verdict::answered(answer, || &message.destination));
@@ -119,7 +119,7 @@ impl Publisher for Acks {
         }
         match Pin::new(&mut self.client).poll_ready(context) {
             Poll::Ready(Ok(())) => Poll::Ready(()),
-            // The client has ended: the session says so in a moment.
+            // The client has ended, and the session says so in a moment.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }
@@ -145,7 +145,7 @@ impl Publisher for Acks {
     }
 
     fn silence(&self, _: usize, _: &Message, is_sent: bool, found: &Silence) -> Verdict {
-        // What a server that is about to stop was not sent says nothing about it.
+        // A server that is about to stop is not to blame for what it was not sent.
         if self.is_leaving && !is_sent { Verdict::Held } else { found.verdict(is_sent) }
     }
 }
@@ -153,17 +153,17 @@ impl Publisher for Acks {
 impl Acks {
     fn new(answers: Registration) -> Self {
         let client = answers.session().client.clone();
-        let writer = Writer::new(answers.reply());
+        let writer = MessageWriter::new(answers.reply());
         Self { client, answers, writer, notes: Vec::new(), is_leaving: false }
     }
 
-    /// Whether the client has a place for one more message, without waiting for it.
+    /// Whether the client has room for one more message now.
     fn is_ready(&mut self) -> bool {
         let ready = Pin::new(&mut self.client).poll_ready(&mut Context::from_waker(Waker::noop()));
         matches!(ready, Poll::Ready(Ok(())))
     }
 
-    /// Gives a message to the client, which has a place for it. The answer is how many bytes it has.
+    /// Gives a message to the client, which has room for it. The answer is the size of the message in bytes.
     fn hand_over(&mut self, index: usize, flight: &mut Flight<'_>) -> usize {
         let session = self.answers.session();
         let bytes_max = session.bytes_max().unwrap_or(usize::MAX);
@@ -175,8 +175,8 @@ impl Acks {
                 return 0;
             }
         };
-        // CRASH: from here on it may have left, also when this call is dropped. A death before the answer leaves a
-        // message that the stream may hold: the relay sends it again, under the same id (G2).
+        // CRASH: from here on it may have left, also when this call is dropped. A death before the answer
+        // leaves a message that the stream may hold: the relay sends it again, under the same id (G2).
         flight.sent(index);
         if let Err(error) = Pin::new(&mut self.client).start_send(message) {
             flight.decide(index, verdict::not_taken(&error));
@@ -184,8 +184,8 @@ impl Acks {
         bytes
     }
 
-    /// A limit that was said before TLS, or long ago, is no reason for giving an event up. The client does not hear of a new
-    /// one, so a new session asks for it.
+    /// A limit that was said before TLS, or long ago, is no reason for giving an event up. The client does
+    /// not hear of a new limit, so a new session asks for it.
     fn doubt(&self, verdict: Verdict) -> Verdict {
         let session = self.answers.session();
         if !verdict::is_too_large(&verdict) || (!session.is_hearsay && session.is_fresh()) {
@@ -197,8 +197,8 @@ impl Acks {
         verdict::doubted(verdict)
     }
 
-    /// The connection is gone. A server ends it over a message that is larger than it takes: then it is that message's fault,
-    /// for it would end the next one too.
+    /// The connection is gone. A server ends it over a message that is larger than it takes. Then that
+    /// message is at fault, because it would end the next connection too.
     fn end(&self, why: &str, flight: &mut Flight<'_>) {
         let lost = verdict::connection_lost(why);
         if verdict::is_payload_violation(why) {
@@ -210,7 +210,8 @@ impl Acks {
         flight.decide_rest(|_, is_sent| lost.verdict(is_sent));
     }
 
-    /// The server names the subject and not the message.
+    /// Decides the messages of a subject that may not be published to. The server names the subject and not
+    /// the message.
     fn deny(&self, subject: &str, flight: &mut Flight<'_>) {
         let messages = flight.messages();
         for (index, message) in messages.iter().enumerate() {

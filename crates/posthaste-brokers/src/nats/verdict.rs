@@ -1,21 +1,21 @@
-//! From what happened to a message to what the relay is told of it: the table of [`super`] in code.
+//! The table of [`super`] in code: what the relay is told about a message.
 //!
-//! Pure, so that each row can be read and tested without a server. The one rule behind the rows: an
-//! event may only be rejected for something that is its own. What could heal by an operator's hand, a
-//! missing stream, a full disk, a missing right, stays a `Retry` of its destination.
+//! The functions are pure, so each row can be read and tested without a server. The one rule behind the rows:
+//! an event may only be rejected for something that is its own. What an operator can heal (a missing stream,
+//! a full disk, a missing right) stays a `Retry` of its destination.
 
-use super::client::{Answer, ApiError};
+use super::client::{ApiError, PublishReply};
 use crate::call::Silence;
 use async_nats::{PublishError, PublishErrorKind};
 use posthaste::sink::{Failure, Verdict};
 use std::time::Duration;
 
 /// What an answer means. The subject is only asked for where words are made of it.
-pub(super) fn answered<'a>(answer: Answer, subject: impl FnOnce() -> &'a str) -> Verdict {
+pub(super) fn answered<'a>(answer: PublishReply, subject: impl FnOnce() -> &'a str) -> Verdict {
     match answer {
-        Answer::Stored => Verdict::Delivered,
-        Answer::NoResponders => Verdict::Retry(nobody(subject())),
-        Answer::Refused(error) => refused(&error, subject()),
+        PublishReply::Stored => Verdict::Delivered,
+        PublishReply::NoResponders => Verdict::Retry(nobody(subject())),
+        PublishReply::Refused(error) => refused(&error, subject()),
     }
 }
 
@@ -42,7 +42,7 @@ fn refused(error: &ApiError, subject: &str) -> Verdict {
         // Message size, header size.
         10054 | 10097 => reject("nats.too_large"),
         10059 => Verdict::Retry(no_stream(subject)),
-        // One number for two things: a limit with `discard: new`, or a disk that does not write.
+        // One number stands for two things: a limit with `discard: new`, or a disk that does not write.
         10077 if error.description.contains("exceeded") => retry("nats.stream_full"),
         10077 => retry("nats.store_failed"),
         // Account, memory and storage limits, and a stream's own queue that is full.
@@ -50,8 +50,8 @@ fn refused(error: &ApiError, subject: &str) -> Verdict {
         // No leader yet, offline, JetStream switched off.
         10005..=10010 | 10039 | 10041 | 10076 | 10118 | 10194 => retry("nats.unavailable"),
         10109 => Verdict::Rejected(Failure::of_destination("nats.sealed", text)),
-        // The same id is on its way into a replicated stream: the next try is told "duplicate".
-        // A copy of it is still being committed: the stream's affair, not the event's.
+        // A copy with the same id is still being committed in a replicated stream, and the next try is told
+        // "duplicate". That is the stream's affair, not the event's.
         10158 => retry("nats.in_process"),
         10060 | 10063 | 10070 | 10071 | 10164 | 10193 => reject("nats.expectation"),
         // Expected sequence of a subject that is being written just now.
@@ -94,7 +94,7 @@ pub(super) fn too_large(bytes: usize, most: usize) -> Verdict {
 /// The client did not take the message.
 pub(super) fn not_taken(error: &PublishError) -> Verdict {
     match error.kind() {
-        // A server that names no limit has none for the client.
+        // The client takes a missing limit for zero, so this is no reason to reject the event.
         PublishErrorKind::MaxPayloadExceeded => {
             Verdict::Retry(Failure::of_event("nats.too_large", error.to_string()))
         }
@@ -106,7 +106,7 @@ pub(super) fn is_too_large(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Rejected(failure) if failure.code == "nats.too_large")
 }
 
-/// Not given up, unless it stays so.
+/// The event is not given up, unless it stays too large.
 pub(super) fn doubted(verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::Rejected(failure) => Verdict::Retry(failure),
@@ -133,11 +133,11 @@ pub(super) fn bad_subject(subject: &str, why: &str) -> Verdict {
     Verdict::Rejected(Failure::of_event("nats.bad_subject", format!("subject {subject:?} {why}")))
 }
 
-/// A line of 4,096 bytes is what a server takes by default (`max_control_line`), and at a longer one it hangs up.
+/// A server takes a line of 4,096 bytes by default (`max_control_line`), and hangs up at a longer one.
 const SUBJECT_BYTES_MAX: usize = 3_800;
 
-/// Whether a message can be published under this subject. The server checks little of this by itself:
-/// it would store a message under `a..b` that no consumer can ever ask for.
+/// Whether a message can be published under this subject. The server checks little of this by itself. It
+/// would store a message under `a..b` that no consumer can ever ask for.
 pub(super) fn check_subject(subject: &str) -> Result<(), &'static str> {
     if subject.len() > SUBJECT_BYTES_MAX {
         return Err("is longer than a server takes");
@@ -145,7 +145,7 @@ pub(super) fn check_subject(subject: &str) -> Result<(), &'static str> {
     if subject.bytes().any(|b| b <= b' ' || b == 0x7f) {
         return Err("holds a space or a control character");
     }
-    // The server's own: with the right to use its API, a topic could delete streams.
+    // These subjects are the server's own. With the right to use its API, a topic could delete streams.
     if subject.starts_with("$JS.") || subject.starts_with("$SYS.") {
         return Err("belongs to the server itself");
     }
@@ -186,7 +186,7 @@ mod tests {
         ];
         for (code, err_code, description, verdict, name, scope) in rows {
             let error = ApiError { code, err_code, description: description.to_owned() };
-            let found = answered(Answer::Refused(error), || "s");
+            let found = answered(PublishReply::Refused(error), || "s");
             assert_eq!(seen(&found), (verdict, name.to_owned(), scope), "{err_code}");
         }
     }

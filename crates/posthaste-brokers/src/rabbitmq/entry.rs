@@ -9,12 +9,13 @@ use super::verdict;
 use posthaste::envelope::AMQP_BINDING;
 use posthaste::sink::{Message, Verdict};
 
-/// What tells a tombstone from an empty payload.
+/// The header that tells a tombstone from an empty payload.
 const TOMBSTONE: &str = "Posthaste-Tombstone";
-/// RabbitMQ routes by these two, wants lists in them, and closes the channel over anything else.
+/// RabbitMQ routes by these two headers. It wants lists in them, and closes the channel over anything else.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 
-/// The message of an event, or why it can never travel. `frame_max` bounds the headers, which cannot be divided.
+/// The message of an event, or why it can never travel. `frame_max` bounds the headers, which cannot be
+/// divided.
 pub(super) fn encode(
     message: &Message,
     index: usize,
@@ -43,7 +44,7 @@ fn properties(message: &Message, id: &str) -> Result<Vec<u8>, Verdict> {
             Ok(()) => put_field(&mut table, name, value),
             Err(why) => bad = Some(verdict::bad_header(name, why)),
         }
-        // The envelope decides about it.
+        // The envelope decides about the content type.
         if name == "content-type" && fits(&value) {
             content_type = Some(value.to_owned());
         }

@@ -1,14 +1,14 @@
 //! What `posthaste doctor` says about a RabbitMQ server and the places behind the destinations.
 
 use super::client::{Close, Question, Session};
-use super::sink::Link;
+use super::sink::RabbitmqLink;
 use super::{RabbitmqConfig, verdict};
 use crate::findings::no_session;
 use posthaste::sink::{Finding, Level};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Time for a first try at every server; a diagnosis is not in a hurry.
+/// The time for a first try at every server. A diagnosis is not in a hurry.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
@@ -16,7 +16,11 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 pub const CHECKS: &[&str] =
     &["reachable", "authenticated", "transport", "version", "alarm", "destination", "durability"];
 
-pub(super) async fn examine(config: &RabbitmqConfig, link: &Link, destinations: &[String]) -> Vec<Finding> {
+pub(super) async fn examine(
+    config: &RabbitmqConfig,
+    link: &RabbitmqLink,
+    destinations: &[String],
+) -> Vec<Finding> {
     let session = match link.session_if_any(CONNECT_WAIT).await {
         Ok(session) => session,
         Err(failure) => return no_session(&failure, &["rabbitmq.auth", "rabbitmq.vhost"]),
@@ -124,8 +128,9 @@ fn not_there(place: &str, refusal: Option<Close>) -> Finding {
     }
 }
 
-/// A client cannot see what kind of queue takes a message: by AMQP that shows only in a declaration that would
-/// make the queue if it were not there. So somebody must say it, and whose word it is, is said here.
+/// A client cannot see what kind of queue takes a message. In AMQP that shows only in a declaration, which
+/// would make the queue if it were not there. So the operator must say it, and the finding tells whose word
+/// it is.
 fn unseen_durability(exchange: &str, queue: &str, quorum_queues: bool) -> Finding {
     let what = match exchange {
         "" => format!("the queue {queue:?}"),

@@ -1,9 +1,9 @@
 //! RabbitMQ, by AMQP 0-9-1.
 //!
-//! An event becomes a persistent, mandatory message, and only the broker's confirmation is called `Delivered`.
-//! Without `mandatory` a message that no queue takes is confirmed and gone (F43); without confirmations
-//! nobody knows what a crash took (F44). The event's id is the property `message_id`. RabbitMQ drops no
-//! duplicates: a consumer recognises them by that id.
+//! An event becomes a persistent, mandatory message, and only the broker's confirmation is called
+//! `Delivered`. Without `mandatory` a message that no queue takes is confirmed and gone (F43). Without
+//! confirmations nobody knows what a crash took (F44). The event's id is the property `message_id`. RabbitMQ
+//! drops no duplicates: a consumer recognises them by that id.
 //!
 //! AMQP has no null, so a tombstone is an empty body with the header `Posthaste-Tombstone: true`.
 //!
@@ -17,22 +17,23 @@
 //!   template, the exchange can depend on the event too: `{header:tenant}/{topic}`. A destination without a
 //!   slash is the name of a queue, which the default exchange serves.
 //!
-//! A slash inside a routing key is no riddle: `exchange` is set, or the first slash ends the exchange's name.
-//! A second template, for the routing key alone, was refused: breakers, metrics and `doctor` speak of
-//! destinations, and one place with two names would be two.
+//! A slash inside a routing key is no riddle: either `exchange` is set, or the first slash ends the
+//! exchange's name. A second template, for the routing key alone, was refused. Breakers, metrics and `doctor`
+//! speak of destinations, and one destination must have one name.
 //!
 //! # How it is built
 //!
-//! Here are the options; `client` is the connection, which knows nothing of events; `entry` makes an event a
-//! message; `sink` publishes a call's messages, one in flight for each key; `verdict` is the table below in code;
-//! `examine` looks at the broker for `posthaste doctor`. The protocol is our own, and `client` says why.
+//! Here are the options. `client` is the connection, and knows nothing of events. `entry` makes an event a
+//! message. `sink` publishes a call's messages, one in flight for each key. `verdict` is the table below in
+//! code. `examine` looks at the broker for `posthaste doctor`. The implementation of AMQP is our own, and
+//! `client` says why.
 //!
 //! # What a confirmation is worth
 //!
-//! It comes when every queue that the message was routed to has it: a classic durable queue has written it to
-//! its disk, a quorum queue on most of its machines. A classic queue lives on one machine. Mirrored classic
-//! queues have lost confirmed messages and are gone in RabbitMQ 4 (F45). A client cannot see which kind
-//! it is; see `quorum_queues`.
+//! A confirmation comes when every queue that the message was routed to has it. A classic durable queue has
+//! written it to its disk, and a quorum queue has it on most of its machines. A classic queue lives on one
+//! machine. Mirrored classic queues have lost confirmed messages and are gone in RabbitMQ 4 (F45). A client
+//! cannot see which kind a queue is, hence the option `quorum_queues`.
 //!
 //! # Verdicts
 //!
@@ -40,18 +41,18 @@
 //! |---|---|---|---|
 //! | confirmed | `Delivered` | | |
 //! | no queue takes it (`basic.return`) | `Retry` | destination | `rabbitmq.unroutable` |
-//! | a queue refused it (`basic.nack`): full, or it could not store it | `Retry` | destination | `rabbitmq.nacked` |
+//! | a queue was full or could not store it (`basic.nack`) | `Retry` | destination | `rabbitmq.nacked` |
 //! | there is no such exchange | `Retry` | destination | `rabbitmq.no_exchange` |
 //! | not allowed to write there | `Retry` | destination | `rabbitmq.denied` |
-//! | larger than `max_message_size`; headers larger than a frame | `Rejected` | event | `rabbitmq.too_large` |
+//! | larger than `max_message_size`; headers above a frame | `Rejected` | event | `rabbitmq.too_large` |
 //! | the broker refuses it for another reason | `Retry` | event | `rabbitmq.refused` |
-//! | another message closed its channel before it was confirmed | `Unknown` | destination | `rabbitmq.channel_closed` |
-//! | the same, and its own exchange is the reason | `Unknown` | destination | `rabbitmq.no_exchange`, `rabbitmq.denied` |
+//! | another message closed its channel | `Unknown` | destination | `rabbitmq.channel_closed` |
+//! | the same, and its own exchange is the reason | `Unknown` | destination | as in the exchange's rows |
 //! | header name above 255 bytes; `CC`, `BCC` | `Rejected` | event | `rabbitmq.bad_header` |
-//! | exchange or routing key above 255 bytes; queue without a name | `Rejected` | event | `rabbitmq.bad_destination` |
-//! | the broker has blocked the connection (memory, disk), sent / not sent | `Unknown` / `Retry` | sink | `rabbitmq.blocked` |
-//! | connection lost or closed after sending / before | `Unknown` / `Retry` | sink | `rabbitmq.connection_lost` |
-//! | no confirmation in time, the broker answers otherwise | `Unknown` | destination | `rabbitmq.confirm_timeout` |
+//! | names above 255 bytes; queue without a name | `Rejected` | event | `rabbitmq.bad_destination` |
+//! | connection blocked (memory, disk), sent / not sent | `Unknown` / `Retry` | sink | `rabbitmq.blocked` |
+//! | connection lost after sending / before | `Unknown` / `Retry` | sink | `rabbitmq.connection_lost` |
+//! | no confirmation in time, the broker answers | `Unknown` | destination | `rabbitmq.confirm_timeout` |
 //! | no confirmation in time, the broker is silent | `Unknown` | sink | `rabbitmq.confirm_timeout` |
 //! | not sent in time, the broker answers: the window was full of others | `Held` | | |
 //! | not sent in time, the broker is silent | `Retry` | sink | `rabbitmq.confirm_timeout` |
@@ -79,7 +80,7 @@ use serde::{Deserialize, Serialize};
 /// A broker that syncs its disk in groups wants many; RabbitMQ's own advice is hundreds.
 const MAX_IN_FLIGHT: usize = 1_024;
 const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
-/// What RabbitMQ's guide advises: less than five seconds take a busy network for a dead one.
+/// RabbitMQ's guide advises this. Less than five seconds take a busy network for a dead one.
 const HEARTBEAT_SECS: u16 = 10;
 const HEARTBEAT_SECS_MIN: u16 = 5;
 const HEARTBEAT_SECS_MAX: u16 = 300;
@@ -90,20 +91,21 @@ const HEARTBEAT_SECS_MAX: u16 = 300;
 #[cfg_attr(feature = "schema", schemars(transform = crate::options::with_default::<MAX_IN_FLIGHT>))]
 #[serde(deny_unknown_fields)]
 pub struct RabbitmqConfig {
-    /// One server or several, tried in this order: `amqp://host:5672/vhost`, or `amqps://host:5671/vhost` with
-    /// TLS. Without a path the virtual host is `/`.
+    /// One server or several, tried in this order: `amqp://host:5672/vhost`, or `amqps://host:5671/vhost`
+    /// with TLS. Without a path the virtual host is `/`.
     #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
     pub url: Urls,
-    /// The exchange of every event; the destination is the routing key then. `""` is the default exchange, and
-    /// the destination the name of a queue. Without it a destination is `EXCHANGE/ROUTING.KEY`.
+    /// The exchange of every event; the destination is the routing key then. `""` is the default exchange,
+    /// and the destination the name of a queue. Without it a destination is `EXCHANGE/ROUTING.KEY`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<String>,
     /// The operator's word that every queue behind the destinations is a quorum queue, or a stream with
     /// replicas. A client cannot see it; without this word `doctor` warns, and a durable set-up is refused.
     #[serde(default)]
     pub quorum_queues: bool,
-    /// How often both sides give a sign of life, at least. A broker that is silent for two of these times is given up;
-    /// one that leaves a question unanswered too, after one. If the broker asks for less, that holds.
+    /// How often both sides give a sign of life, at least. A broker that is silent for two of these times is
+    /// given up; one that leaves a question unanswered too, after one. If the broker asks for less, that
+    /// holds.
     #[serde(default = "heartbeat_secs")]
     pub heartbeat_secs: u16,
     /// What every broker has: delivery timeout, window, login and TLS.

@@ -1,10 +1,12 @@
 //! The sink itself: the way to the broker, the window, the chain, and a [`Publisher`] for each call.
 //!
-//! One channel keeps the order of publishes, so whole keys could travel in a row; but one of them may be
-//! refused or come back alone while those behind it are stored. So a key has one message in flight, as
-//! with every broker that answers message by message; many keys fill the window.
+//! One channel keeps the order of publishes, so the messages of a key could travel in a row. But one of them
+//! may be refused or come back alone, while those behind it are stored. So a key has one message in flight,
+//! as with every broker that answers message by message. Many keys fill the window.
 
-use super::client::{self, Answer, ConnectOptions, Note, Publish, Question, Registration, Server, Session};
+use super::client::{
+    self, ConnectOptions, Note, Publish, PublishOutcome, Question, Registration, Server, Session,
+};
 use super::{RabbitmqConfig, entry, examine, verdict};
 use crate::BuildError;
 use crate::call::{Flight, Publisher, Silence};
@@ -19,13 +21,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// The way to the broker.
-pub(super) type Link = crate::link::Link<Session>;
+pub(super) type RabbitmqLink = crate::link::Link<Session>;
 
 /// Publishes to RabbitMQ.
 #[derive(Debug)]
 pub struct RabbitmqSink {
     config: RabbitmqConfig,
-    link: Link,
+    link: RabbitmqLink,
     chain: Chain,
     window: Semaphore,
 }
@@ -35,11 +37,11 @@ impl RabbitmqSink {
     pub fn start(config: &RabbitmqConfig, name: &str) -> Result<Self, BuildError> {
         let servers = config.check()?;
         Ok(Self {
-            link: Link::start(
+            link: RabbitmqLink::start(
                 "rabbitmq",
                 Scope::Sink,
                 name.into(),
-                Dialler { config: config.clone(), servers },
+                RabbitmqDialler { config: config.clone(), servers },
             ),
             chain: Chain::default(),
             window: Semaphore::new(config.options.max_in_flight),
@@ -51,13 +53,13 @@ impl RabbitmqSink {
 #[async_trait]
 impl Sink for RabbitmqSink {
     fn capabilities(&self) -> Capabilities {
-        // The broker tells its limit only to those who have passed it.
+        // The broker tells its limit only when a message was larger.
         let payload_bytes_max = self.link.current().and_then(|session| session.bytes_max());
         Capabilities { ordering: Ordering::Overlap, dedupes: false, payload_bytes_max }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let flight = Flight::new(messages, self.config.options.delivery_timeout())
             .in_turns(self.chain.enter(messages))
             .in_window(&self.window);
@@ -80,13 +82,13 @@ impl Sink for RabbitmqSink {
 }
 
 /// Dials for the link.
-struct Dialler {
+struct RabbitmqDialler {
     config: RabbitmqConfig,
     servers: Vec<Server>,
 }
 
 #[async_trait]
-impl Dial for Dialler {
+impl Dial for RabbitmqDialler {
     type Server = Server;
     type Session = Session;
 
@@ -137,8 +139,8 @@ impl Publisher for Confirms<'_> {
         let polled = self.answers.poll_notes(context, &mut notes);
         for note in notes.drain(..) {
             match note {
-                Note::Answer(index, answer) => self.hear(index, answer, flight),
-                // Whatever had left has been answered for before: the rest never did.
+                Note::Outcome(index, answer) => self.hear(index, answer, flight),
+                // The outcome of every message that had left was told before. The rest never left.
                 Note::Ended(why) => flight.decide_rest(|_, _| verdict::connection_lost(&why).verdict(false)),
             }
         }
@@ -185,17 +187,17 @@ impl Publisher for Confirms<'_> {
     }
 }
 
-/// A broker that blocks the connection does not listen, and need not be asked.
+/// Whether the broker is there. One that blocks the connection does not listen, and need not be asked.
 async fn is_there(session: &Session, within: Duration) -> bool {
     session.blocked().is_none() && session.ask(Question::Ping, within).await != Err(None)
 }
 
 impl Confirms<'_> {
-    fn hear(&self, index: usize, answer: Answer, flight: &mut Flight<'_>) {
+    fn hear(&self, index: usize, answer: PublishOutcome, flight: &mut Flight<'_>) {
         if !flight.is_sent(index) {
             return;
         }
-        // It was sent, so its destination is one.
+        // The message was sent, so its destination is good.
         let (exchange, routing_key) =
             self.config.place(&flight.messages()[index].destination).unwrap_or_default();
         let identity = self.answers.session().identity();

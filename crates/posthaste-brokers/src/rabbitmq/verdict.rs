@@ -1,35 +1,37 @@
-//! From what happened to a message to what the relay is told of it: the table of [`super`] in code.
+//! The table of [`super`] in code: what the relay is told about a message.
 //!
-//! Pure, so that each row can be read and tested without a server. The one rule behind the rows: an
-//! event may only be rejected for something that is its own. What could heal by an operator's hand, a
-//! missing exchange, a full queue, a missing right, stays a `Retry` of its destination.
+//! The functions are pure, so each row can be read and tested without a server. The one rule behind the rows:
+//! an event may only be rejected for something that is its own. What an operator can heal (a missing
+//! exchange, a full queue, a missing right) stays a `Retry` of its destination.
 
-use super::client::{ACCESS_REFUSED, Answer, CONTENT_TOO_LARGE, Close, NOT_FOUND, PRECONDITION_FAILED};
+use super::client::{
+    ACCESS_REFUSED, CONTENT_TOO_LARGE, Close, NOT_FOUND, PRECONDITION_FAILED, PublishOutcome,
+};
 use crate::call::Silence;
 use posthaste::sink::{Failure, Verdict};
 use std::time::Duration;
 
-/// What the relay is told of a message; `identity` is as whom we are connected.
-pub(super) fn of(answer: Answer, exchange: &str, routing_key: &str, identity: &str) -> Verdict {
+/// What the relay is told of a message. `identity` says as whom we are connected.
+pub(super) fn of(answer: PublishOutcome, exchange: &str, routing_key: &str, identity: &str) -> Verdict {
     let place = place(exchange, routing_key);
     match answer {
-        Answer::Stored => Verdict::Delivered,
-        Answer::Returned(close) => Verdict::Retry(Failure::of_destination(
+        PublishOutcome::Stored => Verdict::Delivered,
+        PublishOutcome::Returned(close) => Verdict::Retry(Failure::of_destination(
             "rabbitmq.unroutable",
             format!(
                 "no queue takes {place}: {}; its events wait until one is bound (or declared, for the default exchange)",
                 close.text
             ),
         )),
-        Answer::Nacked => Verdict::Retry(Failure::of_destination(
+        PublishOutcome::Nacked => Verdict::Retry(Failure::of_destination(
             "rabbitmq.nacked",
             format!(
                 "a queue behind {place} refused it: it is full (x-overflow reject-publish), or could not store it"
             ),
         )),
-        Answer::Closed { close, culprit: true } => refused(&close, &place, identity),
-        Answer::Closed { close, culprit: false } => collateral(&close, exchange, &place),
-        Answer::Lost { left, why } => connection_lost(&why).verdict(left),
+        PublishOutcome::Closed { close, culprit: true } => refused(&close, &place, identity),
+        PublishOutcome::Closed { close, culprit: false } => collateral(&close, exchange, &place),
+        PublishOutcome::Lost { left, why } => connection_lost(&why).verdict(left),
     }
 }
 
@@ -145,7 +147,7 @@ mod tests {
             (406, "PRECONDITION_FAILED - other", "retry", "rabbitmq.refused", Scope::Event),
         ];
         for (code, text, verdict, name, scope) in rows {
-            let answer = Answer::Closed { close: close(code, text), culprit: true };
+            let answer = PublishOutcome::Closed { close: close(code, text), culprit: true };
             assert_eq!(seen(&of(answer, "x", "k", "user")), (verdict, name.to_owned(), scope), "{text}");
         }
     }
@@ -154,7 +156,7 @@ mod tests {
     fn those_beside_a_refused_message_may_have_arrived() {
         let gone = close(404, "NOT_FOUND - no exchange 'gone' in vhost '/'");
         let verdict = |exchange: &str| {
-            of(Answer::Closed { close: gone.clone(), culprit: false }, exchange, "k", "user")
+            of(PublishOutcome::Closed { close: gone.clone(), culprit: false }, exchange, "k", "user")
         };
         let of = |code: &str| ("unknown", code.to_owned(), Scope::Destination);
         assert_eq!(seen(&verdict("gone")), of("rabbitmq.no_exchange"));

@@ -1,6 +1,6 @@
 //! What the replies to a request mean for each of its messages.
 
-use super::client::{Broken, Refusal, Servers, Session};
+use super::client::{Broken, ErrorReply, Servers, Session};
 use super::publisher::{Answered, Requests, payload_bytes};
 use super::verdict::{self, Meeting};
 use crate::call::Flight;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// How often a call follows a slot that has moved.
 const REDIRECTS_MAX: usize = 3;
-/// The least that the longest string can be told to be.
+/// The smallest limit for strings that a server can be configured to.
 const BULK_BYTES_MIN: usize = 1 << 20;
 
 impl Requests<'_> {
@@ -26,15 +26,16 @@ impl Requests<'_> {
             Err(Broken::Unsent(failure)) => decide_all(answer, &Verdict::Retry(failure.clone()), flight),
             Err(Broken::Lost(error)) => {
                 let failure = verdict::connection_lost(error, &answer.session.server, answer.session.reach);
-                // Nothing more is sent on it: what waits has not left, and is known not to be there.
+                // Nothing more is sent over this session, so what waits for it has certainly not left.
                 self.leave(&answer.session, &failure);
                 decide_all(answer, &lost(answer, failure, flight.messages()), flight);
             }
         }
     }
 
-    /// A reply for each message when it was queued, and then that of `EXEC`: a list of their results, or an error,
-    /// and then none of them was done, for the reason that one of them met before or that `EXEC` itself gives.
+    /// Reads the replies to a transaction: one for each message when it was queued, and then that of `EXEC`.
+    /// The last one is a list of results, or an error. With an error none of the messages was done, and the
+    /// reason is what one of them met before, or what `EXEC` itself says.
     fn hear_together(&mut self, answer: &Answered, replies: &[Value], flight: &mut Flight<'_>) {
         let Some((exec, queued)) = replies.split_last() else { return };
         match exec {
@@ -48,7 +49,7 @@ impl Requests<'_> {
         }
     }
 
-    /// Within a run, a message behind one that was refused is held.
+    /// Judges the messages of runs. Within a run, a message behind a refused one is held.
     fn judge_runs<'r>(
         &mut self,
         answer: &Answered,
@@ -79,11 +80,12 @@ impl Requests<'_> {
         flight: &mut Flight<'_>,
     ) {
         let session = &answer.session;
-        let refusal = if let Value::ServerError(error) = reply { Some(Refusal::of(error)) } else { None };
-        if let Some((slot, to)) = refusal.and_then(Refusal::moved)
+        let refusal = if let Value::ServerError(error) = reply { Some(ErrorReply::of(error)) } else { None };
+        if let Some((slot, to)) = refusal.and_then(ErrorReply::moved)
             && self.follow(answer, slot, to)
         {
-            // Only the first of a run has its turn: the others go with it again, or when it is delivered (G3).
+            // Only the first message of a run has its turn. The others go with it again, or when it is
+            // delivered (G3).
             flight.unsent(index);
             self.streams[answer.stream].parked.extend(leads.then_some(index));
             return;
@@ -103,7 +105,7 @@ impl Requests<'_> {
         flight.decide(index, verdict);
     }
 
-    /// Whether the server that a slot has moved to is sought.
+    /// Follows a slot that has moved, and answers whether its new server is sought.
     fn follow(&mut self, answer: &Answered, slot: u16, to: &str) -> bool {
         let Servers::Many(cluster) = &self.sink.servers else { return false };
         let stream = &mut self.streams[answer.stream];
@@ -116,7 +118,7 @@ impl Requests<'_> {
                 stream.redirects += 1;
                 cluster.moved(slot, to, &answer.session);
             }
-            // It answers late what others have followed already.
+            // The answer is late, and others have followed the slot already.
             Some(_) => {}
         }
         self.seek(answer.stream);
@@ -139,8 +141,9 @@ fn decide_all(answer: &Answered, verdict: &Verdict, flight: &mut Flight<'_>) {
     }
 }
 
-/// A server ends the connection over a string that is longer than it takes. Where we may not know its limit, a
-/// connection that broke under a large message is that message's fault: it would break the next one too.
+/// The verdict on a message whose connection was lost. A server ends the connection over a string that is
+/// longer than it takes. Where we may not know its limit, a connection that broke under a large message is
+/// that message's fault, because it would break the next one too.
 fn lost(answer: &Answered, failure: Failure, messages: &[Message]) -> Verdict {
     let is_large = |index: usize| payload_bytes(&messages[index]) > BULK_BYTES_MIN;
     match answer.messages.as_slice() {

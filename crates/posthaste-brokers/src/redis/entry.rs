@@ -7,14 +7,15 @@
 //! | `payload` | the bytes; a tombstone has no such field |
 //! | `h:NAME` | a header: `h:type`, `h:time`, `h:source`, `h:content-type`, then the event's own |
 //!
-//! Entries are flat lists of names and values, and most clients make a dictionary of them, in which the last of two
-//! equal names wins. So every header has a prefix: none of the event's own can take the place of `id` or `payload`.
-//! And a header that repeats one of ours is left out: an author's own `time` must not hide when the event was
-//! appended. `Message-ID` and `key`, which other brokers get as headers, are fields already.
+//! Entries are flat lists of names and values, and most clients make a dictionary of them, in which the last
+//! of two equal names wins. So every header has a prefix, and none of the event's own can take the place of
+//! `id` or `payload`. A header that repeats one of ours is left out, because an author's own `time` must not
+//! hide when the event was appended. `Message-ID` and `key`, which other brokers get as headers, are fields
+//! already.
 //!
-//! One field with a JSON object in it was refused: it would have to escape payloads that are no text, and `XREAD`'s
-//! users would parse what Redis has parsed already. A tombstone is told by a missing field and not by a marker: who
-//! forgets the case fails at once, instead of taking it for an empty payload.
+//! One field with a JSON object in it was refused. It would have to escape payloads that are no text, and
+//! consumers would parse what Redis has parsed already. A tombstone has no payload field, and no marker. So a
+//! consumer that forgets the case fails at once, instead of taking it for an empty payload.
 
 use super::Trim;
 use ::redis::Cmd;
@@ -25,7 +26,7 @@ use uuid::Uuid;
 /// Headers that we write ourselves, with the prefix.
 const OURS: [(&str, &str); 4] =
     [("type", "h:type"), ("time", "h:time"), ("source", "h:source"), ("content-type", "h:content-type")];
-/// Names, lengths and headers around a payload; a guess that spares most entries a second allocation.
+/// Bytes of names, lengths and headers around a payload. The guess spares most entries a second allocation.
 const AROUND: usize = 320;
 
 /// Most entries have fewer words.
@@ -53,7 +54,7 @@ pub(super) fn command(message: &Message, trim: Option<Trim>) -> Cmd {
     command
 }
 
-/// About how many bytes it has.
+/// About how many bytes the command of a message has.
 pub(super) fn size(message: &Message) -> usize {
     let event = &message.stored.event;
     let own: usize = event.headers.iter().map(|(name, value)| name.len() + value.len() + 16).sum();
@@ -63,7 +64,7 @@ pub(super) fn size(message: &Message) -> usize {
 
 fn headers(message: &Message, mut field: impl FnMut(&str, &str)) {
     let has_key = message.stored.event.key.is_some();
-    // The first of these are ours and have fields of their own; later ones are the event's.
+    // The first headers of these names are ours and have fields of their own. Later ones are the event's.
     let (mut id_seen, mut key_seen, mut ours_seen) = (false, !has_key, [false; OURS.len()]);
     let mut prefixed = String::new();
     message.each_header_for(KAFKA_BINDING, |name, value| {

@@ -1,18 +1,19 @@
 //! What `posthaste doctor` says about Redis servers and the streams behind the destinations.
 //!
-//! It reads, and adds nothing. Whether a stream can be written to is asked with an `XADD` of the id 0-0, which no
-//! stream takes: rights, memory, role and slot are judged before the id is, so the server's answer says which of
-//! them is missing, and "the ID must be greater" says that none is.
+//! The examination reads, and adds nothing. Whether a stream can be written to is asked with an `XADD` of the
+//! id 0-0, which no stream takes. The server judges rights, memory, role and slot before the id. So its
+//! answer says which of them is missing, and "the ID must be greater" says that none is.
 //!
 //! # What counts as durable
 //!
-//! An acknowledged event must survive the process, the machine and the operator's next restart. So: `appendonly yes`
-//! with `appendfsync always`, synced during rewrites too; no eviction of keys without an expiry; and no automatic
-//! failover, because replicas get an entry after we have been told that it is there, and a replica that takes over
-//! without it has lost it (F42). Redis with sentinels or as a cluster is available, not durable, and never passes.
+//! An acknowledged event must survive the process, the machine and the operator's next restart. That takes
+//! `appendonly yes` with `appendfsync always`, synced during rewrites too, and no eviction of keys without an
+//! expiry. It also takes no automatic failover. Replicas get an entry after we have been told that it is
+//! there, so a replica may take over without it (F42). Redis with sentinels or as a cluster is available, not
+//! durable, and never passes.
 
 use super::RedisConfig;
-use super::client::{Refusal, Servers, Session};
+use super::client::{ErrorReply, Servers, Session};
 use super::verdict::Meeting;
 use crate::findings::no_session;
 use ::redis::{Pipeline, Value};
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Time for a first try; a diagnosis is not in a hurry.
+/// The time for a first try. A diagnosis is not in a hurry.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// What we ask `CONFIG GET` for.
@@ -135,7 +136,7 @@ fn version(info: &str) -> Finding {
     finding("version", Level::Warn, format!("version {found} {remark}"))
 }
 
-/// What can take an acknowledged event from this server, each by itself.
+/// The settings by which this server can lose an acknowledged event, each in a finding of its own.
 fn durability(server: &str, settings: Option<&BTreeMap<String, String>>) -> Vec<Finding> {
     let warn = |text: String| finding("durability", Level::Warn, text);
     let Some(settings) = settings else {
@@ -173,7 +174,7 @@ fn durability(server: &str, settings: Option<&BTreeMap<String, String>>) -> Vec<
     found
 }
 
-/// What follows from there being more servers than one.
+/// The findings about several servers: sentinels, or a cluster.
 fn shape(config: &RedisConfig, servers: &Servers) -> Vec<Finding> {
     let text =
         "replicas get an entry after it was acknowledged: an automatic failover can lose delivered events";
@@ -245,7 +246,7 @@ async fn destination(servers: &Servers, stream: &str) -> Finding {
 /// Why an entry with a proper id would be refused.
 fn refused(added: &Value, stream: &str, session: &Session) -> Option<String> {
     let Value::ServerError(error) = added else { return None };
-    let refusal = Refusal::of(error);
+    let refusal = ErrorReply::of(error);
     if refusal.code == "ERR" && refusal.words.contains("greater than 0-0") || refusal.code == "WRONGTYPE" {
         return None;
     }

@@ -1,51 +1,51 @@
 //! Redis Streams.
 //!
-//! An event becomes an entry of the stream that its route names: one `XADD`, with the fields that `entry` lists.
-//! A stream that does not exist is made by its first entry, as always with Redis.
+//! An event becomes an entry of the stream that its route names: one `XADD`, with the fields that `entry`
+//! lists. A stream that does not exist is made by its first entry, as always with Redis.
 //!
 //! # How it is built
 //!
-//! Here are the options; `client` is the way to a server, to the one that sentinels name, or to those of a cluster;
-//! `entry` turns an event into a command; `sink` holds it all together, `publisher` carries one call's messages to their
-//! servers and `answer` reads the replies; `verdict` is the table below in code; `examine` looks at the servers for
-//! `posthaste doctor`.
+//! Here are the options. `client` is the way to a server, to the one that sentinels name, or to those of a
+//! cluster. `entry` turns an event into a command. `sink` holds it all together. `publisher` carries one
+//! call's messages to their servers, and `answer` reads the replies. `verdict` is the table below in code.
+//! `examine` looks at the servers for `posthaste doctor`.
 //!
 //! # Order
 //!
-//! Redis answers each command of a pipeline by itself, and any of them can fail alone: memory runs out between two of
-//! them and is free again at the third, a right is taken and given back. So two messages of one key must not stand in
-//! one pipeline. One at a time for each key is what NATS gets, and is too slow here: a reply comes only after all that
-//! was sent before, so the most frequent of 1,000 Zipf keys, with an eighth of all messages, would wait through
-//! thousands of others each time.
+//! Redis answers each command of a pipeline by itself, and any of them can fail alone: memory runs out
+//! between two of them and is free again at the third, a right is taken and given back. So two messages of
+//! one key must not stand in one pipeline. One at a time for each key is what NATS gets, and is too slow
+//! here: a reply comes only after all that was sent before, so the most frequent of 1,000 Zipf keys, with an
+//! eighth of all messages, would wait through thousands of others each time.
 //!
-//! So the messages of one key in a call that go to the same stream travel in a transaction, `MULTI` … `EXEC`: a
-//! *run*. What can be refused for a reason outside of the data (memory, rights, a replica, a moved slot) is refused
-//! when a command is queued, and then the whole transaction is discarded; what is refused at `EXEC` for a reason of
-//! the data (the key holds no stream) is the same for every command of the run, because nobody can come between them
-//! and they go to the same stream. No message of a run can fail while a later one gets in: that is what
-//! `Ordering::Overlap` asks for. A run waits until earlier calls have settled their messages of its key (`Chain`).
-//! Keys with one message in a call need no transaction and go in an ordinary pipeline.
+//! So the messages of one key in a call that go to the same stream travel in a transaction, `MULTI` … `EXEC`:
+//! a *run*. A refusal for a reason outside of the data (memory, rights, a replica, a moved slot) comes when a
+//! command is queued, and then the whole transaction is discarded. A refusal at `EXEC` for a reason of the
+//! data (the key holds no stream) is the same for every command of the run, because nobody can come between
+//! them and they go to the same stream. So no message of a run can fail while a later one gets in. That is
+//! what `Ordering::Overlap` asks for. A run waits until earlier calls have settled their messages of its key
+//! (`Chain`). Keys with one message in a call need no transaction and go in an ordinary pipeline.
 //!
-//! One hole had to be closed: a user whose right to `MULTI` was taken away a moment ago. Then the commands behind it
-//! would run one by one. So a run is only ever sent into a transaction that the server has confirmed to be open: it
-//! has a connection of its own (the *fence*), each run ends with `EXEC` and the `MULTI` of the next, and the next run
-//! leaves when that one was answered. So they are plain commands to the client, and not its `atomic` pipelines, which
-//! send `MULTI` and all the rest at once. One at a time costs little, because a request holds runs of many keys, up to
-//! 256 messages. A Lua script for each run would be one command and needs no such care; it was measured at 1.5 times the
-//! server's CPU time for each entry (7.0 against 4.7 µs), where a transaction costs nothing that could be measured (4.4
-//! to 4.8).
+//! One hole had to be closed: a user whose right to `MULTI` was taken away a moment ago. Then the commands
+//! behind it would run one by one. So a run is only ever sent into a transaction that the server has
+//! confirmed to be open. Runs have a connection of their own (the *fence*). Each run ends with `EXEC` and the
+//! `MULTI` of the next, and the next run leaves when that `MULTI` was answered. To the client these are plain
+//! commands, and not its `atomic` pipelines, which send `MULTI` and all the rest at once. One at a time costs
+//! little, because a request holds runs of many keys, up to 256 messages. A Lua script for each run would be
+//! one command and would need no such care. But it was measured at 1.5 times the server's CPU time for each
+//! entry (7.0 against 4.7 µs), where a transaction costs nothing that could be measured (4.4 to 4.8).
 //!
-//! The server is one thread and busy, so more connections than these two bring nothing; `docs/benchmarks.md` has the
-//! figures.
+//! The server is one busy thread, so more connections than these two bring nothing. `docs/benchmarks.md` has
+//! the figures.
 //!
 //! # What an acknowledgement is worth
 //!
-//! Redis answers when the entry is in memory. It is on the disk before the answer only with `appendonly yes` and
-//! `appendfsync always`; by default up to a second is lost at a power cut. Replicas get it after the answer: a
-//! failover can lose entries that were acknowledged, and `WAIT` narrows that gap without closing it (F42). Eviction
-//! (`maxmemory-policy allkeys-…`) drops whole streams, `MAXLEN` drops entries that nobody has read; this sink trims
-//! only when `maxlen` is set. `XADD` knows no duplicates: an event that is sent twice is there twice, with the same
-//! `id`, and the consumer's inbox drops the second.
+//! Redis answers when the entry is in memory. It is on the disk before the answer only with `appendonly yes`
+//! and `appendfsync always`; by default up to a second is lost at a power cut. Replicas get it after the
+//! answer: a failover can lose entries that were acknowledged, and `WAIT` narrows that gap without closing it
+//! (F42). Eviction (`maxmemory-policy allkeys-…`) drops whole streams, and `MAXLEN` drops entries that nobody
+//! has read. This sink trims only when `maxlen` is set. `XADD` knows no duplicates. An event that is sent
+//! twice is there twice, with the same `id`, and the consumer's inbox drops the second.
 //!
 //! # Verdicts
 //!
@@ -61,7 +61,7 @@
 //! | too few replicas (`NOREPLICAS`) | `Retry` | server | `redis.no_replicas` |
 //! | starting (`LOADING`), replica without master (`MASTERDOWN`) | `Retry` | server | `redis.loading` |
 //! | a script blocks it (`BUSY`) | `Retry` | server | `redis.busy` |
-//! | the slot is on another server (`MOVED`): followed, up to three times in a call | `Retry` | destination | `redis.moved` |
+//! | the slot has moved (`MOVED`): followed up to three times | `Retry` | destination | `redis.moved` |
 //! | the slot is being moved (`ASK`, `TRYAGAIN`) | `Retry` | destination | `redis.migrating` |
 //! | the cluster does not serve the slot (`CLUSTERDOWN`) | `Retry` | destination | `redis.cluster_down` |
 //! | no node of the configuration is in a cluster | `Retry` | sink | `redis.cluster_down` |
@@ -74,7 +74,7 @@
 //! | any other error | `Retry` | event | `redis.error` |
 //! | behind a message of its key that was refused | `Held` | | |
 //! | connection lost after sending / before | `Unknown` / `Retry` | server | `redis.connection_lost` |
-//! | the same, under a message of more than 1 MiB, and the server's limit is not to be known | `Unknown` | event | `redis.connection_lost` |
+//! | the same, under more than 1 MiB, limit unknown | `Unknown` | event | `redis.connection_lost` |
 //! | no answer in time | `Unknown` | server | `redis.timeout` |
 //! | not sent in time, and the server is silent / answers | `Retry` / `Held` | server | `redis.timeout` |
 //! | no connection, no sentinel, no node of the cluster | `Retry` | server | `redis.unreachable` |
@@ -97,11 +97,11 @@ pub use sink::RedisSink;
 
 use crate::options::{Options, has_options};
 use crate::{BuildError, Secret, Urls};
-use client::Plan;
+use client::Topology;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Enough for several calls of the relay at once; more only wait in the server's queue.
+/// Enough for several calls of the relay at once. More would only wait in the server's queue.
 const MAX_IN_FLIGHT: usize = 8_192;
 const MAX_IN_FLIGHT_LIMIT: usize = 65_536;
 /// Options of a Redis sink.
@@ -173,15 +173,15 @@ impl RedisConfig {
     }
 
     /// Checks what can be checked without a server.
-    pub(crate) fn check(&self) -> Result<Plan, BuildError> {
-        let plan = self.check_words()?;
+    pub(crate) fn check(&self) -> Result<Topology, BuildError> {
+        let topology = self.check_words()?;
         self.options.check_files()?;
         self.sentinel_login()?;
-        Ok(plan)
+        Ok(topology)
     }
 
     /// Checks what can be checked without a server and without the files it names.
-    pub(crate) fn check_words(&self) -> Result<Plan, BuildError> {
+    pub(crate) fn check_words(&self) -> Result<Topology, BuildError> {
         self.options.check_words(MAX_IN_FLIGHT_LIMIT)?;
         // Redis reads it as a signed number.
         if self.maxlen.is_some_and(|most| most == 0 || i64::try_from(most).is_err()) {
@@ -191,7 +191,7 @@ impl RedisConfig {
             return Err(BuildError::option("maxlen_exact", "needs maxlen"));
         }
         self.check_logins()?;
-        self.plan()
+        self.topology()
     }
 
     fn trim(&self) -> Option<Trim> {

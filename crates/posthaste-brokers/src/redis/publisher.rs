@@ -1,16 +1,16 @@
 //! The publisher of a call: messages become requests, and each stream's server is found.
 //!
-//! A request is a pipeline of messages that have nothing to do with each other, or a transaction of whole runs
-//! ([`super`] says why); all messages of one go to one stream. What the replies mean is `answer`'s part.
+//! A request is a pipeline of messages that have nothing to do with each other, or a transaction of whole
+//! runs ([`super`] says why). All messages of a request go to one stream. `answer` reads the replies.
 //!
-//! The call gives the turn to the first message of a key only. Those behind it in the same call and for the same
-//! stream leave with it, as its run, and are decided with it in their order, so the turns that they get then come too
-//! late to matter.
+//! The call gives the turn to the first message of a key only. The messages behind it, in the same call and
+//! for the same stream, leave with it as its run. They are decided with it in their order, so the turns that
+//! they get then come too late to matter.
 //!
-//! A stream's server is sought when the call begins, and again when a server says that the slot has moved. What is
-//! for that stream is parked meanwhile; the other streams go on.
+//! A stream's server is sought when the call begins, and again when a server says that the slot has moved.
+//! Messages for that stream are parked meanwhile, and the other streams go on.
 
-use super::client::{BYTES_MIN, Broken, Lane, Session};
+use super::client::{BYTES_MIN, Broken, Session, SessionConnection};
 use super::sink::RedisSink;
 use super::{entry, verdict};
 use crate::call::{Flight, Publisher, Silence};
@@ -24,25 +24,28 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// One request. A server does nothing else while it works through a transaction: 256 entries take it about 1 ms.
+/// Messages of one request. A server does nothing else while it works through a transaction, and 256 entries
+/// take it about 1 ms.
 const REQUEST_MESSAGES: usize = 256;
-/// What is larger goes alone, so that a refusal of its size is its own. No more than fits into an empty backlog.
+/// Bytes of one request. A larger message goes alone, so that a refusal of its size is its own. It is no more
+/// than fits into an empty backlog.
 const REQUEST_BYTES: usize = BYTES_MIN as usize;
-/// Fewer messages than these wait until the answers to the stream's earlier requests are there. The turns of a call
-/// come one by one, as other calls' messages are answered, and a request for each would cost more than its messages.
+/// Fewer messages than this wait until the stream's earlier requests are answered. The turns of a call come
+/// one by one, as other calls' messages are answered, and a request for each would cost more than its
+/// messages.
 const SMALL_REQUEST: usize = 64;
 /// Redis' own default for the longest string.
 const BULK_BYTES_MAX: usize = 512 << 20;
 
-type Found = Result<Arc<Session>, Failure>;
+type SessionResult = Result<Arc<Session>, Failure>;
 
 /// A stream that messages of the call are for.
 #[derive(Default)]
-pub(super) struct Stream<'a> {
+pub(super) struct CallStream<'a> {
     pub(super) name: &'a str,
-    /// How its server is reached, or why it is not. `None` while it is sought.
-    pub(super) session: Option<Found>,
-    /// What may go when its server is found, or has room.
+    /// The session with its server, or why there is none. It is `None` while the server is sought.
+    pub(super) session: Option<SessionResult>,
+    /// Messages that may go when the server is found, or has room.
     pub(super) parked: Vec<usize>,
     /// Requests without an answer.
     pub(super) under_way: usize,
@@ -71,14 +74,14 @@ pub(super) struct Answered {
 
 pub(super) struct Requests<'a> {
     pub(super) sink: &'a RedisSink,
-    pub(super) streams: Vec<Stream<'a>>,
-    /// The stream of each message, and the stream of a name.
+    pub(super) streams: Vec<CallStream<'a>>,
+    /// The stream of each message, by index, and the stream of a name.
     of: Vec<usize>,
     numbers: FxHashMap<&'a str, usize>,
     /// The next message of the same key, if it goes to the same stream.
     followers: Vec<Option<usize>>,
     requests: FuturesUnordered<BoxFuture<'static, Answered>>,
-    sought: FuturesUnordered<BoxFuture<'a, (usize, Found)>>,
+    sought: FuturesUnordered<BoxFuture<'a, (usize, SessionResult)>>,
     connect_wait: Duration,
 }
 
@@ -193,7 +196,7 @@ impl<'a> Requests<'a> {
         let (mut streams, mut numbers) = (Vec::new(), FxHashMap::default());
         let mut number = |name: &'a str| {
             *numbers.entry(name).or_insert_with(|| {
-                streams.push(Stream { name, ..Stream::default() });
+                streams.push(CallStream { name, ..CallStream::default() });
                 streams.len() - 1
             })
         };
@@ -219,7 +222,7 @@ impl<'a> Requests<'a> {
         self.sought.push(Box::pin(async move { (stream, servers.session(name, wait).await) }));
     }
 
-    fn found(&mut self, stream: usize, session: Found, flight: &mut Flight<'_>) {
+    fn found(&mut self, stream: usize, session: SessionResult, flight: &mut Flight<'_>) {
         for index in std::mem::take(&mut self.streams[stream].parked) {
             match &session {
                 Ok(_) => flight.go(index),
@@ -229,12 +232,12 @@ impl<'a> Requests<'a> {
         self.streams[stream].session = Some(session);
     }
 
-    /// Lets those go that waited for room, where there is some.
+    /// Lets the messages go that waited for room, where there is some.
     fn unpark(&mut self, context: &mut Context<'_>, flight: &mut Flight<'_>) -> bool {
         let mut any = false;
         for stream in self.streams.iter_mut().filter(|stream| !stream.parked.is_empty()) {
             let may_go = match &stream.session {
-                // `found` lets them go.
+                // `found` lets them go later.
                 None => false,
                 Some(Ok(session)) => session.backlog.poll_room(context).is_ready(),
                 Some(Err(_)) => true,
@@ -249,19 +252,19 @@ impl<'a> Requests<'a> {
 
     /// Whether a message can be sent at all.
     fn check(&self, message: &Message, stream: usize) -> Result<(), Verdict> {
-        let Stream { name, session, .. } = &self.streams[stream];
+        let CallStream { name, session, .. } = &self.streams[stream];
         if name.is_empty() {
             return Err(verdict::bad_stream());
         }
-        // One that is being sought has none that could be asked for its limit.
+        // While the server is sought, there is no session that knows a limit.
         let Some(session) = session else { return Ok(()) };
         let most = session.as_ref().map_err(|failure| Verdict::Retry(failure.clone()))?.bulk_bytes_max;
         let (bytes, most) = (payload_bytes(message), most.unwrap_or(BULK_BYTES_MAX));
         if bytes > most { Err(verdict::too_large(bytes, most)) } else { Ok(()) }
     }
 
-    /// A message that may go and those of its key that may go with it, as far as there is room, and their size. From
-    /// here on they may have left, also when the call is dropped.
+    /// A message that may go, with those of its key that may go with it as far as there is room, and their
+    /// size. From here on they may have left, also when the call is dropped.
     fn run(&self, first: usize, room: usize, flight: &mut Flight<'_>) -> (Vec<usize>, usize) {
         let (mut run, mut total, mut next) = (Vec::with_capacity(1), 0, Some(first));
         while let Some(index) = next {
@@ -280,7 +283,7 @@ impl<'a> Requests<'a> {
     }
 
     fn submit(&mut self, (stream, together): (usize, bool), request: Request, until: Instant) {
-        // Checked for each of its messages.
+        // `check` has seen the session for each of these messages.
         let Some(Ok(session)) = self.streams[stream].session.clone() else { return };
         let Request { messages, commands, end, .. } = request;
         self.streams[stream].under_way += 1;
@@ -295,8 +298,8 @@ impl<'a> Requests<'a> {
     }
 }
 
-fn place_lane(together: bool) -> Lane {
-    if together { Lane::Fence } else { Lane::Plain }
+fn place_lane(together: bool) -> SessionConnection {
+    if together { SessionConnection::Fence } else { SessionConnection::Plain }
 }
 
 impl Request {

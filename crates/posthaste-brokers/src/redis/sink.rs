@@ -23,10 +23,10 @@ pub struct RedisSink {
 impl RedisSink {
     /// Checks the configuration and begins to connect. A server that is down is no error.
     pub fn start(config: &RedisConfig, name: &str) -> Result<Self, BuildError> {
-        let plan = config.check()?;
+        let topology = config.check()?;
         let config = Arc::new(config.clone());
         Ok(Self {
-            servers: client::connect(&config, plan, name),
+            servers: client::connect(&config, topology, name),
             chain: Chain::default(),
             window: Semaphore::new(config.options.max_in_flight),
             config,
@@ -43,7 +43,7 @@ impl Sink for RedisSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict> {
-        // Before the first wait: calls keep the order in which they were begun.
+        // This stands before the first wait, so that calls keep the order in which they were begun.
         let flight = Flight::new(messages, self.config.options.delivery_timeout())
             .in_turns(self.chain.enter(messages))
             .in_window(&self.window);

@@ -1,15 +1,15 @@
-//! From what happened to a message to what the relay is told of it: the table of [`super`] in code.
+//! The table of [`super`] in code: what the relay is told about a message.
 //!
-//! Pure, so that each row can be read and tested without a server. The one rule behind the rows: an
-//! event may only be rejected for something that is its own. What could heal by an operator's hand, a
-//! key of another type, a full memory, a missing right, stays a `Retry`.
+//! The functions are pure, so each row can be read and tested without a server. The one rule behind the rows:
+//! an event may only be rejected for something that is its own. What an operator can heal (a key of another
+//! type, a full memory, a missing right) stays a `Retry`.
 
-use super::client::Refusal;
+use super::client::ErrorReply;
 use ::redis::{RedisError, Value};
 use posthaste::sink::{Failure, Scope, Verdict};
 use std::borrow::Cow;
 
-/// What a message meets at a server: where it was to go, as whom, and how far a failure of that server reaches.
+/// What a message meets at a server: its stream, our identity there, and the scope of that server's failures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meeting<'a> {
     pub(super) stream: &'a str,
@@ -19,7 +19,7 @@ pub(super) struct Meeting<'a> {
     pub(super) reach: Scope,
 }
 
-impl Refusal<'_> {
+impl ErrorReply<'_> {
     pub(super) fn verdict(self, at: Meeting<'_>) -> Verdict {
         let (code, scope, meaning) = self.meaning(at);
         let text = format!(
@@ -63,7 +63,7 @@ impl Refusal<'_> {
         }
     }
 
-    /// A missing right names either a command, which is missing everywhere, or a key.
+    /// A refusal for a missing right names a command, which is missing everywhere, or a key.
     fn denied(self, at: Meeting<'_>) -> (&'static str, Scope, Cow<'static, str>) {
         let who = at.identity;
         if self.words.contains("access a key") || self.words.contains("keys used as arguments") {
@@ -79,7 +79,7 @@ impl Refusal<'_> {
 pub(super) fn of_reply(reply: &Value, at: Meeting<'_>) -> Verdict {
     match reply {
         Value::BulkString(id) if is_entry_id(id) => Verdict::Delivered,
-        Value::ServerError(error) => Refusal::of(error).verdict(at),
+        Value::ServerError(error) => ErrorReply::of(error).verdict(at),
         other => {
             let text = format!("{} answered an XADD with {}, which is no entry's id", at.server, kind(other));
             Verdict::Unknown(Failure { scope: at.reach, ..Failure::of_event("redis.error", text) })
@@ -93,7 +93,7 @@ fn is_entry_id(id: &[u8]) -> bool {
     id.iter().position(|byte| *byte == b'-').is_some_and(|at| digits(&id[..at]) && digits(&id[at + 1..]))
 }
 
-/// Not its content: that could be anything.
+/// The kind of a value. Its content is not shown, because that could be anything.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Nil => "nothing",
@@ -198,11 +198,11 @@ mod tests {
             ("NEWCODE", "", "retry", "redis.error", Scope::Event),
         ];
         for (code, words, kind, name, scope) in rows {
-            let verdict = Refusal { code, words }.verdict(AT);
+            let verdict = ErrorReply { code, words }.verdict(AT);
             assert_eq!(seen(&verdict), (kind, name.to_owned(), scope), "{code} {words}");
         }
         let cluster = Meeting { reach: Scope::Destination, ..AT };
-        let oom = Refusal { code: "OOM", words: "" };
+        let oom = ErrorReply { code: "OOM", words: "" };
         assert_eq!(seen(&oom.verdict(cluster)).2, Scope::Destination, "other nodes have memory of their own");
     }
 

@@ -10,7 +10,7 @@
 //! CRASH: a death between two chunks leaves the first one done and audited; the next number to go on from is in
 //! the audit. G2 is not at stake: these are second deliveries.
 
-use super::log::{Span, Window, clause, events};
+use super::log::{ScanWindow, Span, clause, events};
 use super::{PostgresAdmin, failed, finish};
 use crate::log::filter;
 use crate::row::event_sql;
@@ -24,7 +24,7 @@ use uuid::Uuid;
 const WINDOW_ROWS: i64 = 50_000;
 
 /// What a chunk is about.
-struct Order<'a> {
+struct ReplayRange<'a> {
     sink: &'a str,
     filter: &'a EventFilter,
     after: i64,
@@ -42,20 +42,20 @@ impl PostgresAdmin {
     ) -> Result<ReplayChunk, AdminError> {
         filter.check()?;
         actor.map_or(Ok(()), Actor::check)?;
-        let order = Order { sink, filter, after, chunk: chunk.clamp(1, ROWS_MAX) };
+        let range = ReplayRange { sink, filter, after, chunk: chunk.clamp(1, ROWS_MAX) };
         let mut session = self.begin().await?;
-        let done = self.replay_chunk(&mut session, &order, actor).await;
+        let done = self.replay_chunk(&mut session, &range, actor).await;
         finish(&mut session, done).await
     }
 
     async fn replay_chunk(
         &self,
         session: &mut Session,
-        order: &Order<'_>,
+        range: &ReplayRange<'_>,
         actor: Option<&Actor>,
     ) -> Result<ReplayChunk, AdminError> {
-        let (position, condition) = self.replay_bounds(session, order.sink).await?;
-        let Span(from, to) = self.span(session, order.filter, order.after).await?;
+        let (position, condition) = self.replay_bounds(session, range.sink).await?;
+        let Span(from, to) = self.span(session, range.filter, range.after).await?;
         // Also when numbers were asked for that are not there yet: the replay ends where the cursor stood.
         let to = to.min(position);
         if actor.is_some() {
@@ -64,9 +64,9 @@ impl PostgresAdmin {
             session.client().batch_execute(&lock).await.map_err(failed)?;
         }
         let window = self.window(session, Span(from, to), WINDOW_ROWS).await?;
-        let picked = self.pick(session, order, &window, &condition).await?;
+        let picked = self.pick(session, range, &window, &condition).await?;
         let seqs: Vec<i64> = picked.iter().filter(|row| row.get("goes")).map(|row| row.get("seq")).collect();
-        let full = picked.len() as i64 == order.chunk;
+        let full = picked.len() as i64 == range.chunk;
         let mut done = ReplayChunk {
             events: seqs.len() as u64,
             left_alone: (picked.len() - seqs.len()) as u64,
@@ -76,7 +76,7 @@ impl PostgresAdmin {
             samples: events(picked.iter().filter(|row| row.get("goes")).take(SAMPLES))?,
         };
         if let Some(actor) = actor.filter(|_| !seqs.is_empty()) {
-            done.events = self.send_again(session, order, &seqs, actor).await?;
+            done.events = self.send_again(session, range, &seqs, actor).await?;
         }
         Ok(done)
     }
@@ -95,18 +95,18 @@ impl PostgresAdmin {
     async fn pick(
         &self,
         session: &mut Session,
-        order: &Order<'_>,
-        window: &Window,
+        range: &ReplayRange<'_>,
+        window: &ScanWindow,
         condition: &str,
     ) -> Result<Vec<Row>, AdminError> {
-        let clause = clause(order.filter, 5);
+        let clause = clause(range.filter, 5);
         let sql = clause.put_into(event_sql!("../../sql/admin/again_pick.sql"));
         let Span(from, to) = window.span;
         let params = clause.params(&[
             (&from, Type::INT8),
             (&to, Type::INT8),
-            (&order.chunk, Type::INT8),
-            (&order.sink, Type::TEXT),
+            (&range.chunk, Type::INT8),
+            (&range.sink, Type::TEXT),
         ]);
         self.query_where(session, &sql, condition, &params).await
     }
@@ -114,15 +114,15 @@ impl PostgresAdmin {
     async fn send_again(
         &self,
         session: &mut Session,
-        order: &Order<'_>,
+        range: &ReplayRange<'_>,
         seqs: &[i64],
         actor: &Actor,
     ) -> Result<u64, AdminError> {
-        let params: [Param<'_>; 2] = [(&order.sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
+        let params: [Param<'_>; 2] = [(&range.sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
         let sent = self.query(session, event_sql!("../../sql/admin/again.sql"), &params).await?;
         self.order_keys(session, &sent).await?;
         let ids: Vec<Uuid> = sent.iter().map(|row| row.get("id")).collect();
-        let (action, detail) = order.filter.replayed(order.sink, seqs, &ids);
+        let (action, detail) = range.filter.replayed(range.sink, seqs, &ids);
         self.audit(session, actor, action, &detail).await?;
         self.wake(session, "").await?;
         Ok(sent.len() as u64)

@@ -28,7 +28,7 @@ pub(super) const PROBE_NUMBERS: i64 = 128;
 
 /// What one window held.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Window {
+pub(super) struct WindowCount {
     /// Rows seen.
     pub(super) scanned: i64,
     /// Highest number seen.
@@ -52,7 +52,7 @@ pub(super) struct Probes {
 
 /// The windows so far.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Backlog {
+pub(super) struct BacklogCount {
     windows: usize,
     complete: bool,
     reached: i64,
@@ -69,7 +69,7 @@ pub(super) struct Estimate {
     pub(super) average: f64,
 }
 
-impl Backlog {
+impl BacklogCount {
     /// Nothing seen yet; looking starts behind this number.
     pub(super) fn behind(position: i64) -> Self {
         Self { reached: position, ..Self::default() }
@@ -81,7 +81,7 @@ impl Backlog {
         (!enough).then_some(self.reached)
     }
 
-    pub(super) fn add(&mut self, window: Window) {
+    pub(super) fn add(&mut self, window: WindowCount) {
         self.windows += 1;
         self.complete = window.scanned < WINDOW;
         self.reached = window.reached.unwrap_or(self.reached);
@@ -134,13 +134,13 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    fn window(scanned: i64, reached: i64, pending: i64) -> Window {
-        Window { scanned, reached: Some(reached), pending, ages: pending as f64 * 10.0, oldest: 12.0 }
+    fn window(scanned: i64, reached: i64, pending: i64) -> WindowCount {
+        WindowCount { scanned, reached: Some(reached), pending, ages: pending as f64 * 10.0, oldest: 12.0 }
     }
 
     #[test]
     fn what_was_seen_whole_is_exact() {
-        let mut backlog = Backlog::behind(0);
+        let mut backlog = BacklogCount::behind(0);
         backlog.add(window(500, 900, 500));
         assert_eq!((backlog.next(), backlog.probes(2_000_000)), (None, Vec::new()));
         let answer = backlog.exact();
@@ -150,14 +150,14 @@ mod tests {
 
     #[test]
     fn idle_is_zero() {
-        let mut backlog = Backlog::behind(700);
-        backlog.add(Window::default());
+        let mut backlog = BacklogCount::behind(700);
+        backlog.add(WindowCount::default());
         let answer = backlog.exact();
         assert_eq!(answer, Estimate { backlog: Count { count: 0, exact: true }, oldest: 0.0, average: 0.0 });
     }
 
     /// Probes a made-up log in which a number is a row if `is_row` says so.
-    fn probe(backlog: &Backlog, last_value: i64, is_row: impl Fn(i64) -> bool) -> Estimate {
+    fn probe(backlog: &BacklogCount, last_value: i64, is_row: impl Fn(i64) -> bool) -> Estimate {
         let numbers = backlog.probes(last_value).into_iter().flat_map(|from| from + 1..=from + PROBE_NUMBERS);
         let pending = numbers.filter(|number| *number <= last_value && is_row(*number)).count() as i64;
         backlog.estimate(last_value, &Probes { pending, ages: pending as f64 * 2.0 })
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_rest_is_what_the_probes_say() {
-        let mut backlog = Backlog::behind(0);
+        let mut backlog = BacklogCount::behind(0);
         backlog.add(window(WINDOW, WINDOW, WINDOW));
         assert_eq!(backlog.next(), None);
         // Behind what was seen, two thirds of the numbers were rolled back, in runs.
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_short_rest_is_not_counted_twice() {
-        let mut backlog = Backlog::behind(0);
+        let mut backlog = BacklogCount::behind(0);
         backlog.add(window(WINDOW, WINDOW, WINDOW));
         let answer = probe(&backlog, WINDOW + 2_000, |_| true);
         assert!((WINDOW as u64..=WINDOW as u64 + 2_200).contains(&answer.backlog.count), "{answer:?}");
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_sparse_filter_looks_further_and_then_stops() {
-        let mut backlog = Backlog::behind(0);
+        let mut backlog = BacklogCount::behind(0);
         for n in 1..=WINDOWS_MAX as i64 {
             assert_eq!(backlog.next(), Some((n - 1) * WINDOW));
             backlog.add(window(WINDOW, n * WINDOW, 10));

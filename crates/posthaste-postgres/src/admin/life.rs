@@ -33,7 +33,7 @@ const NEAR_AFTER: i64 = 15_000;
 const SEARCH_MAX: &str = "3s";
 
 /// An event and what the log knows besides.
-struct Found {
+struct LocatedEvent {
     event: LogEvent,
     slot: i16,
     /// `None`: a copy only.
@@ -70,7 +70,7 @@ impl PostgresAdmin {
         })
     }
 
-    async fn find_seq(&self, session: &mut Session, seq: i64) -> Result<Found, AdminError> {
+    async fn find_seq(&self, session: &mut Session, seq: i64) -> Result<LocatedEvent, AdminError> {
         let sql = event_sql!("../../sql/admin/event_by_seq.sql");
         if let Some(row) = self.query(session, sql, &[(&seq, Type::INT8)]).await?.first() {
             return found(row);
@@ -80,7 +80,12 @@ impl PostgresAdmin {
         copies.first().map_or_else(|| Err(AdminError::unknown_event(EventName::Seq(seq))), found)
     }
 
-    async fn find_id(&self, session: &mut Session, id: Uuid, place: Where) -> Result<Found, AdminError> {
+    async fn find_id(
+        &self,
+        session: &mut Session,
+        id: Uuid,
+        place: Where,
+    ) -> Result<LocatedEvent, AdminError> {
         if let Some(near) = place.time_of(id)
             && let Some(found) = self.find_near(session, id, near).await?
         {
@@ -104,7 +109,7 @@ impl PostgresAdmin {
         session: &mut Session,
         id: Uuid,
         near: Timestamp,
-    ) -> Result<Option<Found>, AdminError> {
+    ) -> Result<Option<LocatedEvent>, AdminError> {
         let middle = self.first_about(session, near.0).await?;
         let (from, to) = (middle - NEAR_BEFORE, middle + NEAR_AFTER);
         let params: [Param<'_>; 3] = [(&from, Type::INT8), (&to, Type::INT8), (&id, Type::UUID)];
@@ -118,7 +123,7 @@ impl PostgresAdmin {
         session: &mut Session,
         id: Uuid,
         place: Where,
-    ) -> Result<Option<Found>, AdminError> {
+    ) -> Result<Option<LocatedEvent>, AdminError> {
         // Only a search that nobody asked for ends by time.
         let ended = |error: tokio_postgres::Error| match error.code() {
             Some(&SqlState::QUERY_CANCELED) => place.search_wider(id),
@@ -136,7 +141,11 @@ impl PostgresAdmin {
         Ok(None)
     }
 
-    async fn sinks_of(&self, session: &mut Session, found: &Found) -> Result<Vec<SinkLife>, AdminError> {
+    async fn sinks_of(
+        &self,
+        session: &mut Session,
+        found: &LocatedEvent,
+    ) -> Result<Vec<SinkLife>, AdminError> {
         let event = &found.event;
         let params: [Param<'_>; 5] = [
             (&event.seq, Type::INT8),
@@ -153,9 +162,9 @@ impl PostgresAdmin {
     }
 }
 
-fn found(row: &Row) -> Result<Found, AdminError> {
+fn found(row: &Row) -> Result<LocatedEvent, AdminError> {
     let event = row::shown(row).map_err(failed)?;
-    Ok(Found { event, slot: row.get("slot"), xid: row.get("xid") })
+    Ok(LocatedEvent { event, slot: row.get("slot"), xid: row.get("xid") })
 }
 
 fn acted(row: &Row) -> Acted {

@@ -31,7 +31,7 @@ const LATE_NUMBERS: i64 = 10_000;
 pub(super) struct Span(pub(super) i64, pub(super) i64);
 
 /// How far a bounded number of rows reaches.
-pub(super) struct Window {
+pub(super) struct ScanWindow {
     pub(super) span: Span,
     /// Whether nothing of the span lies behind it.
     pub(super) last: bool,
@@ -104,13 +104,13 @@ impl PostgresAdmin {
         session: &mut Session,
         Span(from, to): Span,
         rows_max: i64,
-    ) -> Result<Window, AdminError> {
+    ) -> Result<ScanWindow, AdminError> {
         let sql = include_str!("../../sql/admin/log_window.sql");
         let params: [Param<'_>; 3] = [(&from, Type::INT8), (&to, Type::INT8), (&rows_max, Type::INT8)];
         let found = self.query(session, sql, &params).await?;
         let (rows, reached) =
             found.first().map_or((0, None), |row| (row.get::<_, i64>(0), row.get::<_, Option<i64>>(1)));
-        Ok(Window { span: Span(from, reached.unwrap_or(from)), last: rows < rows_max })
+        Ok(ScanWindow { span: Span(from, reached.unwrap_or(from)), last: rows < rows_max })
     }
 
     pub(super) async fn tail_events(

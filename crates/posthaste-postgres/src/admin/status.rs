@@ -4,7 +4,7 @@
 //! more than a fixed number of rows. The snapshot is held for some milliseconds only: a truncation that
 //! comes across it tries again.
 
-use super::backlog::{Backlog, EXACT_MAX, Estimate, PROBE_NUMBERS, Probes, WINDOW, Window};
+use super::backlog::{BacklogCount, EXACT_MAX, Estimate, PROBE_NUMBERS, Probes, WINDOW, WindowCount};
 use super::{PostgresAdmin, failed, reads};
 use crate::row::Micros;
 use crate::session::{Param, Session};
@@ -149,13 +149,13 @@ impl PostgresAdmin {
         lanes: &Lanes,
     ) -> Result<Estimate, AdminError> {
         let scan = include_str!("../../sql/admin/scan.sql");
-        let mut backlog = Backlog::behind(lanes.positions.iter().copied().min().unwrap_or(0));
+        let mut backlog = BacklogCount::behind(lanes.positions.iter().copied().min().unwrap_or(0));
         while let Some(behind) = backlog.next() {
             let rows = self
                 .query_where(session, scan, &lanes.condition, &lanes.params(&behind, Type::INT8, &WINDOW))
                 .await?;
             let row = one(&rows)?;
-            backlog.add(Window {
+            backlog.add(WindowCount {
                 scanned: row.get("scanned"),
                 reached: row.get("reached"),
                 pending: row.get("pending"),

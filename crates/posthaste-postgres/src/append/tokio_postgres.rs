@@ -100,8 +100,9 @@ async fn query(
 /// ```no_run
 /// # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut tx = client.transaction().await?;
-/// tx.execute("insert into orders (id) values ($1)", &[&42i64]).await?;
-/// let event = posthaste::Event::new("orders.placed", r#"{"order":42}"#).with_key("42");
+/// let insert = "insert into orders (total) values ($1) returning id";
+/// let order: i64 = tx.query_one(insert, &[&4200]).await?.get(0);
+/// let event = posthaste::Event::json("orders.placed", &serde_json::json!({ "order": order }))?.with_key(order);
 /// posthaste_postgres::append(&mut tx, &event).await?;
 /// tx.commit().await?; // the order and its event, or neither
 /// # Ok(()) }

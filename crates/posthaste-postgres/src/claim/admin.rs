@@ -1,18 +1,19 @@
 //! Looking at an adopted table, and acting on its dead rows.
 //!
-//! Only what its columns can tell and hold: there is no log to list, no lane to move, and no place for a pause. What is
-//! not possible says so. An act on dead rows and its line in the audit are one transaction ([`super::audit`]).
+//! The table's columns decide what is possible. There is no log to list, no lane to move, and no place for a
+//! pause; such an act is refused in words. An act on dead rows and its line in the audit are one transaction
+//! ([`super::audit`]).
 
 use super::audit;
 use super::check;
 use super::doctor;
 use super::layout::Layout;
-use super::line::Line;
+use super::session::ClaimSession;
 use super::statements::Statements;
 use crate::config::PostgresConfig;
 use crate::error::{commit_error, store_error};
 use crate::row::Micros;
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::admin::{
@@ -35,7 +36,7 @@ const COUNT_MAX: u64 = 100_000;
 
 /// Looking and acting.
 pub struct ClaimAdmin {
-    line: Mutex<Line>,
+    session: Mutex<ClaimSession>,
     statements: Statements,
     sink: Arc<str>,
     /// Where our own log would be.
@@ -45,17 +46,17 @@ pub struct ClaimAdmin {
 impl ClaimAdmin {
     /// Connects, and checks the layout against the table.
     pub async fn connect(config: PostgresConfig, layout: Layout, sink: Arc<str>) -> Result<Self, StoreError> {
-        let mut line = Line::open(&config, &layout).await?;
-        let statements = check::statements(&mut line, layout).await?;
-        Ok(Self { line: Mutex::new(line), statements, sink, schema: config.schema })
+        let mut session = ClaimSession::open(&config, &layout).await?;
+        let statements = check::statements(&mut session, layout).await?;
+        Ok(Self { session: Mutex::new(session), statements, sink, schema: config.schema })
     }
 
     async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, AdminError> {
-        let mut line = self.line.lock().await;
-        Ok(line.query(sql, params).await.map_err(store_error)?)
+        let mut session = self.session.lock().await;
+        Ok(session.query(sql, params).await.map_err(store_error)?)
     }
 
-    fn letter(&self, row: &Row, cursor: i64, whole: bool) -> Result<DeadLetter, tokio_postgres::Error> {
+    fn letter(&self, row: &Row, cursor: i64, whole: bool) -> SqlResult<DeadLetter> {
         let payload: Option<Vec<u8>> = row.try_get("payload")?;
         let error: String = row.try_get::<_, Option<String>>("error")?.unwrap_or_default();
         let (code, text) = error.split_once(": ").unwrap_or(("", &error));
@@ -88,14 +89,14 @@ impl ClaimAdmin {
     /// Acts on a chunk of dead rows and writes it down, in the transaction that is open.
     async fn act(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         filter: &DeadFilter,
         act: DeadAct,
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError> {
         let layout = self.statements.layout();
-        let Some(table) = audit::place(line, layout, &self.schema).await? else {
+        let Some(table) = audit::place(session, layout, &self.schema).await? else {
             return Err(AdminError::audit_missing(&audit::missing(layout)));
         };
         let sql = match act {
@@ -105,13 +106,13 @@ impl ClaimAdmin {
         let (asked, chunk) = (Asked::new(filter), chunk.clamp(1, ROWS_MAX));
         let mut params = asked.params();
         params.push((&chunk, Type::INT8));
-        let done = line.query(&sql, &params).await.map_err(store_error)?;
+        let done = session.query(&sql, &params).await.map_err(store_error)?;
         if !done.is_empty() {
             let rows: Vec<&str> = done.iter().take(IDS_AUDITED).map(|row| row.get(0)).collect();
             let detail = json!({
                 "table": layout.table.to_string(), "filter": filter, "count": done.len(), "rows": rows,
             });
-            audit::write(line, &table, actor, act.action(), &detail).await?;
+            audit::write(session, &table, actor, act.action(), &detail).await?;
         }
         Ok(done.len() as u64)
     }
@@ -236,17 +237,17 @@ impl Admin for ClaimAdmin {
             return Ok(0);
         }
         actor.check()?;
-        let mut line = self.line.lock().await;
-        line.begin().await.map_err(store_error)?;
-        match self.act(&mut line, filter, act, actor, chunk).await {
+        let mut session = self.session.lock().await;
+        session.begin().await.map_err(store_error)?;
+        match self.act(&mut session, filter, act, actor, chunk).await {
             Ok(done) => {
                 // CRASH: before this commit nothing is done and nothing written down; after it both are (G6).
-                line.commit().await.map_err(commit_error)?;
+                session.commit().await.map_err(commit_error)?;
                 Ok(done)
             }
             Err(error) => {
                 // A connection that is gone has rolled back by itself.
-                let _ = line.rollback().await;
+                let _ = session.rollback().await;
                 Err(error)
             }
         }
@@ -298,7 +299,7 @@ impl Admin for ClaimAdmin {
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {
-        let mut line = self.line.lock().await;
-        Ok(doctor::examine_on(&mut line, &self.statements, &self.schema).await)
+        let mut session = self.session.lock().await;
+        Ok(doctor::examine_on(&mut session, &self.statements, &self.schema).await)
     }
 }

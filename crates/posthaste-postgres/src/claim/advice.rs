@@ -1,13 +1,13 @@
 //! What is proposed to a table's owners. Nothing here is ever run by us.
 
-use super::check::Table;
+use super::check::CatalogTable;
 use super::layout::{Layout, Style};
 use super::statements::{literal, quoted};
 use crate::session::quote;
 
 /// A CREATE TABLE for dead letters: the table's own columns, and what is known of the death.
 #[must_use]
-pub fn dead_letter_table(layout: &Layout, table: &Table) -> Option<String> {
+pub fn dead_letter_table(layout: &Layout, table: &CatalogTable) -> Option<String> {
     let name = layout.dead_letters.as_ref()?;
     let mut columns: Vec<String> =
         table.columns.iter().map(|(column, kind)| format!("  {} {kind}", quote(column))).collect();
@@ -24,7 +24,8 @@ pub fn dead_letter_table(layout: &Layout, table: &Table) -> Option<String> {
     Some(format!("CREATE TABLE {} (\n{}\n);", quoted(name), columns.join(",\n")))
 }
 
-/// The index that the claim needs, as a statement, unless the table has one that begins with the same columns.
+/// The index that the claim needs, as a statement, unless the table has one that begins with the same
+/// columns.
 #[must_use]
 pub fn claim_index(layout: &Layout) -> Option<String> {
     if layout.order_by.is_empty() {

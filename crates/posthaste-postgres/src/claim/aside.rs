@@ -1,13 +1,14 @@
 //! Outcomes that cannot be written yet, because somebody else holds the row.
 //!
-//! The application may lock a row of its own table for as long as it likes, and a person with a terminal does. What became
-//! of such a row is known, and is kept here: the others are settled without it, its mark is renewed when it can be, and
-//! every look tries again. CRASH: if this process ends before, the row is taken over after its lease, and published again.
+//! The application may lock a row of its own table for as long as it likes, and a person with a terminal
+//! does. What became of such a row is known, and is kept here. The others are settled without it, its mark is
+//! renewed when that is possible, and every look tries again. CRASH: if this process ends before that, the
+//! row is taken over after its lease, and published again.
 
 use super::hand::Hand;
 use super::lease::{ClaimLease, locked};
-use super::line::Line;
-use super::settle::Outcome;
+use super::session::ClaimSession;
+use super::settle::RowOutcomes;
 use super::write::Written;
 use crate::error::commit_error;
 use posthaste::store::StoreError;
@@ -21,7 +22,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// What became of rows that are still in hand, by their key.
 #[derive(Default)]
 pub(super) struct Aside {
-    rows: FxHashMap<String, (i64, Outcome)>,
+    rows: FxHashMap<String, (i64, RowOutcomes)>,
     tried_at: Option<Instant>,
 }
 
@@ -34,9 +35,9 @@ impl Aside {
         self.rows.contains_key(id)
     }
 
-    /// Everything, under the marks that the rows bear now. Rows that are no longer in hand are forgotten.
-    fn outcome(&mut self, hand: &Hand) -> Outcome {
-        let mut outcome = Outcome::default();
+    /// All outcomes, under the marks that the rows bear now. Rows that are no longer in hand are forgotten.
+    fn outcome(&mut self, hand: &Hand) -> RowOutcomes {
+        let mut outcome = RowOutcomes::default();
         self.rows.retain(|_, (seq, single)| {
             let Some(row) = hand.row(*seq) else { return false };
             single.remark(row.mark);
@@ -49,8 +50,9 @@ impl Aside {
 }
 
 impl ClaimLease {
-    /// Rows of an outcome leave the hand; those that somebody holds are put aside. Answers the keys of the first.
-    pub(super) fn leave_hand(&self, outcome: &Outcome, written: &Written) -> Vec<String> {
+    /// Takes the rows of an outcome out of the hand, and puts those aside that somebody holds. Answers the
+    /// keys of the former.
+    pub(super) fn leave_hand(&self, outcome: &RowOutcomes, written: &Written) -> Vec<String> {
         let held: FxHashSet<String> = written.held.keys().0.into_iter().collect();
         let (mut hand, mut aside) = (locked(&self.hand), locked(&self.aside));
         let mut left = Vec::with_capacity(outcome.seqs.len());
@@ -71,7 +73,7 @@ impl ClaimLease {
     }
 
     /// Tries again to write what was put aside.
-    pub(super) async fn write_aside(&self, slot: &mut Option<Line>) -> Result<(), StoreError> {
+    pub(super) async fn write_aside(&self, slot: &mut Option<ClaimSession>) -> Result<(), StoreError> {
         let outcome = {
             let (hand, mut aside) = (locked(&self.hand), locked(&self.aside));
             if aside.rows.is_empty() || aside.tried_at.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
@@ -80,8 +82,8 @@ impl ClaimLease {
             aside.tried_at = Some(Instant::now());
             aside.outcome(&hand)
         };
-        let line = self.ready(slot).await?;
-        let written = match self.write_what_is_free(line, &outcome).await {
+        let session = self.ready(slot).await?;
+        let written = match self.write_what_is_free(session, &outcome).await {
             Ok(written) => written,
             Err(error) => return Err(self.failed(slot, commit_error(error))),
         };

@@ -1,15 +1,16 @@
 //! Where acts on dead rows are written down (G6).
 //!
-//! Who replayed or discarded what, and why, in the transaction of the act: neither is there without the other. An adopted
-//! table has no place for it, and is left as it is; so the line goes into `posthaste_audit` beside it, which its owners make
-//! (`posthaste adopt sql` prints it), or into the audit of our own log where that lives in the same database. With neither
-//! of them an act is refused.
+//! A line says which actor replayed or discarded what, and why. It is written in the transaction of the act,
+//! so neither is there without the other. An adopted table has no place for it and is left as it is. So the
+//! line goes into `posthaste_audit` beside it, which its owners make (`posthaste adopt sql` prints it), or
+//! into the audit of our own log where that lives in the same database. With neither of them an act is
+//! refused.
 //!
-//! Refused: writing to the log of the command instead. It is on the screen of whoever acted, and nowhere else. And making
-//! the table ourselves: nothing is ever created in a schema that is not ours.
+//! Refused: writing to the log of the command instead, which is on the screen of whoever acted and nowhere
+//! else. Also refused: making the table ourselves. Nothing is ever created in a schema that is not ours.
 
 use super::layout::{Layout, TableName};
-use super::line::Line;
+use super::session::ClaimSession;
 use super::statements::{literal, quoted};
 use crate::error::store_error;
 use crate::session::Param;
@@ -34,7 +35,7 @@ pub fn audit_table(layout: &Layout) -> String {
     )
 }
 
-/// The statement that writes a line: `$1` who, `$2` what, `$3` why, `$4` the details.
+/// The statement that writes a line: `$1` the actor, `$2` the act, `$3` the reason, `$4` the details.
 pub(super) fn insert(table: &TableName) -> String {
     format!(
         "insert into {} (actor, action, reason, detail) values ($1, $2, $3, $4::text::jsonb)",
@@ -44,13 +45,14 @@ pub(super) fn insert(table: &TableName) -> String {
 
 /// The table that takes the lines: beside the adopted one, or of our own log in `schema`.
 pub(super) async fn place(
-    line: &mut Line,
+    session: &mut ClaimSession,
     layout: &Layout,
     schema: &str,
 ) -> Result<Option<TableName>, StoreError> {
     let ours = TableName { schema: Some(schema.to_owned()), name: "audit".to_owned() };
     for table in [beside(layout), ours] {
-        let rows = line.query("select to_regclass($1) is not null", &[(&quoted(&table), Type::TEXT)]).await;
+        let rows =
+            session.query("select to_regclass($1) is not null", &[(&quoted(&table), Type::TEXT)]).await;
         if rows.map_err(store_error)?.first().is_some_and(|row| row.get(0)) {
             return Ok(Some(table));
         }
@@ -58,13 +60,17 @@ pub(super) async fn place(
     Ok(None)
 }
 
-/// A line for what a retention deletes, as a part of its statement: `gone` are the rows. Empty where the relay may not write
-/// one: a retention is declared, and its counter tells of it too.
-pub(super) async fn noted(line: &mut Line, layout: &Layout, schema: &str) -> Result<String, StoreError> {
-    let Some(table) = place(line, layout, schema).await? else { return Ok(String::new()) };
+/// A line about what a retention deletes, as a part of its statement; `gone` are the rows. It is empty where
+/// the relay may not write one. A retention is declared, and its counter tells of it too.
+pub(super) async fn noted(
+    session: &mut ClaimSession,
+    layout: &Layout,
+    schema: &str,
+) -> Result<String, StoreError> {
+    let Some(table) = place(session, layout, schema).await? else { return Ok(String::new()) };
     let table = quoted(&table);
     let sql = "select has_table_privilege(to_regclass($1), 'INSERT')";
-    let rows = line.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+    let rows = session.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
     if !rows.first().is_some_and(|row| row.get(0)) {
         return Ok(String::new());
     }
@@ -76,7 +82,7 @@ pub(super) async fn noted(line: &mut Line, layout: &Layout, schema: &str) -> Res
     ))
 }
 
-/// What is said where there is none.
+/// The refusal where there is no table for the audit.
 pub(super) fn missing(layout: &Layout) -> String {
     format!(
         "dead rows leave {} only with a line in an audit, and there is no table for it; `posthaste adopt sql` prints the \
@@ -88,7 +94,7 @@ pub(super) fn missing(layout: &Layout) -> String {
 
 /// Writes the line of an act.
 pub(super) async fn write(
-    line: &mut Line,
+    session: &mut ClaimSession,
     table: &TableName,
     actor: &Actor,
     action: &str,
@@ -101,6 +107,6 @@ pub(super) async fn write(
         (&actor.reason, Type::TEXT),
         (&detail, Type::TEXT),
     ];
-    line.query(&insert(table), &params).await.map_err(store_error)?;
+    session.query(&insert(table), &params).await.map_err(store_error)?;
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! Looking at a table before anything of it is claimed.
 //!
-//! What the catalog can tell is told first, in words: a view, a missing column, a type that does not fit, a status that
-//! the enum does not have, row-level security that would hide rows. The rest is rehearsed ([`super::rehearse`]).
+//! What the catalog knows is checked first, and told in words: a view, a missing column, a type that does not
+//! fit, a status that the enum does not have, row-level security that would hide rows. The rest is rehearsed
+//! ([`super::rehearse`]).
 
 use super::layout::{Layout, TableName};
-use super::line::Line;
+use super::session::ClaimSession;
 use super::statements::{Statements, Types, quoted};
 use crate::error::store_error;
 use posthaste::store::{StoreCode, StoreError};
@@ -13,7 +14,7 @@ use tokio_postgres::types::Type;
 
 /// A table as the catalog knows it.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct CatalogTable {
     /// Its name, with the schema it was found in.
     pub name: TableName,
     /// `r` and `p` are tables.
@@ -26,7 +27,7 @@ pub struct Table {
     pub unique: Vec<String>,
 }
 
-impl Table {
+impl CatalogTable {
     /// A column's type.
     #[must_use]
     pub fn type_of(&self, column: &str) -> Option<&str> {
@@ -38,8 +39,8 @@ impl Table {
     }
 }
 
-/// Looks a table up. `None`: there is none of this name.
-pub async fn table(client: &Client, name: &TableName) -> Result<Option<Table>, StoreError> {
+/// Looks a table up. `None` means that there is none of this name.
+pub async fn table(client: &Client, name: &TableName) -> Result<Option<CatalogTable>, StoreError> {
     let sql = "select n.nspname::text, c.relname::text, c.relkind::text, row_security_active(c.oid)
                  from pg_class c join pg_namespace n on n.oid = c.relnamespace
                 where c.oid = to_regclass($1)";
@@ -53,7 +54,7 @@ pub async fn table(client: &Client, name: &TableName) -> Result<Option<Table>, S
                  from pg_attribute a where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped order by a.attnum";
     let rows = client.query_typed(sql, &[(&quoted(&found), Type::TEXT)]).await.map_err(store_error)?;
     let unique = rows.iter().filter(|row| row.get(2)).map(|row| row.get(0)).collect();
-    Ok(Some(Table {
+    Ok(Some(CatalogTable {
         name: found,
         kind: kind.chars().next().unwrap_or('?'),
         hidden_rows,
@@ -63,8 +64,8 @@ pub async fn table(client: &Client, name: &TableName) -> Result<Option<Table>, S
 }
 
 /// Checks the layout against the table, and makes its statements.
-pub(super) async fn statements(line: &mut Line, layout: Layout) -> Result<Statements, StoreError> {
-    let client = line.client();
+pub(super) async fn statements(session: &mut ClaimSession, layout: Layout) -> Result<Statements, StoreError> {
+    let client = session.client();
     let found = table(client, &layout.table).await?;
     let found = found.ok_or_else(|| {
         let table = &layout.table;
@@ -91,7 +92,7 @@ pub(super) async fn statements(line: &mut Line, layout: Layout) -> Result<Statem
     Ok(statements)
 }
 
-/// A retention that could delete nothing would be believed in.
+/// Refuses a retention that can delete nothing. Somebody would rely on it.
 fn check_retention(statements: &Statements) -> Result<(), String> {
     let layout = statements.layout();
     let cases = [
@@ -113,8 +114,8 @@ fn check_retention(statements: &Statements) -> Result<(), String> {
     }
 }
 
-/// The layout without columns that the table may lack, or what does not fit.
-pub(super) fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
+/// The layout without optional columns that the table lacks; or what does not fit.
+pub(super) fn fit(layout: Layout, table: &CatalogTable) -> Result<Layout, String> {
     let name = &layout.table.clone();
     if !matches!(table.kind, 'r' | 'p') {
         let kind = if matches!(table.kind, 'v' | 'm') { "a view" } else { "no ordinary table" };
@@ -153,7 +154,7 @@ pub(super) fn fit(layout: Layout, table: &Table) -> Result<Layout, String> {
 }
 
 /// Words of the status that its enum does not have.
-async fn check_words(client: &Client, layout: &Layout, table: &Table) -> Result<(), StoreError> {
+async fn check_words(client: &Client, layout: &Layout, table: &CatalogTable) -> Result<(), StoreError> {
     let Some(status) = &layout.status else { return Ok(()) };
     let sql = "select e.enumlabel::text from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid
                 where a.attrelid = to_regclass($1) and a.attname = $2 order by e.enumsortorder";

@@ -3,8 +3,8 @@
 use super::audit;
 use super::check;
 use super::layout::Layout;
-use super::line::Line;
 use super::rehearse;
+use super::session::ClaimSession;
 use super::statements::Statements;
 use crate::config::PostgresConfig;
 use crate::error::store_error;
@@ -21,19 +21,19 @@ pub const CHECKS: &[&str] = &[
     "adopted_audit",
 ];
 
-/// All of them.
+/// Makes all checks.
 pub async fn examine(config: &PostgresConfig, layout: &Layout) -> Vec<Finding> {
     let opened = async {
-        let mut line = Line::open(config, layout).await?;
-        let statements = check::statements(&mut line, layout.clone()).await?;
-        Ok::<_, StoreError>((line, statements))
+        let mut session = ClaimSession::open(config, layout).await?;
+        let statements = check::statements(&mut session, layout.clone()).await?;
+        Ok::<_, StoreError>((session, statements))
     };
     match opened.await {
         Err(error) => vec![found("adopted_table", Level::Fail, error.to_string())],
-        Ok((mut line, statements)) => {
+        Ok((mut session, statements)) => {
             let fits = format!("{} fits its layout", statements.layout().table);
             let mut findings = vec![found("adopted_table", Level::Ok, fits)];
-            findings.extend(examine_on(&mut line, &statements, &config.schema).await);
+            findings.extend(examine_on(&mut session, &statements, &config.schema).await);
             findings
         }
     }
@@ -43,40 +43,44 @@ fn found(check: &str, level: Level, text: String) -> Finding {
     Finding { check: check.to_owned(), level, text }
 }
 
-pub(super) async fn examine_on(line: &mut Line, statements: &Statements, schema: &str) -> Vec<Finding> {
+pub(super) async fn examine_on(
+    session: &mut ClaimSession,
+    statements: &Statements,
+    schema: &str,
+) -> Vec<Finding> {
     vec![
-        rehearsal(line, statements).await,
-        index(line, statements).await,
-        status(line, statements).await,
-        backlog(line, statements).await,
-        audited(line, statements, schema).await,
+        rehearsal(session, statements).await,
+        index(session, statements).await,
+        status(session, statements).await,
+        backlog(session, statements).await,
+        audited(session, statements, schema).await,
     ]
 }
 
-async fn rehearsal(line: &mut Line, statements: &Statements) -> Finding {
+async fn rehearsal(session: &mut ClaimSession, statements: &Statements) -> Finding {
     const CHECK: &str = "adopted_rehearsal";
-    match rehearse::rehearse(line, statements).await {
+    match rehearse::rehearse(session, statements).await {
         Ok(()) => found(CHECK, Level::Ok, "one row can be claimed and settled; it was taken back".to_owned()),
         Err(error) => {
             // A rehearsal that failed leaves its transaction behind.
-            let _ = line.rollback().await;
+            let _ = session.rollback().await;
             found(CHECK, Level::Fail, error.to_string())
         }
     }
 }
 
-async fn index(line: &mut Line, statements: &Statements) -> Finding {
+async fn index(session: &mut ClaimSession, statements: &Statements) -> Finding {
     const CHECK: &str = "adopted_index";
-    match plan(line, statements).await {
+    match plan(session, statements).await {
         Ok(plan) if has_index(&plan) => found(CHECK, Level::Ok, "the claim walks an index".to_owned()),
         Ok(_) => found(CHECK, Level::Warn, no_index(statements.layout())),
         Err(error) => found(CHECK, Level::Warn, error.to_string()),
     }
 }
 
-async fn status(line: &mut Line, statements: &Statements) -> Finding {
+async fn status(session: &mut ClaimSession, statements: &Statements) -> Finding {
     const CHECK: &str = "adopted_status";
-    match rehearse::unmapped(line, statements).await {
+    match rehearse::unmapped(session, statements).await {
         Ok(words) if words.is_empty() => found(CHECK, Level::Ok, "every status is mapped".to_owned()),
         Ok(words) => {
             let words: Vec<String> = words.iter().map(|(word, rows)| format!("{word} ({rows})")).collect();
@@ -88,9 +92,9 @@ async fn status(line: &mut Line, statements: &Statements) -> Finding {
 }
 
 /// Rows that wait for so long that somebody may have published them without a mark (F27).
-async fn backlog(line: &mut Line, statements: &Statements) -> Finding {
+async fn backlog(session: &mut ClaimSession, statements: &Statements) -> Finding {
     const CHECK: &str = "adopted_backlog";
-    let old = match old_rows(line, statements).await {
+    let old = match old_rows(session, statements).await {
         Ok(old) => old,
         Err(error) => return found(CHECK, Level::Warn, error.to_string()),
     };
@@ -110,17 +114,17 @@ async fn backlog(line: &mut Line, statements: &Statements) -> Finding {
 /// Counts of old rows go up to this number.
 const OLD_ROWS_MAX: i64 = 100_000;
 
-async fn old_rows(line: &mut Line, statements: &Statements) -> Result<i64, StoreError> {
+async fn old_rows(session: &mut ClaimSession, statements: &Statements) -> Result<i64, StoreError> {
     let Some(sql) = statements.old_rows(OLD_ROWS_MAX) else { return Ok(0) };
-    let rows = line.query(&sql, &[]).await.map_err(store_error)?;
+    let rows = session.query(&sql, &[]).await.map_err(store_error)?;
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
 /// Whether acts on dead rows can be written down.
-async fn audited(line: &mut Line, statements: &Statements, schema: &str) -> Finding {
+async fn audited(session: &mut ClaimSession, statements: &Statements, schema: &str) -> Finding {
     const CHECK: &str = "adopted_audit";
     let layout = statements.layout();
-    match audit::place(line, layout, schema).await {
+    match audit::place(session, layout, schema).await {
         Ok(Some(table)) => found(CHECK, Level::Ok, format!("acts on dead rows are written to {table}")),
         Ok(None) => found(CHECK, Level::Warn, audit::missing(layout)),
         Err(error) => found(CHECK, Level::Warn, error.to_string()),
@@ -128,8 +132,8 @@ async fn audited(line: &mut Line, statements: &Statements, schema: &str) -> Find
 }
 
 /// How the server would find what is due.
-async fn plan(line: &mut Line, statements: &Statements) -> Result<String, StoreError> {
-    let rows = line.query(&statements.explained(), &[]).await.map_err(store_error)?;
+async fn plan(session: &mut ClaimSession, statements: &Statements) -> Result<String, StoreError> {
+    let rows = session.query(&statements.explained(), &[]).await.map_err(store_error)?;
     Ok(rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>().join("\n"))
 }
 
@@ -147,21 +151,21 @@ fn no_index(layout: &Layout) -> String {
 
 /// The plan of a layout's claim, and the index it lacks, if it lacks one.
 pub async fn missing_index(config: &PostgresConfig, layout: &Layout) -> Result<Option<String>, StoreError> {
-    let mut line = Line::open(config, layout).await?;
-    let statements = check::statements(&mut line, layout.clone()).await?;
-    let plan = plan(&mut line, &statements).await?;
+    let mut session = ClaimSession::open(config, layout).await?;
+    let statements = check::statements(&mut session, layout.clone()).await?;
+    let plan = plan(&mut session, &statements).await?;
     Ok((!has_index(&plan)).then(|| no_index(statements.layout())))
 }
 
 /// The CREATE TABLE of the audit that acts on dead rows need, if it is missing.
 pub async fn missing_audit(config: &PostgresConfig, layout: &Layout) -> Result<Option<String>, StoreError> {
-    let mut line = Line::open(config, layout).await?;
-    let place = audit::place(&mut line, layout, &config.schema).await?;
+    let mut session = ClaimSession::open(config, layout).await?;
+    let place = audit::place(&mut session, layout, &config.schema).await?;
     Ok(place.is_none().then(|| audit::audit_table(layout)))
 }
 
 /// The statements of a layout on a real table.
 pub async fn statements_for(config: &PostgresConfig, layout: &Layout) -> Result<Statements, StoreError> {
-    let mut line = Line::open(config, layout).await?;
-    check::statements(&mut line, layout.clone()).await
+    let mut session = ClaimSession::open(config, layout).await?;
+    check::statements(&mut session, layout.clone()).await
 }

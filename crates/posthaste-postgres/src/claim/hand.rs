@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Rows that are left alone for a while, at most. With more of them nothing is claimed until some are free again.
+/// Rows that are left alone for a while, at most. With more of them nothing is claimed until some are free
+/// again.
 const KEPT_MAX: usize = 10_000;
 
 /// What is kept in mind of a row that is not in hand.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
-    /// Not before.
+    /// The row is not claimed before this time.
     until: Instant,
     /// Attempts, where the table does not count them.
     attempts: Option<u32>,
@@ -53,7 +54,7 @@ impl Hand {
         self.rows.is_empty()
     }
 
-    /// A row is settled.
+    /// Forgets a row that is settled.
     pub(super) fn drop_row(&mut self, seq: i64) -> Option<Claimed> {
         self.rows.remove(&seq)
     }
@@ -62,7 +63,8 @@ impl Hand {
         self.rows.clear();
     }
 
-    /// Marks after a renewal, by key, of these rows. Answers how many were not renewed: somebody else has them.
+    /// Notes the marks of these rows after a renewal, by key. Answers how many were not renewed, because
+    /// somebody else has them.
     pub(super) fn renewed(&mut self, marks: &FxHashMap<String, Moment>, asked: &[i64]) -> usize {
         let mut lost = 0;
         for seq in asked {
@@ -89,12 +91,13 @@ impl Hand {
         self.kept.get(id).and_then(|kept| kept.attempts).unwrap_or(0)
     }
 
-    /// Keys to leave out now; or, with too many of them, how long to claim nothing at all.
+    /// Keys to leave out now. If there are too many of them, the answer is how long to claim nothing at all.
     pub(super) fn left_out(&mut self) -> Result<Vec<String>, Duration> {
         let now = Instant::now();
         self.kept.retain(|_, kept| kept.until > now || kept.attempts.is_some());
         if self.kept.len() >= KEPT_MAX {
-            // Counts of rows whose time has come are the cheapest thing to forget: they are tried a little longer.
+            // Counts of rows whose time has come are the cheapest thing to forget. Such rows are tried a
+            // little longer.
             self.kept.retain(|_, kept| kept.until > now);
         }
         if self.kept.len() >= KEPT_MAX {

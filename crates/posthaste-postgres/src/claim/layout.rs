@@ -1,6 +1,6 @@
 //! What an adopted table looks like: one description, from which everything else is made.
 
-use super::role::{Columns, Kind};
+use super::role::{ColumnKind, Columns};
 use posthaste::retry::RetryPolicy;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ pub struct TableName {
 }
 
 impl TableName {
-    /// Reads `table`, `schema.table`, or either with quotes: `"Outbox"`, `app."Outbox"`. Names are taken as they are
-    /// written: nothing is folded to lower case.
+    /// Reads `table`, `schema.table`, or either with quotes: `"Outbox"`, `app."Outbox"`. Names are taken as
+    /// they are written: nothing is folded to lower case.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -62,25 +62,25 @@ impl std::fmt::Display for TableName {
 
 /// Where a row's topic comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Topic {
+pub enum TopicSource {
     /// A column.
     Column(String),
     /// The same for all rows.
     Fixed(String),
     /// Text and columns, in turn.
-    Template(Vec<Piece>),
+    Template(Vec<TopicPiece>),
 }
 
 /// A part of a topic's template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum TopicPiece {
     /// As it stands.
     Text(String),
     /// A column's value.
     Column(String),
 }
 
-impl Topic {
+impl TopicSource {
     /// Reads a column's name, or a template with columns in braces: `{aggregate_type}.{event_type}`.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.contains(['{', '}']) {
@@ -95,13 +95,13 @@ impl Topic {
             let close = rest[open..].find('}').filter(|close| rest.as_bytes()[open] == b'{' && *close > 1);
             let Some(close) = close else { return Err(format!("topic {text:?} has a stray brace")) };
             if open > 0 {
-                pieces.push(Piece::Text(rest[..open].to_owned()));
+                pieces.push(TopicPiece::Text(rest[..open].to_owned()));
             }
-            pieces.push(Piece::Column(rest[open + 1..open + close].to_owned()));
+            pieces.push(TopicPiece::Column(rest[open + 1..open + close].to_owned()));
             rest = &rest[open + close + 1..];
         }
         if !rest.is_empty() {
-            pieces.push(Piece::Text(rest.to_owned()));
+            pieces.push(TopicPiece::Text(rest.to_owned()));
         }
         Ok(Self::Template(pieces))
     }
@@ -114,7 +114,9 @@ impl Topic {
             Self::Fixed(_) => Vec::new(),
             Self::Template(pieces) => pieces
                 .iter()
-                .filter_map(|piece| if let Piece::Column(name) = piece { Some(name.as_str()) } else { None })
+                .filter_map(
+                    |piece| if let TopicPiece::Column(name) = piece { Some(name.as_str()) } else { None },
+                )
                 .collect(),
         }
     }
@@ -122,18 +124,18 @@ impl Topic {
 
 /// The status column and its words. A word that is not among them is left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct StatusWords {
     /// The column.
     pub column: String,
-    /// What waits to be published, whether for the first time or again.
+    /// Words of rows that wait to be published, whether for the first time or again.
     pub pending: Vec<String>,
-    /// What a relay has in hand; with a time beside it, rows are claimed by it.
+    /// The word of rows that a relay has in hand. If there is a time beside it, rows are claimed with it.
     pub claimed: Option<String>,
-    /// After a failed attempt that is tried again.
+    /// The word after a failed attempt that is tried again.
     pub retry: String,
-    /// Published.
+    /// The word of published rows.
     pub published: String,
-    /// Given up. Without it a dead-letter table is needed.
+    /// The word of rows that were given up. Without it a dead-letter table is needed.
     pub dead: Option<String>,
 }
 
@@ -154,18 +156,18 @@ pub struct Layout {
     /// Its key: one column, unique.
     pub id: String,
     /// The topic.
-    pub topic: Topic,
+    pub topic: TopicSource,
     /// The payload: json, jsonb, text or bytea.
     pub payload: String,
     /// Its media type; `application/json` for json and jsonb columns unless it is said.
     pub content_type: Option<String>,
     /// Columns that travel as headers: header, column.
     pub header_columns: Vec<(String, String)>,
-    /// The status. Without it a row is done when `published_at` is set, or gone.
-    pub status: Option<Status>,
+    /// The status. Without it a row is done when `published_at` is set, or when it is gone.
+    pub status: Option<StatusWords>,
     /// The columns that it may have beside these.
     pub column: Columns,
-    /// Columns to claim in the order of.
+    /// Rows are claimed in the order of these columns.
     pub order_by: Vec<String>,
     /// A further condition of what is claimed, in SQL.
     pub condition: Option<String>,
@@ -173,33 +175,33 @@ pub struct Layout {
     pub delete_published: bool,
     /// Where dead rows are moved.
     pub dead_letters: Option<TableName>,
-    /// A topic that the broker does not have is waited for, like any outage of a destination. Otherwise it is a failure of
-    /// the row, which counts: what most owners of such tables expect.
+    /// Whether a topic that the broker does not have is waited for, as in an outage of a destination. If not,
+    /// it is a failure of the row and costs an attempt. Most owners of such tables expect that.
     pub waits_for_topics: bool,
-    /// Columns above that the table may lack: they are written where they exist.
+    /// Columns of the layout that the table may lack. They are written where they exist.
     pub may_lack: Vec<String>,
     /// Time zone of columns without one.
     pub time_zone: String,
     /// Rows claimed at once, at most.
     pub batch: usize,
-    /// Pause after a look that found nothing…
+    /// Pause after a look that found nothing.
     pub poll_min: Duration,
-    /// … and the longest one, to which it grows while there is nothing.
+    /// The longest such pause. It grows to this while nothing is found.
     pub poll_max: Duration,
-    /// A marked row whose mark is older belongs to nobody any more.
+    /// Age of a mark at which its row belongs to nobody any more.
     pub lease: Duration,
     /// Published rows are deleted after this long; `None`: kept.
     pub keep_published: Option<Duration>,
     /// Dead rows are deleted after this long; `None`: kept.
     pub keep_dead: Option<Duration>,
-    /// When to try again, as its owners expect it: what routes without a policy of their own take.
+    /// When to try again, as the table's owners expect it. Routes without a policy of their own take it.
     pub retry: RetryPolicy,
 }
 
 impl Layout {
-    /// The least: a table, its key, topic and payload. Everything else is left out.
+    /// The least layout: a table, its key, topic and payload. Everything else is left out.
     #[must_use]
-    pub fn new(table: TableName, id: &str, topic: Topic, payload: &str) -> Self {
+    pub fn new(table: TableName, id: &str, topic: TopicSource, payload: &str) -> Self {
         Self {
             table,
             id: id.to_owned(),
@@ -226,7 +228,7 @@ impl Layout {
         }
     }
 
-    /// The column that holds a claim's mark: since when a relay has the row.
+    /// The column that holds a claim's mark, which is the time since when a relay has the row.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
         self.column.claimed_at.as_deref().or(self.column.last_attempt_at.as_deref())
@@ -239,8 +241,8 @@ impl Layout {
         if word && self.mark().is_some() { Style::Marked } else { Style::Locked }
     }
 
-    /// Whether nothing in a row tells if somebody published it before we came: then its owners have to say where to begin
-    /// (F27).
+    /// Whether nothing in a row tells if it was published before we came. Then its owners have to say where
+    /// to begin (F27).
     #[must_use]
     pub fn needs_a_start(&self) -> bool {
         let tells = self.status.is_some()
@@ -296,7 +298,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The same for a table that lacks these columns.
+    /// The same layout for a table that lacks these columns.
     #[must_use]
     pub fn without(mut self, lacking: &[String]) -> Self {
         for (_, column) in self.column.roles_mut() {
@@ -309,15 +311,17 @@ impl Layout {
 
     /// Every column it names, with what it is for and what it must be.
     #[must_use]
-    pub fn columns(&self) -> Vec<(&'static str, Kind, &str)> {
-        let mut columns = vec![("id", Kind::Any, self.id.as_str())];
-        columns.extend(self.topic.columns().into_iter().map(|name| ("topic", Kind::Any, name)));
-        columns.push(("payload", Kind::Payload, &self.payload));
-        let headers =
-            self.header_columns.iter().map(|(_, column)| ("header_columns", Kind::Any, column.as_str()));
+    pub fn columns(&self) -> Vec<(&'static str, ColumnKind, &str)> {
+        let mut columns = vec![("id", ColumnKind::Any, self.id.as_str())];
+        columns.extend(self.topic.columns().into_iter().map(|name| ("topic", ColumnKind::Any, name)));
+        columns.push(("payload", ColumnKind::Payload, &self.payload));
+        let headers = self
+            .header_columns
+            .iter()
+            .map(|(_, column)| ("header_columns", ColumnKind::Any, column.as_str()));
         columns.extend(headers);
-        columns.extend(self.status.iter().map(|status| ("status", Kind::Any, status.column.as_str())));
-        columns.extend(self.order_by.iter().map(|column| ("order_by", Kind::Any, column.as_str())));
+        columns.extend(self.status.iter().map(|status| ("status", ColumnKind::Any, status.column.as_str())));
+        columns.extend(self.order_by.iter().map(|column| ("order_by", ColumnKind::Any, column.as_str())));
         let roles = self.column.roles().filter_map(|(role, column)| Some((role.name, role.kind, column?)));
         columns.extend(roles);
         columns
@@ -341,11 +345,11 @@ mod tests {
 
     #[test]
     fn topics_are_columns_or_templates() {
-        assert_eq!(Topic::parse("event_type"), Ok(Topic::Column("event_type".to_owned())));
-        let template = Topic::parse("ev.{aggregate_type}.{event_type}").expect("a template");
+        assert_eq!(TopicSource::parse("event_type"), Ok(TopicSource::Column("event_type".to_owned())));
+        let template = TopicSource::parse("ev.{aggregate_type}.{event_type}").expect("a template");
         assert_eq!(template.columns(), ["aggregate_type", "event_type"]);
         for bad in ["", "{", "a}", "{}", "a.{b"] {
-            assert!(Topic::parse(bad).is_err(), "{bad}");
+            assert!(TopicSource::parse(bad).is_err(), "{bad}");
         }
     }
 }

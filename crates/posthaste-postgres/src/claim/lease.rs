@@ -1,15 +1,16 @@
 //! A lease on an adopted table: claiming, settling, giving back.
 //!
-//! The lane is a formality: every relay has its own, and rows are what is really leased. A lane whose rows were taken
-//! by somebody else is lost as a whole: it forgets what it had in hand, and the relay takes a new one.
+//! The lane is a formality. Every relay has its own, and what is really leased are rows. A lane whose rows
+//! were taken by somebody else is lost as a whole: it forgets what it had in hand, and the relay takes a new
+//! one.
 
 use super::aside::Aside;
 use super::hand::Hand;
 use super::layout::Style;
-use super::line::Line;
 use super::row::{Moment, Shape};
-use super::settle::Outcome;
-use super::store::Inner;
+use super::session::ClaimSession;
+use super::settle::RowOutcomes;
+use super::store::ClaimState;
 use super::take::{Ahead, TakingOver};
 use crate::error::commit_error;
 use crate::session::Param;
@@ -27,20 +28,20 @@ use tokio_postgres::types::Type;
 
 /// What is claimed for one sink by one relay.
 pub(super) struct ClaimLease {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<ClaimState>,
     pub(super) id: LaneId,
     epoch: i64,
     pub(super) relay: Arc<str>,
     pub(super) filter: Filter,
     pub(super) shape: Shape,
-    pub(super) line: AsyncMutex<Option<Line>>,
+    pub(super) session: AsyncMutex<Option<ClaimSession>>,
     /// A second connection, for what is claimed while something is settled.
-    pub(super) second: AsyncMutex<Option<Line>>,
+    pub(super) second: AsyncMutex<Option<ClaimSession>>,
     pub(super) hand: Mutex<Hand>,
     pub(super) ahead: Mutex<Ahead>,
     pub(super) taking_over: Mutex<TakingOver>,
     pub(super) aside: Mutex<Aside>,
-    /// Bytes of an event, as the last claim found them; 0: nobody knows yet.
+    /// Bytes of an event, as the last claim found them. 0 means that nobody knows yet.
     pub(super) event_bytes: AtomicUsize,
     /// The pause after the next look that finds nothing.
     quiet: Mutex<Duration>,
@@ -55,7 +56,13 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ClaimLease {
-    pub(super) fn new(inner: Arc<Inner>, id: LaneId, epoch: i64, relay: Arc<str>, filter: Filter) -> Self {
+    pub(super) fn new(
+        inner: Arc<ClaimState>,
+        id: LaneId,
+        epoch: i64,
+        relay: Arc<str>,
+        filter: Filter,
+    ) -> Self {
         let layout = inner.statements.layout();
         let shape = Shape {
             content_type: inner.statements.content_type(),
@@ -70,7 +77,7 @@ impl ClaimLease {
             relay,
             filter,
             shape,
-            line: AsyncMutex::new(None),
+            session: AsyncMutex::new(None),
             second: AsyncMutex::new(None),
             hand: Mutex::default(),
             ahead: Mutex::default(),
@@ -101,46 +108,50 @@ impl ClaimLease {
         StoreError::LeaseLost(self.id.clone())
     }
 
-    /// An error of a claim or settlement. Row locks die with their connection, and a transaction with its first
-    /// error: whatever was locked is somebody else's now.
-    pub(super) fn failed(&self, line: &mut Option<Line>, error: StoreError) -> StoreError {
-        let held = line.as_ref().is_some_and(|line| line.in_transaction()) && !locked(&self.hand).is_empty();
+    /// Handles an error of a claim or settlement. Row locks die with their connection, and a transaction dies
+    /// with its first error, so whatever was locked is free for others now.
+    pub(super) fn failed(&self, session: &mut Option<ClaimSession>, error: StoreError) -> StoreError {
+        let held = session.as_ref().is_some_and(|session| session.in_transaction())
+            && !locked(&self.hand).is_empty();
         // CRASH: a connection that is dropped with its transaction open leaves rows unlocked and unchanged.
-        *line = None;
+        *session = None;
         if held && self.inner.style() == Style::Locked {
-            // The same rows are there for the next claim, and would be published again at once, and again.
+            // The next claim finds the same rows, and would publish them again at once, and again.
             self.inner.note_trouble();
             return self.lose();
         }
         error
     }
 
-    /// The connection, a new one if it has to be.
-    pub(super) async fn ready<'a>(&self, slot: &'a mut Option<Line>) -> Result<&'a mut Line, StoreError> {
-        if slot.as_ref().is_some_and(Line::is_closed) {
+    /// The connection, or a new one if it is closed.
+    pub(super) async fn ready<'a>(
+        &self,
+        slot: &'a mut Option<ClaimSession>,
+    ) -> Result<&'a mut ClaimSession, StoreError> {
+        if slot.as_ref().is_some_and(ClaimSession::is_closed) {
             *slot = None;
             if self.inner.style() == Style::Locked && !locked(&self.hand).is_empty() {
                 return Err(self.lose());
             }
         }
         match slot {
-            Some(line) => Ok(line),
+            Some(session) => Ok(session),
             None => {
                 let (config, layout) = (&self.inner.config, self.inner.statements.layout());
-                Ok(slot.insert(Line::open_patient(config, layout, self.inner.patience()).await?))
+                Ok(slot.insert(ClaimSession::open_patient(config, layout, self.inner.patience()).await?))
             }
         }
     }
 
     /// Renews the marks of what is in hand, before a third of the lease is over.
-    pub(super) async fn renew(&self, heart: &mut Line) -> Result<(), StoreError> {
+    pub(super) async fn renew(&self, heart: &mut ClaimSession) -> Result<(), StoreError> {
         let Some(sql) = self.inner.statements.renewed() else { return Ok(()) };
         if locked(&self.renewed_at).elapsed() < self.inner.row_lease() / 3 {
             return Ok(());
         }
-        // No settlement of these rows may be on its way while their marks change; and the heartbeat waits for nobody. A
-        // claim or settlement takes seconds at most, a third of the lease is longer.
-        let Ok(mut slot) = self.line.try_lock() else { return Ok(()) };
+        // No settlement of these rows may be on its way while their marks change, and the heartbeat waits for
+        // nobody. A claim or settlement takes seconds at most; a third of the lease is longer.
+        let Ok(mut slot) = self.session.try_lock() else { return Ok(()) };
         self.give_ahead_back(&mut slot).await?;
         let (mut seqs, mut ids, mut marks) = (Vec::new(), Vec::new(), Vec::new());
         for (seq, row) in locked(&self.hand).rows() {
@@ -156,7 +167,7 @@ impl ClaimLease {
         let mut renewed: FxHashMap<String, Moment> =
             rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         if renewed.len() < ids.len() {
-            // The application holds some of them: nobody can take those meanwhile.
+            // The application holds some of them. Nobody can take those meanwhile.
             let ours = heart.query(&self.inner.statements.ours(), &params).await.map_err(commit_error)?;
             let ours: FxHashSet<String> = ours.iter().map(|row| row.get(0)).collect();
             let held = ids.iter().zip(&marks).filter(|(id, _)| ours.contains(*id));
@@ -224,16 +235,16 @@ impl Lease for ClaimLease {
         if self.is_lost() {
             return Err(StoreError::LeaseLost(self.id.clone()));
         }
-        let mut slot = self.line.lock().await;
+        let mut slot = self.session.lock().await;
         let layout = self.inner.statements.layout();
         let (keeps_time, pause) = (layout.column.next_attempt_at.is_some(), layout.poll_min);
-        let mut outcome = Outcome::new(settlement, &locked(&self.hand), keeps_time, pause);
+        let mut outcome = RowOutcomes::new(settlement, &locked(&self.hand), keeps_time, pause);
         if outcome.seqs.is_empty() {
             return Ok(());
         }
         let mut ahead = Vec::new();
         if outcome.has_untried() {
-            // The sink is away: what waits for it must not wait in hand.
+            // The sink is out of reach. What waits for it must not wait in hand.
             ahead = self.add_ahead_to(&mut outcome);
         }
         let written = match self.next_to_claim_ahead(&outcome) {
@@ -267,19 +278,19 @@ impl Lease for ClaimLease {
 
     /// Gives back what is in hand, and commits what was settled.
     async fn release(&self) -> Result<(), StoreError> {
-        let mut slot = self.line.lock().await;
+        let mut slot = self.session.lock().await;
         if !self.is_lost() {
             self.write_aside(&mut slot).await?;
             // What could not be written stays marked, and is taken over after the lease.
             let outcome = {
                 let (hand, aside) = (locked(&self.hand), locked(&self.aside));
-                Outcome::back(hand.rows().filter(|(_, row)| !aside.has(&row.id)))
+                RowOutcomes::back(hand.rows().filter(|(_, row)| !aside.has(&row.id)))
             };
             let marked = self.inner.style() == Style::Marked && !outcome.is_empty();
             if marked {
                 self.write(&mut slot, &outcome).await?;
-            } else if let Some(line) = slot.as_mut() {
-                let committed = line.commit().await;
+            } else if let Some(session) = slot.as_mut() {
+                let committed = session.commit().await;
                 committed.map_err(|error| self.failed(&mut slot, commit_error(error)))?;
             }
             locked(&self.hand).clear();

@@ -1,9 +1,9 @@
 //! Tables that are met again and again, described once.
 //!
-//! Four of them are design documents of real services; where such a document leaves something open, the choice is
-//! written beside it. Every key of a preset can be overridden by the configuration.
+//! Four of them come from design documents of real services. Where such a document leaves something open, the
+//! choice is written beside it. Every key of a preset can be overridden by the configuration.
 
-use super::layout::{Layout, Status, TableName, Topic};
+use super::layout::{Layout, StatusWords, TableName, TopicSource};
 use super::role::Columns;
 use posthaste::retry::{Curve, Permanent, RetryPolicy};
 use posthaste::route::Envelope;
@@ -58,16 +58,16 @@ fn headers(columns: &[&str]) -> Vec<(String, String)> {
     columns.iter().map(|column| ((*column).to_owned(), (*column).to_owned())).collect()
 }
 
-fn column(name: &str) -> Topic {
-    Topic::Column(name.to_owned())
+fn column(name: &str) -> TopicSource {
+    TopicSource::Column(name.to_owned())
 }
 
 /// A Prisma model `Outbox`: camelCase columns, `timestamp(3)` in UTC, an enum for the status.
 ///
-/// Open in the document, chosen here: the names `topic`, `key` and `payload`; a failed row is looked at again in the
-/// next turn of the loop, which is 500 ms later.
+/// Open in the document, chosen here: the names `topic`, `key` and `payload`; a failed row is looked at again
+/// in the next turn of the loop, which is 500 ms later.
 fn prisma_outbox() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["PENDING"]),
         claimed: None,
@@ -99,9 +99,10 @@ fn prisma_outbox() -> Layout {
 
 /// `outbox_events` of an architecture decision record: no status, a row is done when `published_at` is set.
 ///
-/// Open in the document, chosen here: the topic is `event_type` (its example is `governance.changed`), the key is
-/// `aggregate_id`; a transient failure is given up after 15 attempts, which is about 13 minutes; columns that the
-/// document plans for later (`last_error`, `last_error_at`, `error_class`) are written where the table has them.
+/// Open in the document, chosen here: the topic is `event_type` (its example is `governance.changed`), the
+/// key is `aggregate_id`; a transient failure is given up after 15 attempts, which is about 13 minutes;
+/// columns that the document plans for later (`last_error`, `last_error_at`, `error_class`) are written where
+/// the table has them.
 fn outbox_events_adr() -> Layout {
     Layout {
         column: columns! {
@@ -123,9 +124,10 @@ fn outbox_events_adr() -> Layout {
 
 /// `outbox_events` of an implementation plan: PENDING, PUBLISHED, FAILED, and a backoff of powers of two.
 ///
-/// Open in the document, chosen here: the topic is `{aggregate_type}.{event_type}`, the key is `aggregate_id`.
+/// Open in the document, chosen here: the topic is `{aggregate_type}.{event_type}`, the key is
+/// `aggregate_id`.
 fn outbox_events() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["PENDING"]),
         claimed: None,
@@ -133,7 +135,7 @@ fn outbox_events() -> Layout {
         published: "PUBLISHED".to_owned(),
         dead: some("FAILED"),
     };
-    let topic = Topic::parse("{aggregate_type}.{event_type}").unwrap_or_else(|_| column("event_type"));
+    let topic = TopicSource::parse("{aggregate_type}.{event_type}").unwrap_or_else(|_| column("event_type"));
     Layout {
         column: columns! {
             key: "aggregate_id", attempts: "retry_count", next_attempt_at: "next_attempt_at",
@@ -164,10 +166,10 @@ fn powers_of_two_seconds() -> RetryPolicy {
 
 /// Talkie's `outbox`: rows are claimed by the status `publishing`.
 ///
-/// Open in the document, chosen here: 5 retries, so that the sixth failure is dead-lettered, and "a simple backoff" of
-/// 1, 2, 4, 8, 16 s; batches of 50; `publishing` is given up by its relay after 60 s.
+/// Open in the document, chosen here: 5 retries, so that the sixth failure is dead-lettered, and "a simple
+/// backoff" of 1, 2, 4, 8, 16 s; batches of 50; `publishing` is given up by its relay after 60 s.
 fn talkie() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["pending", "failed"]),
         claimed: some("publishing"),
@@ -190,10 +192,12 @@ fn talkie() -> Layout {
     }
 }
 
-/// The table of Debezium's Event Router, with its topics (`outbox.event.<aggregatetype>`), its key and its header
-/// `id`. Rows are deleted when they are published: the router never looks at a row twice, and neither must we.
+/// The table of Debezium's Event Router, with its topics (`outbox.event.<aggregatetype>`), its key and its
+/// header `id`. Rows are deleted when they are published. The router never looks at a row twice, and neither
+/// must we.
 fn debezium_outbox() -> Layout {
-    let topic = Topic::parse("outbox.event.{aggregatetype}").unwrap_or_else(|_| column("aggregatetype"));
+    let topic =
+        TopicSource::parse("outbox.event.{aggregatetype}").unwrap_or_else(|_| column("aggregatetype"));
     Layout {
         column: columns! { key: "aggregateid" },
         header_columns: headers(&["id"]),
@@ -206,7 +210,7 @@ fn debezium_outbox() -> Layout {
 
 /// The table of the Open Outbox specification, claimed by `DELIVERING`, `locked_by` and `locked_at`.
 fn open_outbox() -> Layout {
-    let status = Status {
+    let status = StatusWords {
         column: "status".to_owned(),
         pending: words(&["PENDING"]),
         claimed: some("DELIVERING"),

@@ -2,8 +2,8 @@
 
 use super::check;
 use super::layout::Layout;
-use super::line::Line;
 use super::row::{self, Shape};
+use super::session::ClaimSession;
 use crate::config::PostgresConfig;
 use crate::error::store_error;
 use crate::session::Param;
@@ -12,15 +12,15 @@ use posthaste::route::Filter;
 use posthaste::store::StoreError;
 use tokio_postgres::types::Type;
 
-/// The next batch, as a relay would get it: events, and the attempts each has spent. Nothing is changed, and rows that are
-/// locked elsewhere are passed over.
+/// The next batch, as a relay would get it: events, and the attempts each has spent. Nothing is changed, and
+/// rows that are locked elsewhere are passed over.
 pub async fn preview(
     config: &PostgresConfig,
     layout: &Layout,
     filter: &Filter,
 ) -> Result<Vec<(StoredEvent, u32)>, StoreError> {
-    let mut line = Line::open(config, layout).await?;
-    let statements = check::statements(&mut line, layout.clone()).await?;
+    let mut session = ClaimSession::open(config, layout).await?;
+    let statements = check::statements(&mut session, layout.clone()).await?;
     let shape = Shape {
         content_type: statements.content_type(),
         header_names: statements.layout().header_columns.iter().map(|(header, _)| header.clone()).collect(),
@@ -38,9 +38,9 @@ pub async fn preview(
         (&relay, Type::TEXT),
         (&bytes, Type::INT8),
     ];
-    line.begin().await.map_err(store_error)?;
-    let rows = line.query(&statements.claim(layout.batch, filter), &params).await.map_err(store_error)?;
-    line.rollback().await.map_err(store_error)?;
+    session.begin().await.map_err(store_error)?;
+    let rows = session.query(&statements.claim(layout.batch, filter), &params).await.map_err(store_error)?;
+    session.rollback().await.map_err(store_error)?;
     let mut events = Vec::with_capacity(rows.len());
     for row in &rows {
         let (stored, claimed) = row::read(row, &shape, 0).map_err(store_error)?;

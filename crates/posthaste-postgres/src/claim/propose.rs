@@ -1,11 +1,11 @@
 //! Finding outbox tables in a database that nobody has described yet, and proposing a layout for each.
 //!
-//! A preset whose columns and words are all there goes first. Otherwise columns are known by their names, written in any
-//! way (`next_attempt_at`, `nextAttemptTime`), and words of a status by what they usually mean. Every guess comes with
-//! its reason: the owners decide.
+//! A preset whose columns and words are all there goes first. Otherwise columns are known by their names,
+//! written in any way (`next_attempt_at`, `nextAttemptTime`), and words of a status by what they usually
+//! mean. Every guess comes with its reason, because the owners decide.
 
-use super::check::{Table, fit, table};
-use super::layout::{Layout, Status, TableName, Topic};
+use super::check::{CatalogTable, fit, table};
+use super::layout::{Layout, StatusWords, TableName, TopicSource};
 use super::presets::{PRESETS, preset};
 use super::statements::quoted;
 use crate::error::store_error;
@@ -23,19 +23,19 @@ const SAMPLE_ROWS: u32 = 1_000;
 #[derive(Debug, Clone)]
 pub struct Proposal {
     /// The table.
-    pub table: Table,
+    pub table: CatalogTable,
     /// The preset that fits, if one does.
     pub preset: Option<&'static str>,
     /// The layout.
     pub layout: Layout,
-    /// Why, line by line.
+    /// The reasons, line by line.
     pub reasons: Vec<String>,
     /// Rows, as the server estimates them.
     pub rows: i64,
 }
 
-/// Columns by what they usually mean; [`super::role`] has the others. Names are compared in lower case and without
-/// underscores.
+/// Columns by what they usually mean; [`super::role`] has the others. Names are compared in lower case and
+/// without underscores.
 const PAYLOAD: &[&str] = &[
     "payload",
     "payloadjson",
@@ -77,7 +77,7 @@ fn plain(name: &str) -> String {
 }
 
 /// The first column whose name is one of these, in the order of these.
-fn named(table: &Table, names: &[&str]) -> Option<String> {
+fn named(table: &CatalogTable, names: &[&str]) -> Option<String> {
     names
         .iter()
         .find_map(|name| table.columns.iter().find(|(column, _)| plain(column) == *name))
@@ -119,7 +119,7 @@ async fn candidates(client: &Client, only: Option<&TableName>) -> Result<Vec<(Ta
 }
 
 /// The words of the status: those of its enum, of its default, and of some rows.
-async fn words(client: &Client, found: &Table) -> Result<Vec<String>, StoreError> {
+async fn words(client: &Client, found: &CatalogTable) -> Result<Vec<String>, StoreError> {
     let Some(column) = named(found, STATUS) else { return Ok(Vec::new()) };
     let sql = format!(
         "select e.enumlabel::text from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid where a.attrelid = to_regclass($1) and a.attname = $2
@@ -138,7 +138,7 @@ async fn words(client: &Client, found: &Table) -> Result<Vec<String>, StoreError
 type Guess = (Option<&'static str>, Layout, Vec<String>);
 
 /// The preset that explains most columns, among those that fit.
-fn by_preset(found: &Table, words: &[String]) -> Option<Guess> {
+fn by_preset(found: &CatalogTable, words: &[String]) -> Option<Guess> {
     let mut best: Option<(usize, &'static str, Layout)> = None;
     for name in PRESETS {
         let Some(preset) = preset(name) else { continue };
@@ -160,7 +160,7 @@ fn by_preset(found: &Table, words: &[String]) -> Option<Guess> {
     Some((Some(name), layout, reasons))
 }
 
-fn knows(status: Option<&Status>, word: &String) -> bool {
+fn knows(status: Option<&StatusWords>, word: &String) -> bool {
     status.is_some_and(|status| {
         let others =
             [Some(&status.published), Some(&status.retry), status.dead.as_ref(), status.claimed.as_ref()];
@@ -168,20 +168,21 @@ fn knows(status: Option<&Status>, word: &String) -> bool {
     })
 }
 
-/// A layout by the names of columns; `None` where nothing says what a row's topic or payload is, or when it is done.
-fn by_names(found: &Table, words: &[String]) -> Option<Guess> {
+/// A layout by the names of columns. `None` means that nothing says what a row's topic or payload is, or when
+/// it is done.
+fn by_names(found: &CatalogTable, words: &[String]) -> Option<Guess> {
     let payload = named(found, PAYLOAD)?;
     let topic = named(found, TOPIC)?;
     let id =
         found.unique.iter().find(|column| plain(column).ends_with("id")).or(found.unique.first())?.clone();
     let mut reasons =
         vec![format!("`{id}` is unique, `{payload}` looks like the payload, `{topic}` like the topic")];
-    let mut layout = Layout::new(found.name.clone(), &id, Topic::Column(topic.clone()), &payload);
+    let mut layout = Layout::new(found.name.clone(), &id, TopicSource::Column(topic.clone()), &payload);
     for (role, column) in layout.column.roles_mut() {
         let fits = |name: &String| found.type_of(name).is_some_and(|kind| role.kind.fits(kind));
         *column = named(found, role.usual).filter(|name| *name != id && fits(name));
     }
-    // Text may hold anything: it is taken for headers only where the owners say so.
+    // Text may hold anything. It is taken for headers only where the owners say so.
     let is_json = |column: &String| found.type_of(column).is_some_and(|kind| kind.starts_with("json"));
     layout.column.headers.take_if(|column| !is_json(column));
     layout.order_by =
@@ -227,9 +228,9 @@ fn by_names(found: &Table, words: &[String]) -> Option<Guess> {
     fit(layout, found).ok().filter(|layout| layout.check().is_ok()).map(|layout| (None, layout, reasons))
 }
 
-/// A flag that is false until a row is done: its words are those of a boolean.
-fn flag(column: String) -> Status {
-    Status {
+/// A flag that is false until a row is done. Its words are those of a boolean.
+fn flag(column: String) -> StatusWords {
+    StatusWords {
         column,
         pending: vec!["false".to_owned()],
         claimed: None,
@@ -240,12 +241,12 @@ fn flag(column: String) -> Status {
 }
 
 /// The status by its words.
-fn status(column: String, words: &[String]) -> Option<Status> {
+fn status(column: String, words: &[String]) -> Option<StatusWords> {
     let of = |known: &[&str]| {
         known.iter().find_map(|known| words.iter().find(|word| plain(word) == *known)).cloned()
     };
     let pending = of(PENDING_WORDS)?;
-    Some(Status {
+    Some(StatusWords {
         column,
         pending: vec![pending.clone()],
         claimed: None,

@@ -1,10 +1,11 @@
 //! The rehearsal: every statement once, on one row, in a transaction that is rolled back.
 //!
-//! A trigger that raises, a CHECK that refuses our words, a missing right: all that is found while everything is still
-//! as it was. An empty table rehearses too, on no row: what only a row can provoke is found at the first claim then.
+//! It finds a trigger that raises, a CHECK that refuses our words or a missing right while everything is
+//! still as it was. An empty table is rehearsed too, on no row. Then what only a row can provoke is found at
+//! the first claim.
 
-use super::line::Line;
 use super::row::Moment;
+use super::session::ClaimSession;
 use super::statements::Statements;
 use crate::error::{describe, store_error};
 use crate::session::Param;
@@ -12,7 +13,7 @@ use posthaste::route::Filter;
 use posthaste::store::{StoreCode, StoreError};
 use tokio_postgres::types::Type;
 
-/// The row that plays all parts, as the arrays that statements take. Empty for an empty table.
+/// The row that plays all parts, as the arrays that statements take. They are empty for an empty table.
 #[derive(Default)]
 struct Extra {
     ids: Vec<String>,
@@ -44,15 +45,15 @@ impl Extra {
 type Part<'a> = (&'static str, String, Vec<Param<'a>>);
 
 /// Runs every statement once on one row, and takes it all back.
-pub(super) async fn rehearse(line: &mut Line, statements: &Statements) -> Result<(), StoreError> {
-    line.begin().await.map_err(store_error)?;
-    let extra = claim_one(line, statements).await?;
+pub(super) async fn rehearse(session: &mut ClaimSession, statements: &Statements) -> Result<(), StoreError> {
+    session.begin().await.map_err(store_error)?;
+    let extra = claim_one(session, statements).await?;
     for (what, sql, params) in parts(statements, &extra) {
-        line.batch("savepoint rehearsal").await.map_err(store_error)?;
-        line.query(&sql, &params).await.map_err(|error| refused(statements, what, error))?;
-        line.batch("rollback to savepoint rehearsal").await.map_err(store_error)?;
+        session.batch("savepoint rehearsal").await.map_err(store_error)?;
+        session.query(&sql, &params).await.map_err(|error| refused(statements, what, error))?;
+        session.batch("rollback to savepoint rehearsal").await.map_err(store_error)?;
     }
-    line.rollback().await.map_err(store_error)
+    session.rollback().await.map_err(store_error)
 }
 
 fn refused(statements: &Statements, what: &str, error: tokio_postgres::Error) -> StoreError {
@@ -69,7 +70,7 @@ fn refused(statements: &Statements, what: &str, error: tokio_postgres::Error) ->
     )
 }
 
-async fn claim_one(line: &mut Line, statements: &Statements) -> Result<Extra, StoreError> {
+async fn claim_one(session: &mut ClaimSession, statements: &Statements) -> Result<Extra, StoreError> {
     let (none, only, relay): (Vec<String>, Option<String>, &str) = (Vec::new(), None, "rehearsal");
     let params: [Param<'_>; 6] = [
         (&0_i32, Type::INT4),
@@ -80,7 +81,8 @@ async fn claim_one(line: &mut Line, statements: &Statements) -> Result<Extra, St
         (&1_i64, Type::INT8),
     ];
     let claim = statements.claim(1, &Filter::Everything);
-    let rows = line.query(&claim, &params).await.map_err(|error| refused(statements, "the claim", error))?;
+    let rows =
+        session.query(&claim, &params).await.map_err(|error| refused(statements, "the claim", error))?;
     let mut extra = Extra::default();
     for row in &rows {
         extra.ids.push(row.get("id"));
@@ -122,21 +124,24 @@ fn parts<'a>(statements: &Statements, extra: &'a Extra) -> Vec<Part<'a>> {
     parts
 }
 
-/// Words of the status that nobody mapped, with how many rows bear them: such rows are left alone.
+/// Words of the status that nobody mapped, with how many rows bear them. Such rows are left alone.
 pub(super) async fn unmapped(
-    line: &mut Line,
+    session: &mut ClaimSession,
     statements: &Statements,
 ) -> Result<Vec<(String, i64)>, StoreError> {
     let Some(sql) = statements.unmapped() else { return Ok(Vec::new()) };
-    let rows = line.query(&sql, &[]).await.map_err(store_error)?;
+    let rows = session.query(&sql, &[]).await.map_err(store_error)?;
     let word =
         |row: &tokio_postgres::Row| row.get::<_, Option<String>>(0).unwrap_or_else(|| "NULL".to_owned());
     Ok(rows.iter().map(|row| (word(row), row.get(1))).collect())
 }
 
-/// Says which.
-pub(super) async fn tell_unmapped(line: &mut Line, statements: &Statements) -> Result<(), StoreError> {
-    for (word, rows) in unmapped(line, statements).await? {
+/// Logs a warning for each such word.
+pub(super) async fn tell_unmapped(
+    session: &mut ClaimSession,
+    statements: &Statements,
+) -> Result<(), StoreError> {
+    for (word, rows) in unmapped(session, statements).await? {
         tracing::warn!(table = %statements.layout().table, word, rows,
             "rows with a status that is not mapped are left alone");
     }

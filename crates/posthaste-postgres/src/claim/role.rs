@@ -1,9 +1,10 @@
-//! The columns that a layout may name beside its key, topic, payload and status: one table, from which everything else is
-//! made. A role's name is its field and its key in `[outbox.adopt]`. None of them is required.
+//! The columns that a layout may name beside its key, topic, payload and status. They stand in one table,
+//! from which everything else is made. A role's name is its field and its key in `[outbox.adopt]`. None of
+//! them is required.
 
 /// What a column must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     /// Anything that has a text.
     Any,
     /// Text of any length.
@@ -18,7 +19,7 @@ pub enum Kind {
     Payload,
 }
 
-impl Kind {
+impl ColumnKind {
     /// Whether a type, as the catalog prints it, is one of these.
     #[must_use]
     pub fn fits(self, kind: &str) -> bool {
@@ -50,9 +51,9 @@ impl Kind {
 /// Whether we write a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It is its owners'.
+    /// Only its owners write it.
     Read,
-    /// It is written when a row is claimed or settled.
+    /// We write it when a row is claimed or settled.
     Written,
 }
 
@@ -62,7 +63,7 @@ pub struct Role {
     /// Its name.
     pub name: &'static str,
     /// What its column must be.
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// Whether we write it.
     pub access: Access,
     /// How such columns are usually called: in lower case, without underscores.
@@ -78,7 +79,7 @@ macro_rules! roles {
         impl Columns {
             /// Every role, in the order of the table below.
             pub const ROLES: &[Role] = &[$(Role {
-                name: stringify!($name), kind: Kind::$kind, access: Access::$access, usual: &[$($usual),*],
+                name: stringify!($name), kind: ColumnKind::$kind, access: Access::$access, usual: &[$($usual),*],
             }),+];
 
             /// Every role with its column.
@@ -101,23 +102,23 @@ roles! {
     headers: Json, Read, ["headers", "metadata"];
     /// Attempts spent.
     attempts: Number, Written, ["retrycount", "retries", "attempts", "attemptcount", "failurecount", "timesattempted", "tries"];
-    /// Not before.
+    /// The row is not claimed before this time.
     next_attempt_at: Time, Written, ["nextattemptat", "nextretryat", "nextattempttime", "availableat", "scheduledat", "retryat"];
     /// The last error, in words.
     last_error: Text, Written, ["lasterror", "errormessage", "failurereason", "error"];
-    /// When it happened.
+    /// When that error happened.
     last_error_at: Time, Written, ["lasterrorat", "failedat"];
     /// `transient`, `permanent` or `unknown`.
     error_class: Text, Written, ["errorclass"];
-    /// Since when a relay has it in hand; empty otherwise.
+    /// Since when a relay has the row in hand; empty otherwise.
     claimed_at: Time, Written, ["lockedat", "claimedat"];
-    /// Which relay; empty otherwise.
+    /// Which relay has the row in hand; empty otherwise.
     claimed_by: Text, Written, ["lockedby", "claimedby"];
-    /// When a relay took it in hand last. It stays when the row is settled.
+    /// When a relay took the row in hand last. It stays when the row is settled.
     last_attempt_at: Time, Written, ["lastattemptat", "lastattempttime"];
     /// When it was published.
     published_at: Time, Written, ["publishedat", "processedat", "sentat", "deliveredat", "dispatchedat", "completedat", "processedonutc"];
-    /// When it was written: latency and ages are counted from it.
+    /// When the row was written. Latency and ages are counted from it.
     created_at: Time, Read, ["createdat", "occurredat", "insertedat", "createdon", "occurredonutc", "created"];
     /// Set at each of our writes.
     updated_at: Time, Written, ["updatedat"];

@@ -1,13 +1,15 @@
 //! From a claimed row to an event.
 
 use crate::row::Micros;
+use crate::session::SqlResult;
 use bytes::{Bytes, BytesMut};
 use posthaste::event::{Defect, EventError, StoredEvent};
 use posthaste::{Event, Headers, Limits, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
-/// A moment as the server counts it. It goes back as it came: nothing is rounded, and infinity stays what it is.
+/// A moment as the server counts it. It goes back as it came: nothing is rounded, and infinity stays
+/// infinity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Moment(i64);
 
@@ -57,7 +59,7 @@ pub(super) struct Claimed {
     pub(super) was: Option<String>,
     /// The mark before.
     pub(super) was_at: Option<Moment>,
-    /// Attempts spent; `None`: the table does not count them.
+    /// Attempts spent. `None` means that the table does not count them.
     pub(super) attempts: Option<u32>,
     /// An attempt was charged when it was taken, and is given back when it returns.
     pub(super) charged: bool,
@@ -80,12 +82,9 @@ pub(super) struct Shape {
     pub(super) limits: Limits,
 }
 
-/// Reads a row, by the places of its columns. Whatever is wrong with its contents is a defect of that event, not an error.
-pub(super) fn read(
-    row: &Row,
-    shape: &Shape,
-    seq: i64,
-) -> Result<(StoredEvent, Claimed), tokio_postgres::Error> {
+/// Reads a row, by the places of its columns. If its contents are wrong, that is a defect of the event and
+/// not an error.
+pub(super) fn read(row: &Row, shape: &Shape, seq: i64) -> SqlResult<(StoredEvent, Claimed)> {
     let (headers, mut defect) = headers(row, shape)?;
     let payload = row.try_get::<_, Option<Raw<'_>>>(4)?.map(|raw| raw.0);
     let left_behind = row.try_get::<_, Option<i32>>(5)?.map(|bytes| bytes.unsigned_abs() as usize);
@@ -93,9 +92,9 @@ pub(super) fn read(
     if let Some(bytes) = left_behind.or(payload.map(<[u8]>::len)).filter(|bytes| *bytes > max) {
         defect = Some(Defect::Limit(EventError::PayloadTooLarge { bytes, max }));
     }
-    // An empty key is no key: a column that is NOT NULL DEFAULT '' means the same.
+    // An empty key is no key. A column that is NOT NULL DEFAULT '' means the same.
     let key: Option<String> = row.try_get::<_, Option<String>>(3)?.filter(|key| !key.is_empty());
-    // Without a topic there is nowhere to go: an empty one is refused by name.
+    // Without a topic there is nowhere to go. An empty one is refused by name.
     let topic = row.try_get::<_, Option<String>>(2)?.unwrap_or_default();
     let event = Event {
         key,
@@ -118,7 +117,7 @@ pub(super) fn read(
 }
 
 /// Headers of the row's own, of its columns, and of its idempotency key.
-fn headers(row: &Row, shape: &Shape) -> Result<(Headers, Option<Defect>), tokio_postgres::Error> {
+fn headers(row: &Row, shape: &Shape) -> SqlResult<(Headers, Option<Defect>)> {
     let mut defect = None;
     let mut headers = match row.try_get::<_, Option<&str>>(6)? {
         None => Headers::new(),

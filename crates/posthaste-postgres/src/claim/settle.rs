@@ -1,13 +1,14 @@
 //! Writing down what became of claimed rows.
 //!
-//! Each event for itself: what was delivered, what failed and is tried again, what is given up, and what goes back as
-//! it was because nobody tried it (an outage is not an event's fault, F50). All of one settlement is one transaction.
+//! Each row is settled by itself. It was delivered, or it failed and is tried again, or it is given up, or it
+//! goes back as it was because nobody tried it (an outage is not an event's fault, F50). All of one
+//! settlement is one transaction.
 
 use super::hand::Hand;
-use super::line::Line;
 use super::row::{Claimed, Moment};
+use super::session::ClaimSession;
 use super::statements::Statements;
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use posthaste::store::{Deferral, Due, ErrorClass, Reason, Settlement};
 use rustc_hash::FxHashSet;
 use std::time::Duration;
@@ -16,18 +17,18 @@ use tokio_postgres::types::Type;
 /// Longest error text that is written.
 const ERROR_CHARS_MAX: usize = 2_000;
 
-/// Rows that went back untried are left alone for a moment: their destination is out of reach, or their route paused, and
-/// where the statement cannot tell, they would be claimed again at once.
+/// Rows that went back untried are left alone for this long. Their destination is out of reach, or their
+/// route is paused. Where the statement cannot tell, they would be claimed again at once.
 const UNTRIED_PAUSE: Duration = Duration::from_millis(200);
 
 /// What a settlement means for rows in hand.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outcome {
+pub(super) struct RowOutcomes {
     delivered: Rows,
     failed: Rows,
     dead: Rows,
     back: Rows,
-    /// Numbers of all of them.
+    /// Numbers of all these rows.
     pub(super) seqs: Vec<i64>,
     /// Rows to leave alone: key, pause, attempts.
     pub(super) keep: Vec<(String, Duration, Option<u32>)>,
@@ -73,7 +74,7 @@ impl Rows {
         params
     }
 
-    /// Some of them.
+    /// The rows at these places.
     fn pick(&self, at: &[usize]) -> Self {
         fn pick<T: Clone>(list: &[T], at: &[usize]) -> Vec<T> {
             at.iter().filter_map(|at| list.get(*at).cloned()).collect()
@@ -91,7 +92,7 @@ impl Rows {
         }
     }
 
-    /// Those of these keys, and the others.
+    /// The rows of these keys, and the others.
     fn split(&self, chosen: &FxHashSet<String>) -> (Self, Self) {
         let (mine, others): (Vec<usize>, Vec<usize>) =
             (0..self.ids.len()).partition(|at| chosen.contains(&self.ids[*at]));
@@ -123,9 +124,9 @@ fn writable(text: &str) -> String {
     text.chars().filter(|c| *c != '\0').take(ERROR_CHARS_MAX).collect()
 }
 
-impl Outcome {
-    /// Sorts a settlement out. Rows that are not in hand any more were settled before: a repeated settlement changes
-    /// nothing.
+impl RowOutcomes {
+    /// Sorts a settlement out. Rows that are not in hand any more were settled before, so a repeated
+    /// settlement changes nothing.
     pub(super) fn new(settlement: &Settlement, hand: &Hand, keeps_time: bool, pause: Duration) -> Self {
         let mut outcome = Self::default();
         for seq in &settlement.delivered {
@@ -165,17 +166,17 @@ impl Outcome {
         }
     }
 
-    /// Writes it; `first` goes before it in the same round trip. Answers how many rows were not hit although they were in
-    /// hand: somebody else has them.
+    /// Writes the outcomes. `first` goes before them in the same round trip. Answers how many rows were in
+    /// hand and not hit, because somebody else has them.
     pub(super) async fn write(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         sql: &Statements,
         first: Option<&str>,
-    ) -> Result<usize, tokio_postgres::Error> {
+    ) -> SqlResult<usize> {
         let (mut first, mut missed) = (first, 0);
         for (statement, rows, params) in self.parts(sql) {
-            let hit = line.execute(first.take(), &statement, &params).await?;
+            let hit = session.execute(first.take(), &statement, &params).await?;
             missed += rows.saturating_sub(usize::try_from(hit).unwrap_or(usize::MAX));
         }
         Ok(missed)
@@ -219,7 +220,7 @@ impl Outcome {
         parts
     }
 
-    /// How many kinds of fate there are in it.
+    /// How many kinds of fate there are in these outcomes.
     pub(super) fn kinds(&self) -> usize {
         self.all().iter().filter(|rows| !rows.ids.is_empty()).count()
     }
@@ -251,7 +252,7 @@ impl Outcome {
         )
     }
 
-    /// What it says about these rows, and about the others.
+    /// The outcomes of these rows, and those of the others.
     pub(super) fn split(&self, chosen: &FxHashSet<String>) -> (Self, Self) {
         let (mut mine, mut others) = (Self::default(), Self::default());
         let both = mine.all_mut().into_iter().zip(others.all_mut());
@@ -261,7 +262,7 @@ impl Outcome {
         (mine, others)
     }
 
-    /// Takes in what another one says.
+    /// Adds other outcomes.
     pub(super) fn append(&mut self, mut more: Self) {
         for (rows, more) in self.all_mut().into_iter().zip(more.all_mut()) {
             rows.append(std::mem::take(more));
@@ -275,7 +276,7 @@ impl Outcome {
         }
     }
 
-    /// The same, one row each.
+    /// The same outcomes, one row each.
     pub(super) fn singles(&self) -> Vec<Self> {
         let each = |rows: &Rows, put: fn(&mut Self) -> &mut Rows| -> Vec<Self> {
             let single = |at: usize| {
@@ -304,7 +305,7 @@ impl Outcome {
         outcome
     }
 
-    /// These go back as they were, too.
+    /// Adds rows that go back as they were.
     pub(super) fn add_back<'a>(&mut self, rows: impl Iterator<Item = (i64, &'a Claimed)>) {
         for (seq, row) in rows {
             self.back.put_back(row);

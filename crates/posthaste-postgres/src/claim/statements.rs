@@ -1,14 +1,17 @@
 //! Every statement that an adopted table sees, made from its layout: here and nowhere else.
 //!
-//! Pure: a layout and the types of its columns in, text out. `posthaste adopt sql` prints what stands here. Identifiers
-//! are always quoted, words of a status are literals, everything that comes from rows is a parameter.
+//! This is pure: a layout and the types of its columns go in, text comes out. `posthaste adopt sql` prints
+//! what stands here. Identifiers are always quoted, words of a status are literals, everything that comes
+//! from rows is a parameter.
 //!
 //! Why they are safe beside each other and beside the application:
 //!
-//! - A claim locks rows with `SKIP LOCKED`: what the application or another relay has locked is passed over, not waited
-//!   for, and two relays never get the same row. READ COMMITTED looks at the condition again once it has the lock.
-//! - A settlement touches rows by their key. Under [`Style::Marked`] it also names the mark it was claimed with: a row
-//!   that somebody else has claimed since is not hit (G4). Under [`Style::Locked`] the lock is the fence.
+//! - A claim locks rows with `SKIP LOCKED`: what the application or another relay has locked is passed over,
+//!   not waited for, and two relays never get the same row. READ COMMITTED looks at the condition again once
+//!   it has the lock.
+//! - A settlement touches rows by their key. Under [`Style::Marked`] it also names the mark it was claimed
+//!   with: a row that somebody else has claimed since is not hit (G4). Under [`Style::Locked`] the lock is
+//!   the fence.
 //! - No statement waits for a lock longer than the session's `lock_timeout`.
 
 mod admin;

@@ -1,20 +1,21 @@
 //! The store behind a relay on an adopted table.
 //!
-//! There is nobody to agree with: every relay has a lane of its own for its sink, and the rows decide who gets what.
-//! How many relays there are is told by a shared advisory lock that each of them holds on its heartbeat's connection;
-//! a rate limit is divided by it.
+//! Relays do not have to agree: each has a lane of its own for its sink, and row locks decide who gets which
+//! row. Each relay holds a shared advisory lock on its heartbeat's connection. These locks tell how many
+//! relays there are, and a rate limit is divided by that number.
 
 use super::audit;
 use super::check;
 use super::layout::{Layout, Style};
 use super::lease::ClaimLease;
-use super::line::{IDLE, Line};
 use super::rehearse;
+use super::session::{ClaimSession, IDLE};
 use super::statements::Statements;
 use crate::config::PostgresConfig;
 use crate::error::store_error;
 use crate::log::store::LOCK_CLASS;
 use crate::row::Micros;
+use crate::session::SqlResult;
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::store::{
@@ -36,41 +37,42 @@ const SWEEP_MAX: Duration = Duration::from_secs(2);
 
 /// A relay's view of an adopted table.
 pub struct ClaimStore {
-    inner: Arc<Inner>,
+    inner: Arc<ClaimState>,
 }
 
-pub(super) struct Inner {
+pub(super) struct ClaimState {
     pub(super) config: PostgresConfig,
     pub(super) statements: Statements,
-    heart: AsyncMutex<Option<Line>>,
+    heart: AsyncMutex<Option<ClaimSession>>,
     plan: Mutex<Option<JoinPlan>>,
     /// Weak: a lane that died takes its lease, its connection and its row locks with it.
     leases: Mutex<FxHashMap<LaneId, Weak<ClaimLease>>>,
     epochs: AtomicI64,
     relays: AtomicUsize,
     missed: AtomicU64,
-    trouble: Mutex<Trouble>,
-    /// Nothing could be written any more: whoever takes a lane next rehearses first.
+    trouble: Mutex<SettleBackoff>,
+    /// Nothing could be written any more. Whoever takes a lane next rehearses first.
     doubtful: AtomicBool,
 }
 
-/// Settlements that failed one after another, with their rows back where they were.
+/// The pause after settlements that failed one after another, with their rows back where they were.
 #[derive(Default)]
-struct Trouble {
+struct SettleBackoff {
     until: Option<Instant>,
     pause: Duration,
 }
 
 impl ClaimStore {
-    /// Connects, and looks at the table before anything of it is claimed: whatever does not fit is told at once.
+    /// Connects, and looks at the table before anything of it is claimed. Whatever does not fit is an error
+    /// at once.
     pub async fn connect(config: PostgresConfig, layout: Layout) -> Result<Self, StoreError> {
         layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
-        let mut line = Line::open(&config, &layout).await?;
-        let statements = check::statements(&mut line, layout).await?;
-        rehearse::rehearse(&mut line, &statements).await?;
-        rehearse::tell_unmapped(&mut line, &statements).await?;
+        let mut session = ClaimSession::open(&config, &layout).await?;
+        let statements = check::statements(&mut session, layout).await?;
+        rehearse::rehearse(&mut session, &statements).await?;
+        rehearse::tell_unmapped(&mut session, &statements).await?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ClaimState {
                 config,
                 statements,
                 heart: AsyncMutex::new(None),
@@ -92,7 +94,7 @@ impl ClaimStore {
     }
 }
 
-impl Inner {
+impl ClaimState {
     pub(super) fn style(&self) -> Style {
         self.statements.layout().style()
     }
@@ -105,8 +107,8 @@ impl Inner {
         self.missed.fetch_add(rows, Ordering::Relaxed);
     }
 
-    /// Rows went back unsettled although they were published. The pause grows each time: whatever is the matter, they are not
-    /// published again as fast as the broker answers.
+    /// Notes that rows went back unsettled although they were published. The pause grows each time, so that
+    /// they are not published again as fast as the broker answers.
     pub(super) fn note_trouble(&self) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.pause = (trouble.pause * 2).clamp(TROUBLE_MIN, TROUBLE_MAX);
@@ -114,7 +116,7 @@ impl Inner {
     }
 
     pub(super) fn note_success(&self) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Trouble::default();
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = SettleBackoff::default();
     }
 
     pub(super) fn is_resting(&self) -> bool {
@@ -130,20 +132,20 @@ impl Inner {
     /// After doubts nothing is claimed before every statement has been tried again.
     async fn dispel_doubts(&self) -> Result<(), StoreError> {
         if self.doubtful.load(Ordering::Relaxed) {
-            let mut line = Line::open(&self.config, self.statements.layout()).await?;
-            rehearse::rehearse(&mut line, &self.statements).await?;
+            let mut session = ClaimSession::open(&self.config, self.statements.layout()).await?;
+            rehearse::rehearse(&mut session, &self.statements).await?;
             self.doubtful.store(false, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// How long a mark stands: never shorter than the engine trusts a lease.
+    /// How long a mark is valid. It is never shorter than the engine trusts a lease.
     pub(super) fn row_lease(&self) -> Duration {
         let trusted = self.plan().map_or(Duration::ZERO, |plan| plan.lease_ttl);
         self.statements.layout().lease.max(trusted)
     }
 
-    /// How long rows may stay locked while they are published: a publish ends before the engine's lease does.
+    /// How long rows may stay locked while they are published. A publish ends before the engine's lease does.
     pub(super) fn patience(&self) -> Duration {
         self.plan().map_or(IDLE, |plan| plan.lease_ttl.max(IDLE))
     }
@@ -169,20 +171,21 @@ impl Inner {
             & 0x7fff_ffff
     }
 
-    async fn open_heart(&self) -> Result<Line, StoreError> {
-        let mut line = Line::open(&self.config, self.statements.layout()).await?;
+    async fn open_heart(&self) -> Result<ClaimSession, StoreError> {
+        let mut session = ClaimSession::open(&self.config, self.statements.layout()).await?;
         if !self.config.pooled {
             let number = self.lock_number();
             let sql = "select pg_advisory_lock_shared($1, $2)";
-            line.query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)])
+            session
+                .query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)])
                 .await
                 .map_err(store_error)?;
         }
-        Ok(line)
+        Ok(session)
     }
 
     /// The database's clock, and how many relays there are.
-    async fn look_around(&self, heart: &mut Line) -> Result<Timestamp, tokio_postgres::Error> {
+    async fn look_around(&self, heart: &mut ClaimSession) -> SqlResult<Timestamp> {
         let sql = "select clock_timestamp(), (select count(*) from pg_locks where locktype = 'advisory' and classid = $1::int4::oid and objid = $2::int4::oid and granted and database = (select oid from pg_database where datname = current_database()))";
         let number = self.lock_number();
         let rows = heart.query(sql, &[(&LOCK_CLASS, Type::INT4), (&number, Type::INT4)]).await?;
@@ -192,7 +195,7 @@ impl Inner {
         Ok(Timestamp(row.try_get::<_, Micros>(0)?.0))
     }
 
-    /// A lane of a sink: ours while we hold it, free otherwise.
+    /// A lane of a sink. It is ours while we hold it, and free otherwise.
     fn view(&self, sink: &SinkPlan, relay: &Arc<str>) -> LaneView {
         let id = LaneId { sink: Arc::clone(&sink.name), lane: 0 };
         let lease = self.lease(&id).filter(|lease| !lease.is_lost());
@@ -204,7 +207,8 @@ impl Inner {
         }
     }
 
-    /// Deletes what is old, in chunks. `audited`: each chunk leaves a line in the audit, where there is one.
+    /// Deletes what is old, in chunks. With `audited`, each chunk leaves a line in the audit, where there is
+    /// one.
     async fn sweep_with(
         &self,
         sql: Option<String>,
@@ -213,15 +217,16 @@ impl Inner {
     ) -> Result<u64, StoreError> {
         let (Some(sql), Some(keep)) = (sql, keep) else { return Ok(0) };
         let layout = self.statements.layout();
-        let mut line = Line::open(&self.config, layout).await?;
+        let mut session = ClaimSession::open(&self.config, layout).await?;
         let noted = match audited {
-            true => audit::noted(&mut line, layout, &self.config.schema).await?,
+            true => audit::noted(&mut session, layout, &self.config.schema).await?,
             false => String::new(),
         };
         let (begun, mut purged) = (Instant::now(), 0);
         while begun.elapsed() < SWEEP_MAX {
             let sql = format!("with gone as ({sql} returning 1){noted} select count(*) from gone");
-            let rows = line.query(&sql, &[(&keep.as_secs_f64(), Type::FLOAT8)]).await.map_err(store_error)?;
+            let rows =
+                session.query(&sql, &[(&keep.as_secs_f64(), Type::FLOAT8)]).await.map_err(store_error)?;
             let gone: i64 = rows.first().map_or(0, |row| row.get(0));
             purged += gone.unsigned_abs();
             if gone == 0 {
@@ -237,7 +242,7 @@ impl Store for ClaimStore {
     async fn join(&self, plan: &JoinPlan) -> Result<(), StoreError> {
         let inner = &self.inner;
         let mut heart = inner.heart.lock().await;
-        if heart.as_ref().is_none_or(Line::is_closed) {
+        if heart.as_ref().is_none_or(ClaimSession::is_closed) {
             *heart = Some(inner.open_heart().await?);
         }
         *inner.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan.clone());
@@ -252,8 +257,8 @@ impl Store for ClaimStore {
         };
         let plan = inner.plan().ok_or_else(not_joined)?;
         let mut heart = inner.heart.lock().await;
-        let line = heart.as_mut().ok_or_else(not_joined)?;
-        let now = match inner.look_around(line).await {
+        let session = heart.as_mut().ok_or_else(not_joined)?;
+        let now = match inner.look_around(session).await {
             Ok(now) => now,
             Err(error) => {
                 *heart = None;
@@ -262,7 +267,7 @@ impl Store for ClaimStore {
         };
         for (id, epoch) in held {
             if let Some(lease) = inner.lease(id).filter(|lease| lease.number() == *epoch) {
-                lease.renew(line).await?;
+                lease.renew(session).await?;
             }
         }
         let lanes = plan.sinks.iter().map(|sink| inner.view(sink, &plan.relay)).collect();
@@ -282,7 +287,7 @@ impl Store for ClaimStore {
         Ok(Some(lease))
     }
 
-    /// Retention, in small chunks, each a transaction of its own that waits for nobody.
+    /// Retention goes in small chunks. Each is a transaction of its own that waits for nobody.
     async fn sweep(&self) -> Result<Swept, StoreError> {
         let (inner, statements) = (&self.inner, &self.inner.statements);
         let layout = statements.layout();

@@ -1,25 +1,27 @@
 //! Taking rows: the next batch, the one after it, and what dead relays left behind.
 //!
-//! **Ahead.** While a batch is settled, the next one is claimed over a second connection: the server works on both at once.
-//! Only where rows are marked: one more batch of locks would make the application wait for a batch that nobody publishes
-//! yet. Only while everything goes well: a full batch was delivered, and no breaker is open. What was claimed ahead goes back
-//! as soon as something else is asked for.
+//! **Ahead.** While a batch is settled, the next one is claimed over a second connection, so that the server
+//! works on both at once. This is done only where rows are marked: another batch of locks would make the
+//! application wait for rows that nobody publishes yet. It is done only while a full batch was delivered and
+//! no breaker is open. What was claimed ahead goes back as soon as something else is asked for.
 //!
-//! **Bounds.** A claim is bounded in rows and bytes (G7). The statement counts bytes as the server keeps them; what unpacks
-//! to more than that is seen as it arrives, and goes back. The next claim is for as many rows as would have fitted.
+//! **Bounds.** A claim is bounded in rows and bytes (G7). The statement counts bytes as the server keeps
+//! them. A row that unpacks to more is seen as it arrives, and goes back. The next claim is for as many rows
+//! as would have fitted.
 //!
-//! **Behind the dead.** An event may kill its relay (F21). Rows that a dead relay left marked are taken over in small
-//! parts, in the end alone; see [`Statements::taken_over`](super::statements::Statements::taken_over). One that was alone in hand at a
-//! death has an attempt more than before, and is given up when they are spent. Every other look is for them: the
-//! rest flows.
+//! **Behind the dead.** An event may kill its relay (F21). Rows that a dead relay left marked are taken over
+//! in small parts, and in the end one by one; see
+//! [`Statements::taken_over`](super::statements::Statements::taken_over). A row that was alone in hand at a
+//! death has one attempt more than before, and is given up when its attempts are spent. Only every other look
+//! is for such rows, so that the rest flows.
 
 use super::layout::Style;
 use super::lease::{ClaimLease, locked};
-use super::line::Line;
 use super::row::{self, Claimed};
-use super::settle::Outcome;
+use super::session::ClaimSession;
+use super::settle::RowOutcomes;
 use crate::error::{describe, store_error};
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use posthaste::event::StoredEvent;
 use posthaste::store::{DueEvent, DueQuery, Reason, StoreError};
 use std::collections::VecDeque;
@@ -49,16 +51,17 @@ impl Ahead {
 /// Looking after the dead.
 #[derive(Default)]
 pub(super) struct TakingOver {
-    /// When nothing was found the last time.
+    /// When the last look found nothing.
     nothing_at: Option<Instant>,
-    /// Something was found by the last look.
+    /// Whether the last look found something.
     found: bool,
-    /// They came before others at the last look.
+    /// Whether they came before others at the last look.
     came_first: bool,
 }
 
 impl TakingOver {
-    /// Whether it is time for a look. Without an index for it, a look reads the whole table: it is rare while there is nothing.
+    /// Whether it is time for a look. Without an index a look reads the whole table, so it is rare while
+    /// nothing is found.
     fn is_time(&self, lease: Duration) -> bool {
         self.found || self.nothing_at.is_none_or(|at| at.elapsed() >= lease / 4)
     }
@@ -66,14 +69,14 @@ impl TakingOver {
 
 /// What a claim brought.
 #[derive(Default)]
-struct Found {
+struct ClaimedRows {
     rows: Vec<(Claimed, StoredEvent)>,
     /// Rows that did not fit.
     excess: Vec<(i64, Claimed)>,
     bytes: usize,
 }
 
-impl Found {
+impl ClaimedRows {
     fn all(&self) -> usize {
         self.rows.len() + self.excess.len()
     }
@@ -87,7 +90,7 @@ fn is_ordinary(query: &DueQuery) -> bool {
 impl ClaimLease {
     /// The next events.
     pub(super) async fn next(&self, query: &DueQuery) -> Result<Vec<DueEvent>, StoreError> {
-        let mut slot = self.line.lock().await;
+        let mut slot = self.session.lock().await;
         self.write_aside(&mut slot).await?;
         if !locked(&self.ahead).events.is_empty() {
             if is_ordinary(query) {
@@ -99,8 +102,8 @@ impl ClaimLease {
             return Ok(Vec::new());
         }
         let Some(left_out) = self.left_out(query) else { return Ok(Vec::new()) };
-        let line = self.ready(&mut slot).await?;
-        match self.take_on(line, query, &left_out).await {
+        let session = self.ready(&mut slot).await?;
+        match self.take_on(session, query, &left_out).await {
             Ok(events) => Ok(events),
             Err(error) => Err(self.failed(&mut slot, store_error(error))),
         }
@@ -122,20 +125,20 @@ impl ClaimLease {
 
     async fn take_on(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
-    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+    ) -> SqlResult<Vec<DueEvent>> {
         let after_the_dead = self.looks_after_the_dead(query);
         if after_the_dead == Some(true) {
-            let events = self.take_over(line, query, left_out).await?;
+            let events = self.take_over(session, query, left_out).await?;
             if !events.is_empty() {
                 return Ok(events);
             }
         }
-        let events = self.claim_on(line, query, left_out).await?;
+        let events = self.claim_on(session, query, left_out).await?;
         if events.is_empty() && after_the_dead == Some(false) {
-            return self.take_over(line, query, left_out).await;
+            return self.take_over(session, query, left_out).await;
         }
         Ok(events)
     }
@@ -153,40 +156,40 @@ impl ClaimLease {
 
     async fn claim_on(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
-    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+    ) -> SqlResult<Vec<DueEvent>> {
         let limit = self.limit(query);
         let sql = self.inner.statements.claim(limit, &self.filter);
-        let first = if self.inner.style() == Style::Locked { line.opening() } else { None };
+        let first = if self.inner.style() == Style::Locked { session.opening() } else { None };
         let bytes = i64::try_from(query.bytes.max(1)).unwrap_or(i64::MAX);
-        let found = self.found(line, first, &sql, query, left_out, &[(&bytes, Type::INT8)]).await?;
-        // CRASH(claim.after): rows are marked, or locked, and nobody publishes them. Locks are gone with the connection;
-        // marks are taken over after the lease (G2).
+        let found = self.found(session, first, &sql, query, left_out, &[(&bytes, Type::INT8)]).await?;
+        // CRASH(claim.after): rows are marked, or locked, and nobody publishes them. Locks are gone with the
+        // connection; marks are taken over after the lease (G2).
         posthaste::crash_point!("claim.after");
         if found.all() == 0 && self.inner.style() == Style::Locked && locked(&self.hand).is_empty() {
-            line.commit().await?;
+            session.commit().await?;
         }
         let full = found.all() >= limit || found.bytes >= query.bytes;
         locked(&self.ahead).query = (full && is_ordinary(query)).then(|| query.clone());
         if found.all() > 0 {
             self.event_bytes.store((found.bytes / found.all()).max(1), Ordering::Relaxed);
         }
-        self.give_excess_back(line, &found).await?;
+        self.give_excess_back(session, &found).await?;
         Ok(self.take_in_hand(found.rows))
     }
 
-    async fn give_excess_back(&self, line: &mut Line, found: &Found) -> Result<(), tokio_postgres::Error> {
+    async fn give_excess_back(&self, session: &mut ClaimSession, found: &ClaimedRows) -> SqlResult<()> {
         if self.inner.style() == Style::Marked && !found.excess.is_empty() {
-            let back = Outcome::back(found.excess.iter().map(|(seq, row)| (*seq, row)));
-            back.write(line, &self.inner.statements, None).await?;
+            let back = RowOutcomes::back(found.excess.iter().map(|(seq, row)| (*seq, row)));
+            back.write(session, &self.inner.statements, None).await?;
         }
         Ok(())
     }
 
-    /// Rows of the next claim: as many as fit, by what the last one found. Few different numbers, for each is a statement of
-    /// its own.
+    /// How many rows the next claim asks for: as many as fit, by what the last one found. There are few
+    /// different numbers, because each of them is a statement of its own.
     fn limit(&self, query: &DueQuery) -> usize {
         let batch = query.events.clamp(1, self.inner.statements.layout().batch);
         let fits = match self.event_bytes.load(Ordering::Relaxed) {
@@ -196,16 +199,16 @@ impl ClaimLease {
         if fits >= batch { batch } else { 1 << fits.ilog2() }
     }
 
-    /// Runs a claim. What the question's bytes do not cover twice is not kept.
+    /// Runs a claim. Rows beyond twice the bytes that were asked for are not kept.
     async fn found(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         first: Option<&str>,
         sql: &str,
         query: &DueQuery,
         left_out: &[String],
         more: &[Param<'_>],
-    ) -> Result<Found, tokio_postgres::Error> {
+    ) -> SqlResult<ClaimedRows> {
         let payload_max = i32::try_from(self.shape.limits.payload_bytes_max).unwrap_or(i32::MAX);
         let relay: &str = &self.relay;
         let mut params: Vec<Param<'_>> = vec![
@@ -216,18 +219,19 @@ impl ClaimLease {
             (&relay, Type::TEXT),
         ];
         params.extend(more.iter().cloned());
-        let mut found = Found::default();
-        line.each(first, sql, &params, |row| {
-            let (stored, claimed) = row::read(&row, &self.shape, 0)?;
-            found.bytes += stored.bytes();
-            if found.rows.is_empty() || found.bytes <= query.bytes.saturating_mul(2) {
-                found.rows.push((claimed, stored));
-            } else {
-                found.excess.push((0, claimed));
-            }
-            Ok(())
-        })
-        .await?;
+        let mut found = ClaimedRows::default();
+        session
+            .each(first, sql, &params, |row| {
+                let (stored, claimed) = row::read(&row, &self.shape, 0)?;
+                found.bytes += stored.bytes();
+                if found.rows.is_empty() || found.bytes <= query.bytes.saturating_mul(2) {
+                    found.rows.push((claimed, stored));
+                } else {
+                    found.excess.push((0, claimed));
+                }
+                Ok(())
+            })
+            .await?;
         Ok(found)
     }
 
@@ -250,33 +254,34 @@ impl ClaimLease {
         events
     }
 
-    /// Takes over what dead relays left marked. A scan that is too long for the server is no reason not to claim.
+    /// Takes over what dead relays left marked. A scan that is too long for the server is no reason not to
+    /// claim.
     async fn take_over(
         &self,
-        line: &mut Line,
+        session: &mut ClaimSession,
         query: &DueQuery,
         left_out: &[String],
-    ) -> Result<Vec<DueEvent>, tokio_postgres::Error> {
+    ) -> SqlResult<Vec<DueEvent>> {
         let statements = &self.inner.statements;
         let Some(sql) = statements.taken_over(&self.filter) else { return Ok(Vec::new()) };
         let age = self.inner.row_lease().as_secs_f64();
         let most = i64::try_from(query.events).unwrap_or(i64::MAX);
         let more: [Param<'_>; 2] = [(&age, Type::FLOAT8), (&most, Type::INT8)];
-        let mut found = match self.found(line, None, &sql, query, left_out, &more).await {
-            Err(error) if error.as_db_error().is_some() && !line.is_closed() => {
+        let mut found = match self.found(session, None, &sql, query, left_out, &more).await {
+            Err(error) if error.as_db_error().is_some() && !session.is_closed() => {
                 tracing::warn!(table = %statements.layout().table, error = %describe(&error),
                     "cannot look for rows that dead relays left claimed; it is tried again");
-                Found::default()
+                ClaimedRows::default()
             }
             found => found?,
         };
         self.note_dead_relays(found.all());
-        self.give_excess_back(line, &found).await?;
+        self.give_excess_back(session, &found).await?;
         if let [(row, _)] = found.rows.as_mut_slice() {
             row.charged = row.attempts.is_some();
             if row.attempts.is_some_and(|spent| statements.layout().retry.is_exhausted(spent)) {
                 let row = row.clone();
-                return self.give_up(line, &row).await.map(|()| Vec::new());
+                return self.give_up(session, &row).await.map(|()| Vec::new());
             }
         }
         Ok(self.take_in_hand(found.rows))
@@ -294,10 +299,10 @@ impl ClaimLease {
         }
     }
 
-    /// Its attempts are spent, and the last of them ended with its relay (F21).
-    async fn give_up(&self, line: &mut Line, row: &Claimed) -> Result<(), tokio_postgres::Error> {
-        let outcome = Outcome::crashed(0, row);
-        let missed = outcome.write(line, &self.inner.statements, None).await?;
+    /// Gives a row up whose attempts are spent. The last of them ended with its relay (F21).
+    async fn give_up(&self, session: &mut ClaimSession, row: &Claimed) -> SqlResult<()> {
+        let outcome = RowOutcomes::crashed(0, row);
+        let missed = outcome.write(session, &self.inner.statements, None).await?;
         if missed == 0 {
             tracing::warn!(lane = %self.id, row = %row.id, code = "relay.crashed", "event is dead");
             self.count_given_up();
@@ -305,13 +310,13 @@ impl ClaimLease {
         Ok(())
     }
 
-    /// What to claim while this is settled, if anything.
-    pub(super) fn next_to_claim_ahead(&self, outcome: &Outcome) -> Option<DueQuery> {
+    /// What to claim while this outcome is settled, if anything.
+    pub(super) fn next_to_claim_ahead(&self, outcome: &RowOutcomes) -> Option<DueQuery> {
         if self.inner.style() != Style::Marked || !outcome.is_all_delivered() {
             return None;
         }
         let ahead = locked(&self.ahead);
-        // However long the backlog is, the dead have their turn.
+        // However long the backlog is, rows of dead relays have their turn.
         if !ahead.events.is_empty() || locked(&self.taking_over).is_time(self.inner.row_lease()) {
             return None;
         }
@@ -323,7 +328,7 @@ impl ClaimLease {
         let Some(left_out) = self.left_out(&query) else { return };
         let mut second = self.second.lock().await;
         let events = match self.ready(&mut second).await {
-            Ok(line) => self.claim_on(line, &query, &left_out).await.map_err(store_error),
+            Ok(session) => self.claim_on(session, &query, &left_out).await.map_err(store_error),
             Err(error) => Err(error),
         };
         match events {
@@ -337,9 +342,9 @@ impl ClaimLease {
         }
     }
 
-    /// What was claimed ahead goes back with this outcome. If that fails it has to be put there again, or it would be in
-    /// hand and nobody's.
-    pub(super) fn add_ahead_to(&self, outcome: &mut Outcome) -> Vec<DueEvent> {
+    /// Adds what was claimed ahead to this outcome, so that it goes back. If the write fails, it has to be
+    /// put there again; otherwise it would be in hand and belong to nobody.
+    pub(super) fn add_ahead_to(&self, outcome: &mut RowOutcomes) -> Vec<DueEvent> {
         let events: Vec<DueEvent> = locked(&self.ahead).events.drain(..).collect();
         let hand = locked(&self.hand);
         let seqs = events.iter().map(|event| event.stored.seq);
@@ -353,9 +358,10 @@ impl ClaimLease {
         }
     }
 
-    /// What was claimed ahead goes back: something else was asked for, or nobody asked, and it would be renewed for ever.
-    pub(super) async fn give_ahead_back(&self, slot: &mut Option<Line>) -> Result<(), StoreError> {
-        let mut outcome = Outcome::default();
+    /// Gives back what was claimed ahead. Something else was asked for, or nobody asked and it would be
+    /// renewed for ever.
+    pub(super) async fn give_ahead_back(&self, slot: &mut Option<ClaimSession>) -> Result<(), StoreError> {
+        let mut outcome = RowOutcomes::default();
         let events = self.add_ahead_to(&mut outcome);
         if outcome.is_empty() {
             return Ok(());

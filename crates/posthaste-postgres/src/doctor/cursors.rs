@@ -1,6 +1,6 @@
 //! The outbox at work: positions, the ring, lanes, and transactions that hold things up.
 
-use super::{Exam, Verdict, fail, list, ok, warn};
+use super::{CheckResult, Exam, fail, list, ok, warn};
 use crate::admin::PostgresAdmin;
 use posthaste::admin::{Admin, AdminError, OutboxStatus, SinkStatus};
 use tokio_postgres::types::Type;
@@ -21,11 +21,11 @@ pub(super) async fn examine(exam: &mut Exam, admin: &PostgresAdmin) {
     exam.note("retired_sinks", retired);
 }
 
-fn answered<T>(result: Result<T, AdminError>, judge: impl FnOnce(T) -> Verdict) -> Verdict {
+fn answered<T>(result: Result<T, AdminError>, judge: impl FnOnce(T) -> CheckResult) -> CheckResult {
     result.map_or_else(|error| fail(format!("could not be checked: {error}")), judge)
 }
 
-async fn positions(exam: &mut Exam) -> Result<Vec<Verdict>, Error> {
+async fn positions(exam: &mut Exam) -> Result<Vec<CheckResult>, Error> {
     let rows = exam.query(include_str!("../../sql/doctor/positions.sql"), &[]).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let xmax: i64 = row.get("xmax");
@@ -50,7 +50,7 @@ async fn foreign_rows(exam: &mut Exam) -> Result<i64, Error> {
     Ok(counted?.first().map_or(0, |row| row.get(0)))
 }
 
-fn sequence_goes_on(last_value: i64, last_row: i64, position: i64) -> Verdict {
+fn sequence_goes_on(last_value: i64, last_row: i64, position: i64) -> CheckResult {
     let known = last_row.max(position);
     if last_value >= known {
         return ok(format!("at {last_value}"));
@@ -62,7 +62,7 @@ fn sequence_goes_on(last_value: i64, last_row: i64, position: i64) -> Verdict {
     ))
 }
 
-fn xids_are_ours(xmax: i64, known: i64, foreign_rows: i64) -> Verdict {
+fn xids_are_ours(xmax: i64, known: i64, foreign_rows: i64) -> CheckResult {
     if known <= xmax && foreign_rows == 0 {
         return ok(format!("transaction ids fit this server, which is at {xmax}"));
     }
@@ -73,7 +73,7 @@ fn xids_are_ours(xmax: i64, known: i64, foreign_rows: i64) -> Verdict {
     ))
 }
 
-async fn long_transactions(exam: &mut Exam) -> Result<Verdict, Error> {
+async fn long_transactions(exam: &mut Exam) -> Result<CheckResult, Error> {
     let bound = exam.bounds.long_transaction.as_secs_f64();
     let rows =
         exam.query(include_str!("../../sql/doctor/long_transactions.sql"), &[(&bound, Type::FLOAT8)]).await?;
@@ -98,7 +98,7 @@ async fn long_transactions(exam: &mut Exam) -> Result<Verdict, Error> {
     })
 }
 
-async fn prepared_transactions(exam: &mut Exam) -> Result<Verdict, Error> {
+async fn prepared_transactions(exam: &mut Exam) -> Result<CheckResult, Error> {
     let bound = exam.bounds.long_transaction.as_secs_f64();
     let rows = exam.query(include_str!("../../sql/doctor/prepared.sql"), &[(&bound, Type::FLOAT8)]).await?;
     let describe = |row: &Row| {
@@ -120,7 +120,7 @@ fn age(seconds: f64) -> String {
     if seconds >= 3_600.0 { format!("{:.1} h", seconds / 3_600.0) } else { format!("{seconds:.0} s") }
 }
 
-async fn ring(exam: &mut Exam) -> Result<Vec<Verdict>, Error> {
+async fn ring(exam: &mut Exam) -> Result<Vec<CheckResult>, Error> {
     let rows = exam.query(include_str!("../../sql/doctor/ring.sql"), &[]).await?;
     let Some(row) = rows.first() else {
         let gone = || fail("the table ring is empty: nothing is turned or truncated. Restore its one row");
@@ -145,7 +145,7 @@ async fn ring(exam: &mut Exam) -> Result<Vec<Verdict>, Error> {
     Ok(vec![state, full, audit])
 }
 
-fn ring_state(turn: i64, current: Option<i64>) -> Verdict {
+fn ring_state(turn: i64, current: Option<i64>) -> CheckResult {
     match current {
         None => fail(
             "outbox_segment has no value: every append fails, and with it the application's transaction. Run \
@@ -160,7 +160,7 @@ fn ring_state(turn: i64, current: Option<i64>) -> Verdict {
     }
 }
 
-fn lanes_owned(status: &OutboxStatus) -> Verdict {
+fn lanes_owned(status: &OutboxStatus) -> CheckResult {
     let free = |sink: &SinkStatus| {
         let lanes = sink.lanes.iter().filter(|lane| lane.owner.is_none());
         lanes.map(|lane| format!("{}/{}", sink.sink, lane.lane)).collect::<Vec<_>>()
@@ -178,7 +178,7 @@ fn lanes_owned(status: &OutboxStatus) -> Verdict {
     }
 }
 
-fn retired_sinks(sinks: &[SinkStatus]) -> Verdict {
+fn retired_sinks(sinks: &[SinkStatus]) -> CheckResult {
     let waits = |sink: &&SinkStatus| sink.backlog.count + sink.deferred.count + sink.dead.count > 0;
     let describe = |sink: &SinkStatus| {
         format!(

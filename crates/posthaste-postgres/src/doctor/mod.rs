@@ -22,7 +22,7 @@ mod session;
 
 use crate::admin::PostgresAdmin;
 use crate::error::describe;
-use crate::session::{Param, Session, Sessions};
+use crate::session::{Param, Session, Sessions, SqlResult};
 use posthaste::admin::AdminError;
 use posthaste::sink::{Finding, Level};
 use std::sync::Arc;
@@ -94,17 +94,17 @@ impl Default for Bounds {
 }
 
 /// What a check says.
-type Verdict = (Level, String);
+type CheckResult = (Level, String);
 
-fn ok(text: impl Into<String>) -> Verdict {
+fn ok(text: impl Into<String>) -> CheckResult {
     (Level::Ok, text.into())
 }
 
-fn warn(text: impl Into<String>) -> Verdict {
+fn warn(text: impl Into<String>) -> CheckResult {
     (Level::Warn, text.into())
 }
 
-fn fail(text: impl Into<String>) -> Verdict {
+fn fail(text: impl Into<String>) -> CheckResult {
     (Level::Fail, text.into())
 }
 
@@ -117,18 +117,18 @@ struct Exam {
 }
 
 impl Exam {
-    async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         self.session.query_alone(&self.sessions.sql(sql), params).await
     }
 
-    fn note(&mut self, check: &'static str, verdict: Verdict) {
+    fn note(&mut self, check: &'static str, verdict: CheckResult) {
         debug_assert!(CHECKS.contains(&check), "{check} is not listed");
         let (level, text) = verdict;
         self.findings.push(Finding { check: check.to_owned(), level, text });
     }
 
     /// Notes what a query led to, or that it could not be made.
-    fn note_result(&mut self, check: &'static str, verdict: Result<Verdict, tokio_postgres::Error>) {
+    fn note_result(&mut self, check: &'static str, verdict: SqlResult<CheckResult>) {
         let verdict = verdict.unwrap_or_else(|error| {
             fail(format!(
                 "could not be checked: {}. What it would have found is unknown; give the role the right, or look again",
@@ -139,7 +139,7 @@ impl Exam {
     }
 
     /// The same for checks that share a query.
-    fn note_all(&mut self, checks: &[&'static str], verdicts: Result<Vec<Verdict>, tokio_postgres::Error>) {
+    fn note_all(&mut self, checks: &[&'static str], verdicts: SqlResult<Vec<CheckResult>>) {
         match verdicts {
             Ok(verdicts) => {
                 checks.iter().zip(verdicts).for_each(|(check, verdict)| self.note(check, verdict))

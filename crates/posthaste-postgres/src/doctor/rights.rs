@@ -1,6 +1,6 @@
 //! Rights: that the relay has what it needs, and that applications have no more than that.
 
-use super::{Exam, Verdict, fail, list, ok};
+use super::{CheckResult, Exam, fail, list, ok};
 use crate::rights::{self, Right};
 use tokio_postgres::Error;
 
@@ -44,7 +44,7 @@ pub(super) async fn examine(exam: &mut Exam) {
     }
 }
 
-async fn relay(exam: &mut Exam) -> Result<Verdict, Error> {
+async fn relay(exam: &mut Exam) -> Result<CheckResult, Error> {
     let missing = rights::missing(&exam.sessions, &mut exam.session, None, &rights::relay()).await?;
     if missing.is_empty() {
         return Ok(ok("the connected role has all that a relay needs"));
@@ -67,7 +67,7 @@ async fn excess(
     roles: &[String],
     forbidden: &[Right],
     danger: &str,
-) -> Result<Verdict, Error> {
+) -> Result<CheckResult, Error> {
     let mut found = Vec::new();
     for role in roles {
         let missing = rights::missing(&exam.sessions, &mut exam.session, Some(role), forbidden).await?;

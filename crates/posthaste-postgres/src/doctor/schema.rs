@@ -1,8 +1,9 @@
 //! The schema: its version, and what somebody changed by hand.
 
 use super::server::Server;
-use super::{Exam, Verdict, fail, list, ok, warn};
+use super::{CheckResult, Exam, fail, list, ok, warn};
 use crate::migrate::{self, SCHEMA_VERSION};
+use crate::session::SqlResult;
 use posthaste::sink::Level;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -36,7 +37,7 @@ pub(super) async fn examine(exam: &mut Exam, server: &Server) {
     exam.note_all(&["sequence_cache", "sequence_cycle", "sequence_owner"], sequence);
 }
 
-async fn checksums(exam: &mut Exam) -> Result<Verdict, tokio_postgres::Error> {
+async fn checksums(exam: &mut Exam) -> SqlResult<CheckResult> {
     let rows = exam.query("select version, checksum from posthaste.migrations order by version", &[]).await?;
     let differs = |row: &&Row| migrate::differs(row.get(0), row.get(1));
     let differing: Vec<String> =
@@ -52,7 +53,7 @@ async fn checksums(exam: &mut Exam) -> Result<Verdict, tokio_postgres::Error> {
     })
 }
 
-async fn payload_limit(exam: &mut Exam) -> Result<Verdict, tokio_postgres::Error> {
+async fn payload_limit(exam: &mut Exam) -> SqlResult<CheckResult> {
     let configured = migrate::payload_bytes_max(&exam.sessions.config().limits);
     let rows = exam.query("select posthaste.payload_bytes_max()", &[]).await?;
     let now: i32 = rows.first().map_or(0, |row| row.get(0));
@@ -67,7 +68,7 @@ async fn payload_limit(exam: &mut Exam) -> Result<Verdict, tokio_postgres::Error
 }
 
 /// Verdicts on defaults, indexes, tokens, the trigger, and what it means for two-phase commit.
-async fn shape(exam: &mut Exam, server: &Server) -> Result<Vec<Verdict>, tokio_postgres::Error> {
+async fn shape(exam: &mut Exam, server: &Server) -> SqlResult<Vec<CheckResult>> {
     let wakeups = exam.sessions.config().wakeups;
     let rows = exam.query(include_str!("../../sql/doctor/shape.sql"), &[]).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
@@ -104,7 +105,7 @@ async fn shape(exam: &mut Exam, server: &Server) -> Result<Vec<Verdict>, tokio_p
 }
 
 /// A number must be drawn after the transaction has its xid, by construction of the default (F2).
-fn defaults(seq: &str, xid: &str, segment: &str) -> Verdict {
+fn defaults(seq: &str, xid: &str, segment: &str) -> CheckResult {
     let after_xid = |text: &str, call: &str| {
         let guard = text.find("pg_current_xact_id() IS NOT NULL");
         guard.is_some_and(|guard| text.find(call).is_some_and(|call| guard < call))
@@ -130,7 +131,7 @@ fn defaults(seq: &str, xid: &str, segment: &str) -> Verdict {
     ))
 }
 
-async fn sequence(exam: &mut Exam) -> Result<Vec<Verdict>, tokio_postgres::Error> {
+async fn sequence(exam: &mut Exam) -> SqlResult<Vec<CheckResult>> {
     let schema = exam.sessions.config().schema.clone();
     let rows = exam.query(include_str!("../../sql/doctor/sequence.sql"), &[(&schema, Type::TEXT)]).await?;
     let Some(row) = rows.first() else {
@@ -144,7 +145,7 @@ async fn sequence(exam: &mut Exam) -> Result<Vec<Verdict>, tokio_postgres::Error
     Ok(vec![caches_one(cache), counts_up(cycle, step, max), has_owner(&owner, log_owner.as_deref())])
 }
 
-fn caches_one(cache: i64) -> Verdict {
+fn caches_one(cache: i64) -> CheckResult {
     if cache == 1 {
         return ok("CACHE 1");
     }
@@ -154,7 +155,7 @@ fn caches_one(cache: i64) -> Verdict {
     ))
 }
 
-fn counts_up(cycle: bool, step: i64, max: i64) -> Verdict {
+fn counts_up(cycle: bool, step: i64, max: i64) -> CheckResult {
     if !cycle && step > 0 && max == i64::MAX {
         return ok("counts up and never starts again");
     }
@@ -164,7 +165,7 @@ fn counts_up(cycle: bool, step: i64, max: i64) -> Verdict {
     )
 }
 
-fn has_owner(owner: &str, log_owner: Option<&str>) -> Verdict {
+fn has_owner(owner: &str, log_owner: Option<&str>) -> CheckResult {
     if Some(owner) == log_owner {
         return ok(format!("owned by {owner}, like the log"));
     }

@@ -1,7 +1,8 @@
 //! The server: what it is, and how it is set.
 
-use super::{Bounds, Exam, Verdict, fail, list, ok, warn};
+use super::{Bounds, CheckResult, Exam, fail, list, ok, warn};
 use crate::error::describe;
+use crate::session::SqlResult;
 use posthaste::clock::{Clock, SystemClock};
 use posthaste::sink::Level;
 use tokio_postgres::Row;
@@ -73,7 +74,7 @@ impl Server {
         }
     }
 
-    fn is_new_enough(&self) -> Verdict {
+    fn is_new_enough(&self) -> CheckResult {
         if self.number >= 140_000 {
             return ok(self.version.clone());
         }
@@ -84,7 +85,7 @@ impl Server {
         ))
     }
 
-    fn is_postgres(&self) -> Verdict {
+    fn is_postgres(&self) -> CheckResult {
         match ["Yugabyte", "Cockroach", "Greenplum", "Redshift"]
             .iter()
             .find(|name| self.version.contains(*name))
@@ -97,7 +98,7 @@ impl Server {
         }
     }
 
-    fn is_primary(&self) -> Verdict {
+    fn is_primary(&self) -> CheckResult {
         if !self.standby {
             return ok("a primary");
         }
@@ -107,7 +108,7 @@ impl Server {
         )
     }
 
-    fn is_writable(&self) -> Verdict {
+    fn is_writable(&self) -> CheckResult {
         if !self.read_only || self.standby {
             return ok("transactions may write");
         }
@@ -117,7 +118,7 @@ impl Server {
         )
     }
 
-    fn is_utf8(&self) -> Verdict {
+    fn is_utf8(&self) -> CheckResult {
         if self.encoding == "UTF8" {
             return ok("UTF8");
         }
@@ -128,7 +129,7 @@ impl Server {
         ))
     }
 
-    fn commits_synchronously(&self, flushes: bool) -> Verdict {
+    fn commits_synchronously(&self, flushes: bool) -> CheckResult {
         let mut places = self.asynchronous.clone();
         if self.synchronous_commit == "off" {
             places.push("this role or the server".to_owned());
@@ -146,7 +147,7 @@ impl Server {
         ))
     }
 
-    fn syncs(&self) -> Verdict {
+    fn syncs(&self) -> CheckResult {
         if self.fsync {
             return ok("on");
         }
@@ -156,7 +157,7 @@ impl Server {
         )
     }
 
-    fn writes_full_pages(&self) -> Verdict {
+    fn writes_full_pages(&self) -> CheckResult {
         if self.full_page_writes {
             return ok("on");
         }
@@ -168,7 +169,7 @@ impl Server {
 
     /// Applications that use two-phase commit cannot append while a relay sleeps: NOTIFY refuses to be
     /// prepared.
-    pub(super) fn allows_wakeups(&self, notifies: bool) -> Verdict {
+    pub(super) fn allows_wakeups(&self, notifies: bool) -> CheckResult {
         match (self.prepared_max > 0, notifies) {
             (false, _) => ok("prepared transactions are off"),
             (true, false) => ok("prepared transactions are on, wakeups are off"),
@@ -181,7 +182,7 @@ impl Server {
     }
 }
 
-async fn has_functions(exam: &mut Exam) -> Result<Verdict, tokio_postgres::Error> {
+async fn has_functions(exam: &mut Exam) -> SqlResult<CheckResult> {
     let rows = exam.query(include_str!("../../sql/doctor/functions.sql"), &[]).await?;
     let missing: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     Ok(if missing.is_empty() {
@@ -194,7 +195,7 @@ async fn has_functions(exam: &mut Exam) -> Result<Verdict, tokio_postgres::Error
     })
 }
 
-async fn vacuums(exam: &mut Exam, is_on: bool) -> Result<Verdict, tokio_postgres::Error> {
+async fn vacuums(exam: &mut Exam, is_on: bool) -> SqlResult<CheckResult> {
     let schema = exam.sessions.config().schema.clone();
     let rows =
         exam.query(include_str!("../../sql/doctor/no_autovacuum.sql"), &[(&schema, Type::TEXT)]).await?;
@@ -211,7 +212,7 @@ async fn vacuums(exam: &mut Exam, is_on: bool) -> Result<Verdict, tokio_postgres
 }
 
 /// Half of a round trip is the error of this measurement; it is far below the bound.
-fn clocks_agree(skew_seconds: f64, bounds: &Bounds) -> Verdict {
+fn clocks_agree(skew_seconds: f64, bounds: &Bounds) -> CheckResult {
     if skew_seconds.abs() <= bounds.clock_skew.as_secs_f64() {
         return ok(format!("this host and the database differ by {:.3} s", skew_seconds.abs()));
     }

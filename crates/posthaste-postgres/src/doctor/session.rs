@@ -1,6 +1,6 @@
 //! The way to the server: whether a session is one, and whether notifications arrive.
 
-use super::{Exam, Verdict, fail, ok, warn};
+use super::{CheckResult, Exam, fail, ok, warn};
 use crate::config::PostgresConfig;
 use crate::connect::open;
 use crate::error::store_error;
@@ -26,7 +26,7 @@ pub(super) async fn examine(exam: &mut Exam) {
     );
 }
 
-fn judge_pooler(found: bool, configured: bool) -> Verdict {
+fn judge_pooler(found: bool, configured: bool) -> CheckResult {
     match (found, configured) {
         (false, false) => ok("a session is a session"),
         (false, true) => {
@@ -58,7 +58,7 @@ async fn notification_arrives(
     Ok(tokio::time::timeout(at_most, arrived.notified()).await.is_ok())
 }
 
-fn judge_notify(arrived: bool) -> Verdict {
+fn judge_notify(arrived: bool) -> CheckResult {
     if arrived {
         return ok("a notification arrives");
     }

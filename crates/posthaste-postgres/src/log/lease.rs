@@ -17,7 +17,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio_postgres::types::{ToSql, Type};
 
 /// What taking a lane yields.
-pub(crate) struct Taken {
+pub(crate) struct TakenLane {
     pub(crate) id: LaneId,
     pub(crate) epoch: i64,
     pub(crate) n: i64,
@@ -43,9 +43,9 @@ pub(crate) struct LogLease {
     pub(crate) condition: String,
     share: f64,
     care: Care,
-    pub(crate) reading: AsyncMutex<Reading>,
+    pub(crate) reading: AsyncMutex<ReadCursor>,
     pub(crate) settled: AsyncMutex<Settled>,
-    pub(crate) unsettled: Mutex<VecDeque<Step>>,
+    pub(crate) unsettled: Mutex<VecDeque<PageRead>>,
     /// Marks made by settlements, for the reader to pick up.
     new_marks: Mutex<Vec<Mark>>,
     /// The highest number known to be drawn: what the next mark says.
@@ -59,7 +59,7 @@ pub(crate) struct LogLease {
 }
 
 /// The reading cursor.
-pub(crate) struct Reading {
+pub(crate) struct ReadCursor {
     pub(crate) position: Position,
     pub(crate) marks: Marks,
     pub(crate) number: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Settled {
 }
 
 /// A page that was read: its number, the position after it, and its double entry.
-pub(crate) struct Step {
+pub(crate) struct PageRead {
     pub(crate) number: u64,
     pub(crate) after: Position,
     pub(crate) tally: Vec<Tally>,
@@ -110,7 +110,7 @@ pub(crate) fn tally(tallies: &mut Vec<Tally>, segment: i16, count: i64, sum: i64
 }
 
 impl LogLease {
-    pub(crate) fn new(inner: Arc<Inner>, taken: Taken) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, taken: TakenLane) -> Self {
         let former = taken.filter_before.as_deref();
         let filter = crate::log::filter::condition_since(&taken.filter, former, taken.filter_until);
         let condition = format!("{}{filter}", crate::log::filter::slots(taken.slots));
@@ -123,7 +123,7 @@ impl LogLease {
             share: taken.share,
             care: taken.care,
             settled: AsyncMutex::new(Settled { n: taken.n, position: taken.position.clone() }),
-            reading: AsyncMutex::new(Reading {
+            reading: AsyncMutex::new(ReadCursor {
                 position: taken.position,
                 marks: taken.marks,
                 number: 0,
@@ -140,7 +140,7 @@ impl LogLease {
         }
     }
 
-    pub(crate) fn steps(&self) -> MutexGuard<'_, VecDeque<Step>> {
+    pub(crate) fn steps(&self) -> MutexGuard<'_, VecDeque<PageRead>> {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -26,35 +26,35 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 /// Why a settlement was not written.
-pub(crate) enum Refused {
+pub(crate) enum WriteError {
     /// The database will not take these values, however often it is asked.
     ForItsData(String),
     /// Anything else.
     Otherwise(StoreError),
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for WriteError {
     fn from(error: StoreError) -> Self {
         Self::Otherwise(error)
     }
 }
 
-impl From<Refused> for StoreError {
-    fn from(refused: Refused) -> Self {
+impl From<WriteError> for StoreError {
+    fn from(refused: WriteError) -> Self {
         match refused {
-            Refused::Otherwise(error) => error,
+            WriteError::Otherwise(error) => error,
             // Not even the plain dead letter is taken. Whoever forbids that may stop to: it is tried again,
             // and the log says so each time.
-            Refused::ForItsData(message) => Self::Transient { message, outcome_known: true },
+            WriteError::ForItsData(message) => Self::Transient { message, outcome_known: true },
         }
     }
 }
 
-fn refused(error: tokio_postgres::Error) -> Refused {
+fn refused(error: tokio_postgres::Error) -> WriteError {
     if is_refusal_of_data(&error) {
-        return Refused::ForItsData(crate::error::describe(&error));
+        return WriteError::ForItsData(crate::error::describe(&error));
     }
-    Refused::Otherwise(store_error(error))
+    WriteError::Otherwise(store_error(error))
 }
 
 /// One list of a settlement.
@@ -141,7 +141,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Writes lists within the transaction of a settlement, and remembers whose turn comes next.
-pub(crate) struct Writer<'s> {
+pub(crate) struct OutcomeWriter<'s> {
     lease: &'s LogLease,
     session: &'s mut Session,
     carefully: bool,
@@ -150,13 +150,13 @@ pub(crate) struct Writer<'s> {
     given_up: u64,
 }
 
-impl<'s> Writer<'s> {
+impl<'s> OutcomeWriter<'s> {
     pub(crate) fn new(lease: &'s LogLease, session: &'s mut Session, carefully: bool) -> Self {
         Self { lease, session, carefully, keys: Vec::new(), given_up: 0 }
     }
 
     /// Writes one list. Carefully: what is refused for its data is halved until one event remains.
-    pub(crate) async fn write(&mut self, rows: Rows<'_>) -> Result<(), Refused> {
+    pub(crate) async fn write(&mut self, rows: Rows<'_>) -> Result<(), WriteError> {
         let mut parts = vec![rows];
         while let Some(part) = parts.pop().filter(|part| part.len() > 0) {
             if !self.carefully {
@@ -182,7 +182,7 @@ impl<'s> Writer<'s> {
     }
 
     /// One event that cannot be written as it should be.
-    async fn give_up(&mut self, part: Rows<'_>, why: &str) -> Result<(), Refused> {
+    async fn give_up(&mut self, part: Rows<'_>, why: &str) -> Result<(), WriteError> {
         let Some((sql, seq, death, key)) = part.plainly(why) else { return Ok(()) };
         tracing::error!(
             lane = %self.lease.id, seq, code = %death.code,

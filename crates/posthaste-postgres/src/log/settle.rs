@@ -9,7 +9,7 @@
 
 use crate::error::{commit_error, is_code, store_error};
 use crate::log::lease::{LogLease, Settled, Tally, tally};
-use crate::log::outcome::{Refused, Rows, Writer};
+use crate::log::outcome::{OutcomeWriter, Rows, WriteError};
 use crate::session::{Param, Session};
 use posthaste::crash_point;
 use posthaste::cursor::{Mark, Position};
@@ -106,7 +106,7 @@ impl LogLease {
         receipt: &Receipt,
     ) -> Result<Inserted, StoreError> {
         match self.attempt(session, settlement, receipt, false).await {
-            Err(Refused::ForItsData(error)) => {
+            Err(WriteError::ForItsData(error)) => {
                 tracing::warn!(lane = %self.id, "the database refuses a settlement for its data, looking for the event: {error}");
                 let again = self.attempt(session, settlement, receipt, true).await;
                 again.map_err(StoreError::from)
@@ -121,7 +121,7 @@ impl LogLease {
         settlement: &Settlement,
         receipt: &Receipt,
         carefully: bool,
-    ) -> Result<Inserted, Refused> {
+    ) -> Result<Inserted, WriteError> {
         session.begin().await.map_err(store_error)?;
         let written = self.write_all(session, settlement, receipt, carefully).await;
         let (inserted, given_up) = match written {
@@ -150,12 +150,12 @@ impl LogLease {
         settlement: &Settlement,
         receipt: &Receipt,
         carefully: bool,
-    ) -> Result<(Inserted, u64), Refused> {
+    ) -> Result<(Inserted, u64), WriteError> {
         let inserted = self.insert_receipt(session, receipt, false).await?;
         if matches!(inserted, Inserted::Before) {
             return Ok((inserted, 0));
         }
-        let mut writer = Writer::new(self, session, carefully);
+        let mut writer = OutcomeWriter::new(self, session, carefully);
         writer.write(Rows::Deferred(&settlement.deferred)).await?;
         writer.write(Rows::Dead(&settlement.dead)).await?;
         writer.forget_delivered(&settlement.delivered).await?;

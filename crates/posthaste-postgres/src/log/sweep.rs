@@ -61,7 +61,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
     Ok(swept)
 }
 
-struct Look {
+struct RingState {
     turn: i64,
     current: i16,
     old: bool,
@@ -73,14 +73,14 @@ struct Look {
     audit_failures: i32,
 }
 
-impl Look {
+impl RingState {
     /// The sequence was set and the bookkeeping was not: a sweeper died between the two.
     fn is_torn(&self) -> bool {
         i64::from(self.current) != (self.turn - 1) % 8 + 1
     }
 }
 
-async fn look(inner: &Inner, session: &mut Session) -> Result<Look, StoreError> {
+async fn look(inner: &Inner, session: &mut Session) -> Result<RingState, StoreError> {
     let retention = &inner.sessions.config().retention;
     let schema = inner.sessions.config().schema.replace('\'', "''").replace('"', "\"\"");
     let text = include_str!("../../sql/log/sweep_look.sql")
@@ -92,7 +92,7 @@ async fn look(inner: &Inner, session: &mut Session) -> Result<Look, StoreError> 
     ];
     let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
     let row = rows.first().ok_or_else(|| StoreError::broken(StoreCode::Damaged, "the ring has no row"))?;
-    Ok(Look {
+    Ok(RingState {
         turn: row.get("turn"),
         current: row.get("current"),
         old: row.get("old"),

@@ -7,7 +7,7 @@
 
 use crate::error::store_error;
 use crate::log::fetch::{Bounds, Fetch, Fetched, Found, LATE_AND_TAIL, columns};
-use crate::log::lease::{LogLease, Reading, Step, seq_hash, tally};
+use crate::log::lease::{LogLease, PageRead, ReadCursor, seq_hash, tally};
 use crate::session::{Param, Session};
 use bytes::Bytes;
 use posthaste::cursor::{Elder, Look, Mark, Marks, Position};
@@ -45,7 +45,7 @@ impl LogLease {
     }
 
     /// Keeps the late window small: a mark is a number that was known before an xid was assigned.
-    async fn refresh_mark(&self, session: &mut Session, reading: &mut Reading) -> Result<(), StoreError> {
+    async fn refresh_mark(&self, session: &mut Session, reading: &mut ReadCursor) -> Result<(), StoreError> {
         let position = &reading.position;
         if position.catching_up.is_some()
             || position.position - position.late_from(&reading.marks) <= MARK_AFTER
@@ -64,7 +64,7 @@ impl LogLease {
     /// The usual read.
     async fn look(
         &self,
-        reading: &mut Reading,
+        reading: &mut ReadCursor,
         asked: Bounds,
     ) -> Result<(Vec<Found>, Position, bool), StoreError> {
         let ahead = self.arrived(reading).await?;
@@ -102,7 +102,7 @@ impl LogLease {
     }
 
     /// The page that was fetched ahead, if it begins where the cursor stands.
-    async fn arrived(&self, reading: &mut Reading) -> Result<Option<Fetched>, StoreError> {
+    async fn arrived(&self, reading: &mut ReadCursor) -> Result<Option<Fetched>, StoreError> {
         match reading.ahead.take() {
             Some(ahead) => ahead.arrive(&reading.position).await,
             None => Ok(None),
@@ -111,7 +111,7 @@ impl LogLease {
 
     /// Sends for the next page at once, if it is clear where that begins. Not for a
     /// page smaller than the relay usually asks for: it is in no hurry then.
-    fn read_ahead(&self, reading: &mut Reading, fetched: &Fetched, asked: Bounds) {
+    fn read_ahead(&self, reading: &mut ReadCursor, fetched: &Fetched, asked: Bounds) {
         if asked.rows < fetched.bounds.rows || asked.bytes < fetched.bounds.bytes {
             return;
         }
@@ -200,7 +200,7 @@ impl LogLease {
     /// current.
     async fn catch_up(
         &self,
-        reading: &Reading,
+        reading: &ReadCursor,
         bounds: Bounds,
     ) -> Result<(Vec<Found>, Position, bool), StoreError> {
         let position = &reading.position;
@@ -270,7 +270,7 @@ impl LogLease {
     /// position has moved: a page that is not handed out must be read again.
     async fn accept(
         &self,
-        reading: &mut Reading,
+        reading: &mut ReadCursor,
         mut found: Vec<Found>,
         after: Position,
         more: bool,
@@ -298,7 +298,7 @@ impl LogLease {
         {
             steps.pop_back();
         }
-        steps.push_back(Step { number: reading.number, after, tally: tallies });
+        steps.push_back(PageRead { number: reading.number, after, tally: tallies });
         drop(steps);
         let events = found.into_iter().map(|row| row.stored).collect();
         Ok(Page { number: reading.number, events, detained, more, moved })
@@ -411,7 +411,7 @@ fn fit(rows: &mut Vec<Found>, bytes: usize, already: usize) -> bool {
 
 /// A position that moved without events is worth a receipt, and now and then one that only saw time go
 /// by: a stale snapshot would keep segments from being truncated.
-fn is_worth_a_receipt(reading: &Reading, after: &Position) -> bool {
+fn is_worth_a_receipt(reading: &ReadCursor, after: &Position) -> bool {
     let before = &reading.position;
     let moved = after.position > before.position || after.catching_up != before.catching_up;
     moved || (reading.moved_at.elapsed() > IDLE_RECEIPT && after.snapshot.xmin > before.snapshot.xmin)

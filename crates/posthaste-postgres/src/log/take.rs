@@ -4,7 +4,7 @@
 //! number taken (G4). Former owners that died at the same place make the next one careful (F21).
 
 use crate::error::{is_code, store_error};
-use crate::log::lease::Taken;
+use crate::log::lease::TakenLane;
 use crate::log::store::{Inner, SHORT_WAITS, single};
 use crate::session::Session;
 use posthaste::cursor::{CatchUp, Mark, Marks, Position};
@@ -13,7 +13,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 impl Inner {
-    pub(crate) async fn take(&self, lane: &LaneId) -> Result<Option<Taken>, StoreError> {
+    pub(crate) async fn take(&self, lane: &LaneId) -> Result<Option<TakenLane>, StoreError> {
         let mut session = self.sessions.session().await?;
         // A mark's number is read before the transaction has an xid.
         let sql =
@@ -49,7 +49,7 @@ impl Inner {
         session: &mut Session,
         id: &LaneId,
         mark: i64,
-    ) -> Result<Option<Taken>, StoreError> {
+    ) -> Result<Option<TakenLane>, StoreError> {
         let plan = self.plan()?;
         let heart = self.heart.lock().await.as_ref().and_then(|heart| heart.number);
         let sink: &str = &id.sink;
@@ -94,7 +94,7 @@ impl Inner {
         let marks = self.load_marks(session, &position, &xid, mark).await?;
         let sql = self.sessions.sql(include_str!("../../sql/log/holding.sql"));
         let holding: bool = single(session.query(&sql, &key[..1]).await.map_err(store_error)?)?;
-        Ok(Some(Taken {
+        Ok(Some(TakenLane {
             id: id.clone(),
             epoch,
             n: n + 1,

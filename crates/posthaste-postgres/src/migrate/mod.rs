@@ -78,7 +78,7 @@ pub struct Status {
     pub pending: Vec<(i32, String)>,
 }
 
-/// Applies what is missing, sets the payload limit, makes the roles and grants them their rights.
+/// Applies what is missing, sets the limits, makes the roles and grants them their rights.
 /// Harmless when repeated, also by several at once.
 pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, StoreError> {
     script::check_schema_name(&config.schema)?;
@@ -97,7 +97,7 @@ pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, Store
     Ok(outcome)
 }
 
-/// The limits and the roles. Under the lock too: two at once would change the same catalog rows.
+/// The limits, the forms of `append` and the roles. Under the lock too: two at once would change the same catalog rows.
 async fn settings(
     sessions: &Sessions,
     session: &mut Session,
@@ -123,6 +123,7 @@ async fn settings_in(
 ) -> Result<Vec<String>, StoreError> {
     lock(sessions, session).await?;
     let mut left = script::set_limits(sessions, session).await?;
+    left.extend(script::add_append_keys(sessions, session).await?);
     left.extend(roles::apply(sessions, session, roles).await?);
     Ok(left)
 }

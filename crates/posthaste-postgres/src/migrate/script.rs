@@ -8,6 +8,7 @@
 use super::Roles;
 use crate::config::PostgresConfig;
 use crate::error::store_error;
+use crate::rights::APPEND_BY_UUID;
 use crate::session::{Session, Sessions, quote};
 use posthaste::Limits;
 use posthaste::store::{StoreCode, StoreError};
@@ -25,6 +26,10 @@ pub(super) const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "outbox", text: include_str!("../../migrations/001_outbox.sql") },
     Migration { version: 2, name: "inbox", text: include_str!("../../migrations/002_inbox.sql") },
 ];
+
+/// The forms of `append` for keys that are no text. They only call the function of version 1, so they are no
+/// version of their own: `up` adds them where they are missing.
+const APPEND_KEYS: &str = include_str!("../../migrations/append_keys.sql");
 
 /// The table of versions.
 pub(super) const BOOKKEEPING: &str = include_str!("../../migrations/bookkeeping.sql");
@@ -83,6 +88,7 @@ pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, Store
             migration.checksum()
         )));
     }
+    parts.push(format!("{};", sessions.sql(APPEND_KEYS.trim_end())));
     parts.extend(LIMITS.iter().map(|limit| format!("{};", sessions.sql(&limit.statement(limits)))));
     parts.push(format!(
         "-- Roles. Make your logins members of them, or grant the same to your own.\n{}",
@@ -94,20 +100,20 @@ pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, Store
 }
 
 /// A limit that an append checks, as the database keeps it.
-struct Limit {
+struct LimitFunction {
     name: &'static str,
     value: fn(&Limits) -> usize,
 }
 
 /// They live in the database as functions, so that a plain `select posthaste.append(…)` knows them.
-const LIMITS: [Limit; 4] = [
-    Limit { name: "payload_bytes_max", value: |limits| limits.payload_bytes_max },
-    Limit { name: "topic_bytes_max", value: |limits| limits.topic_bytes_max },
-    Limit { name: "key_bytes_max", value: |limits| limits.key_bytes_max },
-    Limit { name: "header_bytes_max", value: |limits| limits.header_bytes_max },
+const LIMITS: [LimitFunction; 4] = [
+    LimitFunction { name: "payload_bytes_max", value: |limits| limits.payload_bytes_max },
+    LimitFunction { name: "topic_bytes_max", value: |limits| limits.topic_bytes_max },
+    LimitFunction { name: "key_bytes_max", value: |limits| limits.key_bytes_max },
+    LimitFunction { name: "header_bytes_max", value: |limits| limits.header_bytes_max },
 ];
 
-impl Limit {
+impl LimitFunction {
     /// A value cannot have more than a gigabyte in the database anyway.
     fn of(&self, limits: &Limits) -> i32 {
         i32::try_from((self.value)(limits)).unwrap_or(i32::MAX)
@@ -120,6 +126,19 @@ impl Limit {
             self.of(limits)
         )
     }
+}
+
+/// Adds the forms of `append` that are missing; where the schema belongs to somebody else, hands the statement
+/// back.
+pub(super) async fn add_append_keys(
+    sessions: &Sessions,
+    session: &mut Session,
+) -> Result<Option<String>, StoreError> {
+    let sql = sessions.sql(&format!("select to_regprocedure('posthaste.{APPEND_BY_UUID}') is not null"));
+    let there: bool = crate::log::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)?;
+    let statement = sessions.sql(APPEND_KEYS.trim_end());
+    let done = there || super::attempt(session, &statement).await?;
+    Ok((!done).then_some(statement))
 }
 
 /// Brings the limits in the database up to date. Where a function belongs to somebody else, the statement

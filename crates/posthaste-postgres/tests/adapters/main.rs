@@ -21,6 +21,9 @@ mod example_sea_orm;
 #[allow(dead_code)]
 #[path = "../../examples/append_sqlx.rs"]
 mod example_sqlx;
+#[allow(dead_code)]
+#[path = "../../examples/append_tokio_postgres.rs"]
+mod example_tokio_postgres;
 
 /// A database with the outbox in it, and a look from outside.
 struct Outbox {
@@ -50,14 +53,20 @@ impl Outbox {
         let sql = "select id::text from orders";
         let orders: Vec<String> =
             self.client.query(sql, &[]).await.expect("orders").iter().map(|row| row.get(0)).collect();
-        let sql = "select key, topic, content_type, convert_from(payload, 'UTF8') from posthaste.outbox";
+        let sql = "select key, topic, content_type, convert_from(payload, 'UTF8')::jsonb ->> 'order' from posthaste.outbox";
         let events = self.client.query(sql, &[]).await.expect("events");
         assert_eq!((orders.len(), events.len()), (1, 1), "the rolled back order left nothing");
-        let payload = format!(r#"{{"order":"{}"}}"#, orders[0]);
-        let expected = (orders[0].as_str(), "orders.placed", "application/json", payload.as_str());
+        let expected = (orders[0].as_str(), "orders.placed", "application/json", orders[0].as_str());
         let event = &events[0];
         assert_eq!((event.get(0), event.get(1), event.get(2), event.get(3)), expected);
     }
+}
+
+#[tokio::test]
+async fn g1_the_example_for_tokio_postgres() {
+    let Some(outbox) = Outbox::make().await else { return };
+    example_tokio_postgres::run(&outbox.url()).await.expect("the example runs");
+    outbox.holds_one_order_and_its_event().await;
 }
 
 #[tokio::test]

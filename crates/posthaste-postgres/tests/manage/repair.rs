@@ -48,8 +48,10 @@ struct Restored {
 /// `before` runs on the source, between its set-up and the dump.
 async fn restored(before: impl AsyncFnOnce(&Setting)) -> Result<Restored, ServiceError> {
     let options = PostgresOptions::default();
-    let servers =
-        [Postgres::start(Version::V15, &options).await?, Postgres::start(Version::V15, &options).await?];
+    let servers = [
+        Postgres::start(Version::tested(), &options).await?,
+        Postgres::start(Version::tested(), &options).await?,
+    ];
     let source = Setting::on(TestDatabase::create_on(&servers[0]).await?).await?;
     burn(&source.client, 20_000).await;
     before(&source).await;
@@ -180,7 +182,7 @@ async fn reader_of(setting: &Setting, name: &str, topic: &str) -> Reader {
 #[tokio::test]
 async fn after_a_change_of_routes_lanes_go_back_by_the_routes_in_force() {
     // A server of its own: transactions of other tests would look like some of the time before.
-    let server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default()).await);
+    let server = require_service!(Postgres::start(Version::tested(), &PostgresOptions::default()).await);
     let database = require_service!(TestDatabase::create_on(&server).await);
     let setting = require_service!(Setting::on(database).await);
     setting.append("old", 30).await;

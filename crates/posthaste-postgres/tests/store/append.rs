@@ -6,6 +6,7 @@ use posthaste_postgres::{AppendError, Outbox, PostgresConfig, PostgresStore, app
 use posthaste_testkit::conformance::eventually;
 use std::time::Duration;
 use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 const WAIT: Duration = Duration::from_secs(90);
@@ -152,6 +153,65 @@ async fn sql_appends_by_function_insert_and_copy() {
         let error = client.batch_execute(bad).await.expect_err(bad);
         let message = error.as_db_error().map(|db| db.message().to_owned()).unwrap_or_default();
         assert!(message.starts_with("posthaste: ") && message.contains(words), "{bad}: {message}");
+    }
+}
+
+/// A key is a text, a number or a UUID, whatever the payload is. A call without a type has one meaning: text.
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_takes_keys_that_are_texts_numbers_and_uuids() {
+    const UUID: &str = "01a1e29d-02bc-78ce-b67d-564d40496382";
+    let Some(fixture) = PostgresFixture::make().await else { return };
+    let client = fixture.connect().await;
+    let last = "select key, convert_from(payload, 'UTF8'), content_type from posthaste.outbox order by seq desc limit 1";
+    let uuid = format!("'{}'::uuid", UUID.to_uppercase());
+    let keys: [(&str, Option<&str>); 13] = [
+        ("", None),
+        (", key => null", None),
+        (", key => null::bigint", None),
+        (", key => null::uuid", None),
+        (", key => '42'", Some("42")),
+        (", '42'", Some("42")),
+        (", key => '42'::varchar", Some("42")),
+        (", key => 'order-42'::text", Some("order-42")),
+        (", 42", Some("42")),
+        (", key => -42", Some("-42")),
+        (", key => 42::smallint", Some("42")),
+        (", key => 9223372036854775807", Some("9223372036854775807")),
+        (&format!(", key => {uuid}"), Some(UUID)),
+    ];
+    let payloads = [
+        ("'7'", Some("7"), Some("text/plain; charset=utf-8")),
+        ("'7'::text", Some("7"), Some("text/plain; charset=utf-8")),
+        ("'7'::jsonb", Some("7"), Some("application/json")),
+        ("'\\x37'::bytea", Some("7"), None),
+        ("null::bytea", None, None),
+    ];
+    for (key, stored) in keys {
+        for (payload, bytes, content_type) in payloads {
+            let sql = format!("select posthaste.append('t', {payload}{key})");
+            client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+            let row = client.query_one(last, &[]).await.expect("one");
+            assert_eq!((row.get(0), row.get(1), row.get(2)), (stored, bytes, content_type), "{sql}");
+        }
+    }
+    // What drivers declare: nothing (pg, pgx, psycopg for str), varchar (JDBC), or the type of the value.
+    let id: Uuid = UUID.parse().expect("a UUID");
+    let parameters: [(Type, Type, &(dyn ToSql + Sync), &str); 7] = [
+        (Type::UNKNOWN, Type::TEXT, &"42", "42"),
+        (Type::TEXT, Type::TEXT, &"42", "42"),
+        (Type::VARCHAR, Type::VARCHAR, &"42", "42"),
+        (Type::INT2, Type::INT2, &42_i16, "42"),
+        (Type::INT4, Type::INT4, &42_i32, "42"),
+        (Type::INT8, Type::INT8, &42_i64, "42"),
+        (Type::UUID, Type::UUID, &id, UUID),
+    ];
+    for (declared, resolved, key, stored) in parameters {
+        let sql = "select posthaste.append('t', '{}'::jsonb, key => $1)";
+        let prepared = client.prepare_typed(sql, std::slice::from_ref(&declared)).await;
+        let statement = prepared.unwrap_or_else(|error| panic!("{declared}: {error:?}"));
+        assert_eq!(statement.params(), [resolved], "{declared}");
+        client.query_one(&statement, &[key]).await.expect("appended");
+        assert_eq!(client.query_one(last, &[]).await.expect("one").get::<_, &str>(0), stored, "{declared}");
     }
 }
 

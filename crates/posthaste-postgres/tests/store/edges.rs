@@ -53,7 +53,7 @@ async fn f7_g2_a_flush_that_fails_loses_no_page() {
         .setting("wal_writer_delay", "10s")
         .setting("wal_writer_flush_after", "1GB")
         .scram_user("relay", "r1");
-    let Some(server) = require(Postgres::start(Version::V15, &options).await) else { return };
+    let Some(server) = require(Postgres::start(Version::tested(), &options).await) else { return };
     let database = TestDatabase::create_on(&server).await.expect("a database");
     let fixture = PostgresFixture::on(database).await;
     let client = fixture.connect().await;

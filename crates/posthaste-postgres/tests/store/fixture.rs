@@ -5,7 +5,7 @@ use posthaste::admin::{Actor, Admin, Control, ControlTarget, DeadAct, DeadFilter
 use posthaste::event::{Event, Timestamp};
 use posthaste::store::Store;
 use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore, migrate};
-use posthaste_testkit::conformance::store::{StoreFixture, Writer};
+use posthaste_testkit::conformance::store::{OpenTransaction, StoreFixture};
 use posthaste_testkit::services::{self, TestDatabase};
 use std::sync::Arc;
 use tokio_postgres::Client;
@@ -72,7 +72,7 @@ struct OwnTransaction {
 }
 
 #[async_trait]
-impl Writer for OwnTransaction {
+impl OpenTransaction for OwnTransaction {
     async fn append(&mut self, event: Event) -> i64 {
         let (headers, payload) = (event.headers.to_json(), event.payload.as_deref());
         let deliver_at = event.deliver_at.map(|at| at.0 as f64 / 1e6);
@@ -108,7 +108,7 @@ impl StoreFixture for PostgresFixture {
         Arc::new(PostgresStore::connect(self.config()).await.expect("the store connects"))
     }
 
-    async fn begin(&self) -> Box<dyn Writer> {
+    async fn begin(&self) -> Box<dyn OpenTransaction> {
         let client = self.database.connect().await.expect("a connection");
         client.batch_execute("begin").await.expect("begin");
         Box::new(OwnTransaction { client })

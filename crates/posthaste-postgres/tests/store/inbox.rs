@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use posthaste::inbox::{Admission, Origin};
 use posthaste_postgres::{AdmitError, Inbox, admit};
 use posthaste_testkit::conformance::eventually;
-use posthaste_testkit::conformance::inbox::{HandlerTx, InboxFixture, Isolation, Refusal};
+use posthaste_testkit::conformance::inbox::{HandlerTx, InboxFixture, Isolation, NotAdmitted};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::{Client, IsolationLevel};
@@ -31,7 +31,7 @@ impl Service {
 }
 
 enum Act {
-    Admit(String, String, oneshot::Sender<Result<Admission, Refusal>>),
+    Admit(String, String, oneshot::Sender<Result<Admission, NotAdmitted>>),
     Apply(String, oneshot::Sender<()>),
     End { commit: bool, answer: oneshot::Sender<bool> },
 }
@@ -71,12 +71,12 @@ async fn transact(mut client: Client, isolation: Isolation, mut acts: mpsc::Rece
     }
 }
 
-fn refusal(error: &AdmitError) -> Refusal {
+fn refusal(error: &AdmitError) -> NotAdmitted {
     assert_eq!(error.is_transient(), !matches!(error, AdmitError::Unfit(_)));
     match error {
-        AdmitError::Unfit(_) => Refusal::Unfit,
-        AdmitError::Conflict(_) => Refusal::Conflict,
-        _ => Refusal::Database,
+        AdmitError::Unfit(_) => NotAdmitted::Unfit,
+        AdmitError::Conflict(_) => NotAdmitted::Conflict,
+        _ => NotAdmitted::Database,
     }
 }
 
@@ -90,7 +90,7 @@ impl Transacting {
 
 #[async_trait]
 impl HandlerTx for Transacting {
-    async fn admit(&mut self, consumer: &str, id: &str) -> Result<Admission, Refusal> {
+    async fn admit(&mut self, consumer: &str, id: &str) -> Result<Admission, NotAdmitted> {
         self.ask(|answer| Act::Admit(consumer.to_owned(), id.to_owned(), answer)).await
     }
 
@@ -117,7 +117,7 @@ impl InboxFixture for Service {
             // An answer means that the snapshot is taken.
             assert_eq!(
                 tx.ask(|answer| Act::Admit(String::new(), String::new(), answer)).await,
-                Err(Refusal::Unfit)
+                Err(NotAdmitted::Unfit)
             );
         }
         Box::new(tx)
@@ -180,5 +180,5 @@ async fn a_deadlock_is_a_conflict() {
         end
     };
     let (first, second) = tokio::join!(one.admit("billing", "b"), crossing);
-    assert!([first, second].contains(&Err(Refusal::Conflict)), "{first:?} {second:?}");
+    assert!([first, second].contains(&Err(NotAdmitted::Conflict)), "{first:?} {second:?}");
 }

@@ -120,7 +120,7 @@ impl Relays {
 
 async fn server() -> Option<(Postgres, PostgresFixture)> {
     let server = posthaste_testkit::services::require(
-        Postgres::start(Version::V15, &PostgresOptions::default()).await,
+        Postgres::start(Version::tested(), &PostgresOptions::default()).await,
     )?;
     let database = TestDatabase::create_on(&server).await.expect("a database");
     let fixture = PostgresFixture::on(database).await;

@@ -153,7 +153,7 @@ fn lost(committed: &[i64], seen: &[i64]) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn f1_the_last_number_loses_a_late_commit_and_ours_does_not() {
     let server = require_service!(
-        Postgres::start(Version::V15, &PostgresOptions::default().setting("autovacuum", "off")).await
+        Postgres::start(Version::tested(), &PostgresOptions::default().setting("autovacuum", "off")).await
     );
     let Some(mut stage) = Stage::set(&server).await else { return };
     let late = stage.open().await;
@@ -171,7 +171,7 @@ async fn f1_the_last_number_loses_a_late_commit_and_ours_does_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f3_marks_at_xmax_lose_a_running_transaction_that_no_snapshot_lists_and_ours_does_not() {
     let server = require_service!(
-        Postgres::start(Version::V15, &PostgresOptions::default().setting("autovacuum", "off")).await
+        Postgres::start(Version::tested(), &PostgresOptions::default().setting("autovacuum", "off")).await
     );
     let Some(mut stage) = Stage::set(&server).await else { return };
     stage.read_all().await;

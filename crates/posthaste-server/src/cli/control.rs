@@ -33,7 +33,7 @@ The limit counts events a second over all relays together. It goes before
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Target {
+struct TargetArgs {
     /// A sink
     #[arg(long, value_name = "NAME")]
     sink: Option<String>,
@@ -47,7 +47,7 @@ struct Target {
 #[command(after_help = PAUSE_EXAMPLES)]
 pub(crate) struct PauseArgs {
     #[command(flatten)]
-    target: Target,
+    target: TargetArgs,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -58,7 +58,7 @@ pub(crate) struct PauseArgs {
 #[command(after_help = RESUME_EXAMPLES)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
-    target: Target,
+    target: TargetArgs,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT", default_value = "resumed")]
     reason: String,
@@ -70,7 +70,7 @@ pub(crate) struct ResumeArgs {
 pub(crate) struct RateArgs {
     /// Events a second, or `off`
     #[arg(value_parser = limit)]
-    limit: Limit,
+    limit: RateArg,
     /// The sink
     #[arg(long, value_name = "NAME")]
     sink: String,
@@ -80,12 +80,12 @@ pub(crate) struct RateArgs {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Limit(Option<f64>);
+struct RateArg(Option<f64>);
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn limit(text: &str) -> Result<RateArg, String> {
     match text.strip_suffix("/s").unwrap_or(text).parse::<f64>() {
-        _ if text == "off" => Ok(Limit(None)),
-        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(Limit(Some(rate))),
+        _ if text == "off" => Ok(RateArg(None)),
+        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(RateArg(Some(rate))),
         _ => Err("must be a number above 0, or `off`; to stop a sink, use `posthaste pause`".to_owned()),
     }
 }
@@ -99,7 +99,7 @@ pub(crate) async fn resume(context: &Context, args: ResumeArgs) -> anyhow::Resul
 }
 
 pub(crate) async fn rate(context: &Context, args: RateArgs) -> anyhow::Result<ExitCode> {
-    let target = Target { sink: Some(args.sink), route: None };
+    let target = TargetArgs { sink: Some(args.sink), route: None };
     let says = match args.limit.0 {
         Some(rate) => format!("delivers at most {rate} events a second"),
         None => "has no limit set by hand any more".to_owned(),
@@ -109,7 +109,7 @@ pub(crate) async fn rate(context: &Context, args: RateArgs) -> anyhow::Result<Ex
 
 async fn set(
     context: &Context,
-    target: Target,
+    target: TargetArgs,
     control: Control,
     reason: &str,
     says: &str,

@@ -7,7 +7,7 @@
 use super::resolve::Review;
 use super::tree::member;
 use posthaste::route::{Envelope, Order, Route};
-use posthaste_postgres::claim::{Layout, PRESETS, Status, TableName, Topic, preset};
+use posthaste_postgres::claim::{Layout, PRESETS, StatusWords, TableName, TopicSource, preset};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -140,9 +140,10 @@ pub(super) fn adopted(review: &mut Review<'_>, path: &str, section: &AdoptSectio
                 return None;
             }
         },
-        None => {
-            (Layout::new(TableName::named(""), "id", Topic::Fixed(String::new()), "payload"), Envelope::None)
-        }
+        None => (
+            Layout::new(TableName::named(""), "id", TopicSource::Fixed(String::new()), "payload"),
+            Envelope::None,
+        ),
     };
     if section.preset.is_none() {
         let needed = [
@@ -170,7 +171,7 @@ pub(super) fn adopted(review: &mut Review<'_>, path: &str, section: &AdoptSectio
     Some(Adopted { layout, envelope })
 }
 
-type Fault = (&'static str, String);
+type LayoutFault = (&'static str, String);
 
 /// An empty text takes a column away.
 fn put(given: Option<&str>, column: &mut Option<String>) {
@@ -180,15 +181,15 @@ fn put(given: Option<&str>, column: &mut Option<String>) {
 }
 
 /// Lays what the section says over a layout.
-fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
+fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), LayoutFault> {
     if let Some(table) = &section.table {
         layout.table = TableName::parse(table).map_err(|why| ("table", why))?;
     }
     if let Some(topic) = &section.topic {
-        layout.topic = Topic::parse(topic).map_err(|why| ("topic", why))?;
+        layout.topic = TopicSource::parse(topic).map_err(|why| ("topic", why))?;
     }
     if let Some(topic) = &section.fixed_topic {
-        layout.topic = Topic::Fixed(topic.clone());
+        layout.topic = TopicSource::Fixed(topic.clone());
     }
     if let Some(table) = &section.dead_letter_table {
         let named = (!table.is_empty()).then(|| TableName::parse(table)).transpose();
@@ -217,7 +218,7 @@ fn lay(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
     lay_numbers(section, layout)
 }
 
-fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), Fault> {
+fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), LayoutFault> {
     let missing = |what: &str| ("status", format!("`status` needs `{what}`"));
     let before = layout.status.take();
     let word = |given: &Option<String>, before: Option<String>| match given {
@@ -229,7 +230,7 @@ fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), Fault>
     let pending = pending.ok_or_else(|| missing("pending"))?;
     let retry =
         word(&section.retry, was.map(|status| status.retry.clone())).or_else(|| pending.first().cloned());
-    layout.status = Some(Status {
+    layout.status = Some(StatusWords {
         column: word(&section.column, was.map(|status| status.column.clone()))
             .ok_or_else(|| missing("column"))?,
         claimed: word(&section.claimed, was.and_then(|status| status.claimed.clone())),
@@ -242,7 +243,7 @@ fn lay_status(section: &StatusSection, layout: &mut Layout) -> Result<(), Fault>
     Ok(())
 }
 
-fn lay_numbers(section: &AdoptSection, layout: &mut Layout) -> Result<(), Fault> {
+fn lay_numbers(section: &AdoptSection, layout: &mut Layout) -> Result<(), LayoutFault> {
     layout.batch = section.batch.unwrap_or(layout.batch);
     layout.delete_published = section.delete_published.unwrap_or(layout.delete_published);
     layout.waits_for_topics = section.missing_topic == Some(MissingTopic::Wait);

@@ -16,7 +16,7 @@
 
 use super::problem::{ConfigError, nearest};
 use super::secret::is_secret;
-use super::tree::{Origin, Tree, member};
+use super::tree::{Tree, ValueOrigin, member};
 use serde_json::Value;
 
 const PREFIX: &str = "POSTHASTE_";
@@ -84,7 +84,7 @@ fn apply(tree: &mut Tree, name: &str, levels: &[String], text: String) -> Result
     }
     let leaf = levels.last().map_or("", String::as_str);
     *slot = if is_secret(leaf) { Value::String(text) } else { typed(text) };
-    tree.note(&path, Origin::Env(name.to_owned()));
+    tree.note(&path, ValueOrigin::Env(name.to_owned()));
     Ok(())
 }
 

@@ -42,7 +42,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tree::{Origin, Tree};
+use tree::{Tree, ValueOrigin};
 
 /// The file that is read when nothing else is said.
 pub(crate) const DEFAULT_FILE: &str = "posthaste.toml";
@@ -202,13 +202,13 @@ fn lay_flags(tree: &mut Tree, flags: &Flags) {
         if let Some(schema) = &flags.schema {
             outbox["schema"] = json!(schema);
         }
-        tree.set("outbox", outbox, Origin::Flag("--url"));
+        tree.set("outbox", outbox, ValueOrigin::Flag("--url"));
     }
     if !flags.sinks.is_empty() {
         lay_sinks(tree, flags);
     }
     if let Some(listen) = &flags.listen {
-        tree.set("http", json!({ "listen": listen }), Origin::Flag("--listen"));
+        tree.set("http", json!({ "listen": listen }), ValueOrigin::Flag("--listen"));
     }
 }
 
@@ -228,8 +228,8 @@ fn lay_sinks(tree: &mut Tree, flags: &Flags) {
     }
     let names: Vec<&String> = sinks.keys().collect();
     let route = json!([{ "topics": ["*"], "sinks": names }]);
-    tree.set("route", route, Origin::Flag("--sink"));
-    tree.set("sinks", Value::Object(sinks), Origin::Flag("--sink"));
+    tree.set("route", route, ValueOrigin::Flag("--sink"));
+    tree.set("sinks", Value::Object(sinks), ValueOrigin::Flag("--sink"));
 }
 
 fn free_name(taken: &serde_json::Map<String, Value>, kind: &str) -> String {

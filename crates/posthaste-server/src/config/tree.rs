@@ -14,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 
 /// Where a value came from.
 #[derive(Debug, Clone)]
-pub(crate) enum Origin {
+pub(crate) enum ValueOrigin {
     /// A line of the file, counted from 1.
     Line(usize),
     /// An environment variable.
@@ -27,7 +27,7 @@ pub(crate) enum Origin {
 #[derive(Clone)]
 pub(crate) struct Tree {
     pub(crate) value: Value,
-    origins: HashMap<String, Origin>,
+    origins: HashMap<String, ValueOrigin>,
     file: Option<PathBuf>,
     /// The file has one `[outbox]` table instead of a list: paths are shown the way they were written.
     single_outbox: bool,
@@ -73,12 +73,12 @@ impl Tree {
     }
 
     /// Remembers where a value came from.
-    pub(crate) fn note(&mut self, path: &str, origin: Origin) {
+    pub(crate) fn note(&mut self, path: &str, origin: ValueOrigin) {
         self.origins.insert(path.to_owned(), origin);
     }
 
     /// Sets a value under a key of the top level, from a flag.
-    pub(crate) fn set(&mut self, key: &str, value: Value, origin: Origin) {
+    pub(crate) fn set(&mut self, key: &str, value: Value, origin: ValueOrigin) {
         self.value[key] = value;
         self.note(key, origin);
         self.list_outbox();
@@ -100,9 +100,9 @@ impl Tree {
         let mut path = path;
         loop {
             match self.origins.get(path) {
-                Some(Origin::Line(line)) => return format!("{file} line {line}"),
-                Some(Origin::Env(name)) => return format!("environment variable {name}"),
-                Some(Origin::Flag(name)) => return format!("flag {name}"),
+                Some(ValueOrigin::Line(line)) => return format!("{file} line {line}"),
+                Some(ValueOrigin::Env(name)) => return format!("environment variable {name}"),
+                Some(ValueOrigin::Flag(name)) => return format!("flag {name}"),
                 None => match path.rfind(['.', '[']) {
                     Some(end) => path = &path[..end],
                     None => return file,
@@ -117,10 +117,10 @@ pub(crate) fn member(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-fn collect(origins: &mut HashMap<String, Origin>, text: &str, path: &str, table: &DeTable<'_>) {
+fn collect(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &str, table: &DeTable<'_>) {
     for (key, value) in table {
         let mut path = member(path, key.get_ref());
-        origins.insert(path.clone(), Origin::Line(line_of(text, key.span().start)));
+        origins.insert(path.clone(), ValueOrigin::Line(line_of(text, key.span().start)));
         if path == "outbox" && value.get_ref().is_table() {
             path.push_str("[0]");
         }
@@ -128,13 +128,13 @@ fn collect(origins: &mut HashMap<String, Origin>, text: &str, path: &str, table:
     }
 }
 
-fn collect_value(origins: &mut HashMap<String, Origin>, text: &str, path: &str, value: &DeValue<'_>) {
+fn collect_value(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &str, value: &DeValue<'_>) {
     match value {
         DeValue::Table(table) => collect(origins, text, path, table),
         DeValue::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 let path = format!("{path}[{index}]");
-                origins.insert(path.clone(), Origin::Line(line_of(text, item.span().start)));
+                origins.insert(path.clone(), ValueOrigin::Line(line_of(text, item.span().start)));
                 collect_value(origins, text, &path, item.get_ref());
             }
         }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 const STALE_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
-struct Seat {
+struct OutboxSeat {
     outbox: String,
     health: Health,
     told_at: Instant,
@@ -21,18 +21,18 @@ struct Seat {
 
 /// One seat for each outbox.
 pub(crate) struct Board {
-    seats: watch::Sender<Vec<Seat>>,
+    seats: watch::Sender<Vec<OutboxSeat>>,
 }
 
 /// What `/readyz` says.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) ready: bool,
-    outboxes: Vec<Line>,
+    outboxes: Vec<OutboxHealth>,
 }
 
 #[derive(Serialize)]
-struct Line {
+struct OutboxHealth {
     outbox: String,
     #[serde(flatten)]
     health: Health,
@@ -42,7 +42,7 @@ impl Board {
     /// A board for these outboxes.
     pub(crate) fn new<'a>(outboxes: impl Iterator<Item = &'a str>) -> Self {
         let health = Health { ready: false, why: "connecting".to_owned(), lanes_owned: 0 };
-        let seat = |outbox: &str| Seat {
+        let seat = |outbox: &str| OutboxSeat {
             outbox: outbox.to_owned(),
             health: health.clone(),
             told_at: Instant::now(),
@@ -54,7 +54,8 @@ impl Board {
     /// An outbox is well, or will be by itself.
     pub(crate) fn tell(&self, seat: usize, health: Health) {
         self.seats.send_modify(|seats| {
-            seats[seat] = Seat { health, told_at: Instant::now(), failure: None, ..seats[seat].clone() };
+            seats[seat] =
+                OutboxSeat { health, told_at: Instant::now(), failure: None, ..seats[seat].clone() };
         });
     }
 
@@ -64,7 +65,7 @@ impl Board {
         let health = Health { ready: false, why: format!("failed: {first}"), lanes_owned: 0 };
         self.seats.send_modify(|seats| {
             let failure = Some(why.to_owned());
-            seats[seat] = Seat { health, told_at: Instant::now(), failure, ..seats[seat].clone() };
+            seats[seat] = OutboxSeat { health, told_at: Instant::now(), failure, ..seats[seat].clone() };
         });
     }
 
@@ -75,14 +76,14 @@ impl Board {
 
     /// How everything is.
     pub(crate) fn report(&self) -> Report {
-        let outboxes: Vec<Line> = self.seats.borrow().iter().map(line).collect();
+        let outboxes: Vec<OutboxHealth> = self.seats.borrow().iter().map(line).collect();
         Report { ready: outboxes.iter().all(|line| line.health.ready), outboxes }
     }
 
     /// Resolves when no outbox can go on, with the reasons.
     pub(crate) async fn all_failed(&self) -> String {
         let mut seats = self.seats.subscribe();
-        let all = |seats: &Vec<Seat>| seats.iter().all(|seat| seat.failure.is_some());
+        let all = |seats: &Vec<OutboxSeat>| seats.iter().all(|seat| seat.failure.is_some());
         match seats.wait_for(all).await {
             Ok(seats) => seats.iter().filter_map(|seat| seat.failure.clone()).collect::<Vec<_>>().join("\n"),
             // The sender is `self`.
@@ -91,7 +92,7 @@ impl Board {
     }
 }
 
-fn line(seat: &Seat) -> Line {
+fn line(seat: &OutboxSeat) -> OutboxHealth {
     let silent = seat.told_at.elapsed();
     let health = if seat.health.ready && silent > STALE_AFTER {
         let why = format!("stalled: no word from its relay for {} s", silent.as_secs());
@@ -99,7 +100,7 @@ fn line(seat: &Seat) -> Line {
     } else {
         seat.health.clone()
     };
-    Line { outbox: seat.outbox.clone(), health }
+    OutboxHealth { outbox: seat.outbox.clone(), health }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use anyhow::Context as _;
 use outbox::{OutboxLife, SinkPart};
 use posthaste::relay::DrainOutcome;
 use posthaste::task::{Task, spawn};
-use reload::Live;
+use reload::LiveSettings;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     let board = Arc::new(Board::new(config.outboxes.iter().map(|outbox| &*outbox.name)));
     announce(&config, address, format);
 
-    let mut live = Live::new(&config);
+    let mut live = LiveSettings::new(&config);
     let (stop, stopped) = watch::channel(false);
     let relays = start(&config, &sinks, &live, &stopped, &board);
     let stats: Vec<Task<()>> = config.outboxes.iter().cloned().map(stats::watch).collect();
@@ -107,7 +107,7 @@ fn announce(config: &Config, address: Option<SocketAddr>, format: LogFormat) {
 fn start(
     config: &Config,
     sinks: &Sinks,
-    live: &Live,
+    live: &LiveSettings,
     stop: &watch::Receiver<bool>,
     board: &Arc<Board>,
 ) -> Vec<Task<DrainOutcome>> {

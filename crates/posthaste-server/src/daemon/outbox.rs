@@ -50,7 +50,7 @@ pub(crate) struct OutboxLife {
 }
 
 /// How a running relay ended.
-enum End {
+enum RelayEnd {
     Stopped,
     Failed(String),
 }
@@ -65,12 +65,12 @@ impl OutboxLife {
                 Some(Ok(store)) => {
                     let mut handle = self.start(store);
                     match self.attend(&mut handle).await {
-                        End::Stopped => {
+                        RelayEnd::Stopped => {
                             let why = "draining".to_owned();
                             self.board.tell(self.seat, Health { ready: false, why, lanes_owned: 0 });
                             return handle.drain().await;
                         }
-                        End::Failed(why) => format!("outbox `{}`: {why}", self.outbox.name),
+                        RelayEnd::Failed(why) => format!("outbox `{}`: {why}", self.outbox.name),
                     }
                 }
             };
@@ -144,12 +144,12 @@ impl OutboxLife {
     }
 
     /// Reports health until the relay is stopped or fails.
-    async fn attend(&mut self, handle: &mut RelayHandle) -> End {
+    async fn attend(&mut self, handle: &mut RelayHandle) -> RelayEnd {
         loop {
             self.board.tell(self.seat, handle.health());
             tokio::select! {
-                _ = self.stop.wait_for(|stop| *stop) => return End::Stopped,
-                why = handle.failed() => return End::Failed(why),
+                _ = self.stop.wait_for(|stop| *stop) => return RelayEnd::Stopped,
+                why = handle.failed() => return RelayEnd::Failed(why),
                 () = tokio::time::sleep(REPORT) => {}
             }
         }

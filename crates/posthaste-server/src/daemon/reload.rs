@@ -23,7 +23,7 @@ type Path = Vec<String>;
 type Flat = BTreeMap<Path, Value>;
 
 /// What running relays listen to.
-pub(crate) struct Live {
+pub(crate) struct LiveSettings {
     settings: watch::Sender<RelaySettings>,
     rates: watch::Sender<Rates>,
     routes: Vec<(String, watch::Sender<RouteTable>)>,
@@ -40,7 +40,7 @@ struct Change {
     to: Value,
 }
 
-impl Live {
+impl LiveSettings {
     pub(crate) fn new(config: &Config) -> Self {
         let routes = config.outboxes.iter();
         let routes =
@@ -253,7 +253,8 @@ mod tests {
         };
         let flags = Flags { config: Some(path.clone()), ..Flags::default() };
         write("");
-        let mut live = Live::new(&Config::load(&flags).map_err(|e| e.to_string()).expect("it is read"));
+        let mut live =
+            LiveSettings::new(&Config::load(&flags).map_err(|e| e.to_string()).expect("it is read"));
         let settings = live.settings();
         for (relay, publish_ms) in
             [("publish_timeout_ms = 8000", 10_000), ("publish_timeout_ms = 8001", 8_001)]

@@ -33,14 +33,18 @@ fn select(payload: &str) -> String {
 }
 
 /// A filter as SQL: conditions with their values.
-struct Clause {
-    sql: String,
+pub(super) struct Clause {
+    pub(super) sql: String,
     values: Vec<Box<dyn ToSql>>,
 }
 
 impl Clause {
+    pub(super) fn new(sql: String) -> Self {
+        Self { sql, values: Vec::new() }
+    }
+
     fn of(filter: &DeadFilter) -> Self {
-        let mut clause = Self { sql: "true".to_owned(), values: Vec::new() };
+        let mut clause = Self::new("true".to_owned());
         if !filter.ids.is_empty() {
             let ids: Vec<String> = filter.ids.iter().map(Uuid::to_string).collect();
             clause.and("id in (select value from json_each(", json!(ids).to_string(), "))");
@@ -62,12 +66,12 @@ impl Clause {
         clause
     }
 
-    fn and(&mut self, before: &str, value: impl ToSql + 'static, after: &str) {
+    pub(super) fn and(&mut self, before: &str, value: impl ToSql + 'static, after: &str) {
         self.values.push(Box::new(value));
         self.sql.push_str(&format!(" and {before}?{}{after}", self.values.len()));
     }
 
-    fn values(&self) -> impl Iterator<Item = &dyn ToSql> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &dyn ToSql> {
         self.values.iter().map(|value| &**value)
     }
 }

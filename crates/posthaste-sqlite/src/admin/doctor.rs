@@ -29,17 +29,17 @@ pub const CHECKS: &[&str] = &[
 ];
 
 /// What a check says.
-type Verdict = (Level, String);
+type CheckResult = (Level, String);
 
-fn ok(text: impl Into<String>) -> Verdict {
+fn ok(text: impl Into<String>) -> CheckResult {
     (Level::Ok, text.into())
 }
 
-fn warn(text: impl Into<String>) -> Verdict {
+fn warn(text: impl Into<String>) -> CheckResult {
     (Level::Warn, text.into())
 }
 
-fn fail(text: impl Into<String>) -> Verdict {
+fn fail(text: impl Into<String>) -> CheckResult {
     (Level::Fail, text.into())
 }
 
@@ -48,12 +48,12 @@ struct Exam {
 }
 
 impl Exam {
-    fn note(&mut self, check: &'static str, verdict: Verdict) {
+    fn note(&mut self, check: &'static str, verdict: CheckResult) {
         debug_assert!(CHECKS.contains(&check), "{check} is not listed");
         self.findings.push(Finding { check: check.to_owned(), level: verdict.0, text: verdict.1 });
     }
 
-    fn note_result(&mut self, check: &'static str, verdict: rusqlite::Result<Verdict>) {
+    fn note_result(&mut self, check: &'static str, verdict: rusqlite::Result<CheckResult>) {
         let verdict = verdict.unwrap_or_else(|error| {
             fail(format!("could not be checked: {}", crate::error::store_error(error)))
         });
@@ -94,7 +94,7 @@ pub(super) fn examine(path: &Path) -> Vec<Finding> {
 }
 
 /// Not `integrity_check`: that reads every index of the application too. This one reads every page once.
-fn integrity(connection: &Connection) -> rusqlite::Result<Verdict> {
+fn integrity(connection: &Connection) -> rusqlite::Result<CheckResult> {
     let found: String = connection.query_row("pragma quick_check(1)", [], |row| row.get(0))?;
     Ok(if found == "ok" {
         ok("every page is sound")
@@ -106,7 +106,7 @@ fn integrity(connection: &Connection) -> rusqlite::Result<Verdict> {
     })
 }
 
-fn write_access(path: &Path) -> Verdict {
+fn write_access(path: &Path) -> CheckResult {
     let begun = crate::connect::open_writer(path, crate::connect::Synchronous::Full).and_then(|connection| {
         connection.execute_batch("begin immediate; rollback").map_err(crate::error::store_error)
     });
@@ -116,7 +116,7 @@ fn write_access(path: &Path) -> Verdict {
     }
 }
 
-fn file_locks(path: &Path) -> Verdict {
+fn file_locks(path: &Path) -> CheckResult {
     let unlocked = "the file system knows no locks: the death of a relay is noticed only when its lease expires, and \
                     SQLite itself is not safe there with several processes. Use a local disk";
     match Heart::start(path) {
@@ -129,7 +129,7 @@ fn file_locks(path: &Path) -> Verdict {
     }
 }
 
-fn clock(connection: &Connection) -> rusqlite::Result<Verdict> {
+fn clock(connection: &Connection) -> rusqlite::Result<CheckResult> {
     let sql =
         "select max((select settled_at from posthaste_receipts r where r.sink = l.sink and r.lane = l.lane
                             order by n desc limit 1)) from posthaste_lanes l";
@@ -145,7 +145,7 @@ fn clock(connection: &Connection) -> rusqlite::Result<Verdict> {
     })
 }
 
-fn log_went_back(connection: &Connection) -> rusqlite::Result<Verdict> {
+fn log_went_back(connection: &Connection) -> rusqlite::Result<CheckResult> {
     let known: i64 =
         connection.query_row(include_str!("../../sql/admin/known_seq.sql"), [], |row| row.get(0))?;
     let last = last_seq(connection)?;
@@ -160,7 +160,7 @@ fn log_went_back(connection: &Connection) -> rusqlite::Result<Verdict> {
 }
 
 /// The triggers that keep rows as they were published, and as long as somebody needs them.
-fn append_only(connection: &Connection) -> rusqlite::Result<Verdict> {
+fn append_only(connection: &Connection) -> rusqlite::Result<CheckResult> {
     let sql = "select count(*) from sqlite_schema where type = 'trigger'
                   and name in ('posthaste_outbox_no_update', 'posthaste_outbox_no_early_delete')";
     let there: i64 = connection.query_row(sql, [], |row| row.get(0))?;
@@ -174,7 +174,7 @@ fn append_only(connection: &Connection) -> rusqlite::Result<Verdict> {
     })
 }
 
-fn lanes_owned(connection: &Connection, path: &Path) -> rusqlite::Result<Verdict> {
+fn lanes_owned(connection: &Connection, path: &Path) -> rusqlite::Result<CheckResult> {
     let sql =
         "select sink || '/' || lane, owner, heart, expires_at from posthaste_lanes where retired_at is null";
     let mut statement = connection.prepare(sql)?;
@@ -202,7 +202,7 @@ fn lanes_owned(connection: &Connection, path: &Path) -> rusqlite::Result<Verdict
     })
 }
 
-fn retired_sinks(connection: &Connection) -> rusqlite::Result<Verdict> {
+fn retired_sinks(connection: &Connection) -> rusqlite::Result<CheckResult> {
     let sql = "select distinct sink from posthaste_lanes where retired_at is not null order by sink";
     let retired = connection
         .prepare(sql)?

@@ -4,7 +4,7 @@
 //! so times grow with numbers as far as the clock does. An id is looked for around the time in it; there is no index on
 //! ids, because every append would pay for it.
 
-use super::dead::{is_served, order_key};
+use super::dead::{Clause, is_served, order_key};
 use super::lanes::first_since;
 use super::{audit, check_sink, failed, sinks};
 use crate::clock::{NEVER, now};
@@ -17,7 +17,6 @@ use posthaste::admin::{
     Acted, Actor, AdminError, EventFilter, EventLife, EventName, EventPage, LogEvent, PassedAt, Progress,
     ROWS_MAX, ReplayChunk, SAMPLES, SinkLife, TailPlace, Waiting, Where,
 };
-use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -35,45 +34,33 @@ const AUDIT_SHOWN: i64 = 20;
 /// Later events of a key that are counted.
 const HELD_MAX: i64 = 1_000;
 
-/// A filter as SQL over a range of numbers: `seq > ?1 and seq <= ?2` come first.
-struct Clause {
-    sql: String,
-    values: Vec<Box<dyn ToSql>>,
-}
-
-impl Clause {
-    fn of(filter: &EventFilter, (behind, to): (i64, i64)) -> Self {
-        let mut clause =
-            Self { sql: "seq > ?1 and seq <= ?2".to_owned(), values: vec![Box::new(behind), Box::new(to)] };
-        if let Some(topic) = &filter.topic {
-            clause.and("topic glob", glob(topic));
-        }
-        if let Some(key) = &filter.key {
-            clause.and("key =", key.clone());
-        }
-        if let Some(since) = filter.since {
-            clause.and("appended_at >=", since.0);
-        }
-        if let Some(until) = filter.until {
-            clause.and("appended_at <", until.0);
-        }
-        clause
+/// The events that a filter selects within a range of numbers: behind the first, up to the second.
+fn select(
+    tx: &Connection,
+    filter: &EventFilter,
+    (behind, to): (i64, i64),
+    condition: &str,
+    limit: i64,
+) -> rusqlite::Result<Vec<LogEvent>> {
+    let mut clause = Clause::new(format!("seq > {behind} and seq <= {to}"));
+    if let Some(topic) = &filter.topic {
+        clause.and("topic glob ", glob(topic), "");
     }
-
-    fn and(&mut self, condition: &str, value: impl ToSql + 'static) {
-        self.values.push(Box::new(value));
-        self.sql.push_str(&format!(" and {condition} ?{}", self.values.len()));
+    if let Some(key) = &filter.key {
+        clause.and("key = ", key.clone(), "");
     }
-
-    fn rows(&self, tx: &Connection, condition: &str, limit: i64) -> rusqlite::Result<Vec<LogEvent>> {
-        let sql = format!(
-            "select {} from posthaste_outbox where {}{condition} order by seq limit {limit}",
-            row::columns(NO_PAYLOAD),
-            self.sql
-        );
-        let mut statement = tx.prepare(&sql)?;
-        statement.query_map(params_from_iter(self.values.iter().map(|value| &**value)), row::shown)?.collect()
+    for (condition, instant) in [("appended_at >= ", filter.since), ("appended_at < ", filter.until)] {
+        if let Some(instant) = instant {
+            clause.and(condition, instant.0, "");
+        }
     }
+    let sql = format!(
+        "select {} from posthaste_outbox where {}{condition} order by seq limit {limit}",
+        row::columns(NO_PAYLOAD),
+        clause.sql
+    );
+    let mut statement = tx.prepare(&sql)?;
+    statement.query_map(params_from_iter(clause.values()), row::shown)?.collect()
 }
 
 /// The numbers that a filter can mean, behind a place: (behind, up to).
@@ -104,7 +91,7 @@ pub(super) fn list(
     let (behind, to) = range(tx, filter, after)?;
     let window = to.min(behind.saturating_add(SCAN));
     let limit = limit.clamp(1, ROWS_MAX);
-    let events = Clause::of(filter, (behind, window)).rows(tx, "", limit)?;
+    let events = select(tx, filter, (behind, window), "", limit)?;
     let full = events.len() as i64 == limit;
     let reached = events.last().filter(|_| full).map_or(window, |last| last.seq);
     Ok(EventPage { events, next: (reached < to).then_some(reached) })
@@ -217,14 +204,14 @@ fn sink_life(tx: &Connection, sink: &str, event: &LogEvent) -> rusqlite::Result<
 }
 
 /// The lane that an event belongs to.
-struct Lane {
+struct LaneOfEvent {
     lane: i16,
     position: i64,
     retired: bool,
     reads: bool,
 }
 
-fn lane_of(tx: &Connection, sink: &str, event: &LogEvent) -> rusqlite::Result<Lane> {
+fn lane_of(tx: &Connection, sink: &str, event: &LogEvent) -> rusqlite::Result<LaneOfEvent> {
     let slot = slot(event.key.as_deref().map(str::as_bytes), event.seq);
     let read = |row: &Row<'_>| {
         let (filter, before): (String, Option<String>) = (row.get(3)?, row.get(4)?);
@@ -237,7 +224,7 @@ fn lane_of(tx: &Connection, sink: &str, event: &LogEvent) -> rusqlite::Result<La
         tx.prepare_cached(sql)?.query_row(params![sink, slot], read)?;
     let sql = format!("select 1 from (select ?1 as topic, ?2 as seq) where true{condition}");
     let reads = tx.prepare(&sql)?.exists(params![event.topic, event.seq])?;
-    Ok(Lane { lane, position, retired, reads })
+    Ok(LaneOfEvent { lane, position, retired, reads })
 }
 
 /// The receipt with which a cursor passed a number, by halving: positions grow with receipts, but for acts by hand.
@@ -341,7 +328,7 @@ fn pick(
         let window = to.min(behind.saturating_add(SCAN));
         let limit = chunk.clamp(1, ROWS_MAX);
         let condition = crate::filter::condition(&stored);
-        let found = Clause::of(filter, (behind, window)).rows(tx, &condition, limit)?;
+        let found = select(tx, filter, (behind, window), &condition, limit)?;
         let full = found.len() as i64 == limit;
         let reached = found.last().filter(|_| full).map_or(window.max(behind), |last| last.seq);
         let (mut events, mut left_alone) = (Vec::new(), 0);

@@ -35,7 +35,7 @@ struct Lanes {
 
 /// Rows that a sink has not handled.
 #[derive(Default)]
-struct Pending {
+struct PendingCount {
     count: u64,
     ages: f64,
     oldest: f64,
@@ -157,15 +157,15 @@ fn settled(tx: &Connection, lanes: &Lanes, now: i64) -> rusqlite::Result<i64> {
     Ok(total)
 }
 
-fn backlog(tx: &Connection, lanes: &Lanes, now: i64) -> rusqlite::Result<(Count, Pending)> {
+fn backlog(tx: &Connection, lanes: &Lanes, now: i64) -> rusqlite::Result<(Count, PendingCount)> {
     let last = last_seq(tx)?;
     let behind = lanes.cursors.iter().map(|(_, _, position)| *position).min().unwrap_or(0);
-    let mut pending = Pending::default();
+    let mut pending = PendingCount::default();
     let (seen, reached) = count(tx, lanes, (behind, last), LOOK_MAX, now, &mut pending)?;
     if seen {
         return Ok((Count { count: pending.count, exact: true }, pending));
     }
-    let (mut probed, step) = (Pending::default(), (last - reached) as f64 / PROBES as f64);
+    let (mut probed, step) = (PendingCount::default(), (last - reached) as f64 / PROBES as f64);
     for probe in 0..PROBES {
         let from = reached + ((probe as f64 + 0.5) * step) as i64;
         count(tx, lanes, (from, (from + PROBE_NUMBERS).min(last)), LOOK_MAX, now, &mut probed)?;
@@ -183,7 +183,7 @@ fn count(
     (behind, last): (i64, i64),
     rows_max: i64,
     now: i64,
-    pending: &mut Pending,
+    pending: &mut PendingCount,
 ) -> rusqlite::Result<(bool, i64)> {
     let sql = format!(
         "select seq, posthaste_slot(key, seq), appended_at, (true{}) from posthaste_outbox

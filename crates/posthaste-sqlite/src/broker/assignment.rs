@@ -1,8 +1,8 @@
 //! What a member knows: its partitions, what is in hand, what it has to report. Memory only.
 
-use super::group::{Held, Taken};
+use super::fetch::PartitionRead;
+use super::group::{Held, TakenPartition};
 use super::look::StoredMessage;
-use super::source::Reading;
 use posthaste::source::hand::Hand;
 use posthaste::source::{
     Batch, Change, Delivery, Drained, Partition, PartitionView, SourceError, Standing, Ticket,
@@ -87,7 +87,7 @@ impl Owned {
         }
     }
 
-    pub(super) fn deliver_again(&mut self, partition: &Partition, reading: Reading, batch: &mut Batch) {
+    pub(super) fn deliver_again(&mut self, partition: &Partition, reading: PartitionRead, batch: &mut Batch) {
         for position in reading.gone {
             let (from, until) = (position, position + 1);
             batch.changes.push(Change::Lost { partition: partition.clone(), from, until });
@@ -101,7 +101,7 @@ impl Owned {
 }
 
 /// Everything that a member remembers.
-pub(super) struct State {
+pub(super) struct MemberState {
     pub(super) partitions: BTreeMap<Partition, Owned>,
     pub(super) changes: Vec<Change>,
     /// How often groups had changed at the last heartbeat.
@@ -119,7 +119,7 @@ pub(super) struct State {
     pub(super) abandoned: usize,
 }
 
-impl State {
+impl MemberState {
     pub(super) fn new() -> Self {
         Self {
             partitions: BTreeMap::new(),
@@ -234,7 +234,7 @@ impl State {
         self.changes.push(Change::Revoked { partition, epoch });
     }
 
-    pub(super) fn gain(&mut self, taken: Taken) {
+    pub(super) fn gain(&mut self, taken: TakenPartition) {
         let partition = Partition { topic: taken.topic, number: taken.number };
         let Held { row, epoch, committed } = taken.held;
         self.changes.push(Change::Assigned { partition: partition.clone(), epoch });

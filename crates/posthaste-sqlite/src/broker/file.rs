@@ -81,12 +81,12 @@ impl BrokerConfig {
 /// A local broker, open. Share one for a file and process: it has one writer thread.
 pub struct Broker {
     pub(super) config: BrokerConfig,
-    link: Mutex<Option<Link>>,
+    link: Mutex<Option<OpenFile>>,
 }
 
 /// The open file.
 #[derive(Clone)]
-pub(super) struct Link {
+pub(super) struct OpenFile {
     pub(super) writer: Writer,
     pub(super) readers: Readers,
     pub(super) path: Arc<Path>,
@@ -115,7 +115,7 @@ impl Broker {
     }
 
     /// The open file, if the path still leads to it; opened again, if it leads to another one.
-    pub(super) fn link(&self) -> Result<Link, StoreError> {
+    pub(super) fn link(&self) -> Result<OpenFile, StoreError> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*link {
             if open.is_there() {
@@ -127,13 +127,13 @@ impl Broker {
             }
         }
         let create = self.config.create && link.is_none();
-        let opened = Link::open(&self.config, create)?;
+        let opened = OpenFile::open(&self.config, create)?;
         *link = Some(opened.clone());
         Ok(opened)
     }
 }
 
-impl Link {
+impl OpenFile {
     fn open(config: &BrokerConfig, create: bool) -> Result<Self, StoreError> {
         if create {
             set_up(&config.path)?;

@@ -30,7 +30,7 @@ pub(super) struct Held {
 
 /// A partition that was taken now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct TakenPartition {
     pub(super) topic: Arc<str>,
     pub(super) number: i32,
     pub(super) held: Held,
@@ -59,7 +59,7 @@ pub(super) struct Beat {
 /// What it learns.
 #[derive(Debug, Default)]
 pub(super) struct Beaten {
-    pub(super) taken: Vec<Taken>,
+    pub(super) taken: Vec<TakenPartition>,
     /// Rows that it no longer holds.
     pub(super) lost: Vec<i64>,
     /// Rows that are above its share.
@@ -229,7 +229,7 @@ fn strike_off_the_dead(
 /// Longest lease that anybody may ask for.
 pub(super) const LEASE_MICROS_MAX: i64 = 3_600_000_000;
 
-struct Row {
+struct PartitionRow {
     id: i64,
     number: i32,
     first: i64,
@@ -237,10 +237,10 @@ struct Row {
     created_at: i64,
     since: i64,
     /// `None`: the group has never read it.
-    place: Option<Place>,
+    place: Option<GroupCursor>,
 }
 
-struct Place {
+struct GroupCursor {
     committed: i64,
     epoch: i64,
     owner: Option<String>,
@@ -261,8 +261,9 @@ fn share_out(
     };
     let rows = rows(tx, beat, topic)?;
     let share = if beat.takes { share(&beat.member, &members, rows.len()) } else { 0 };
-    let owner = |row: &Row| row.place.as_ref().and_then(|place| place.owner.clone());
-    let mine: Vec<&Row> = rows.iter().filter(|row| owner(row).as_deref() == Some(&*beat.member)).collect();
+    let owner = |row: &PartitionRow| row.place.as_ref().and_then(|place| place.owner.clone());
+    let mine: Vec<&PartitionRow> =
+        rows.iter().filter(|row| owner(row).as_deref() == Some(&*beat.member)).collect();
     // The highest numbers go.
     beaten.surplus.extend(mine.iter().skip(share).map(|row| row.id));
     let mut room = share.saturating_sub(mine.len());
@@ -280,7 +281,7 @@ fn share_out(
     Ok(())
 }
 
-fn rows(tx: &Transaction<'_>, beat: &Beat, topic: &str) -> rusqlite::Result<Vec<Row>> {
+fn rows(tx: &Transaction<'_>, beat: &Beat, topic: &str) -> rusqlite::Result<Vec<PartitionRow>> {
     let sql = "select p.id, p.number, p.first, p.next, t.created_at, g.since,
                       o.committed, o.epoch, o.owner, o.crashes, o.taken_at
                  from topics t
@@ -293,7 +294,7 @@ fn rows(tx: &Transaction<'_>, beat: &Beat, topic: &str) -> rusqlite::Result<Vec<
     let rows = read.query_map(params![beat.group, topic], |row| {
         let place = match row.get::<_, Option<i64>>(6)? {
             None => None,
-            Some(committed) => Some(Place {
+            Some(committed) => Some(GroupCursor {
                 committed,
                 epoch: row.get(7)?,
                 owner: row.get(8)?,
@@ -301,7 +302,7 @@ fn rows(tx: &Transaction<'_>, beat: &Beat, topic: &str) -> rusqlite::Result<Vec<
                 taken_at: row.get(10)?,
             }),
         };
-        Ok(Row {
+        Ok(PartitionRow {
             id: row.get(0)?,
             number: row.get(1)?,
             first: row.get(2)?,
@@ -315,7 +316,12 @@ fn rows(tx: &Transaction<'_>, beat: &Beat, topic: &str) -> rusqlite::Result<Vec<
 }
 
 /// Takes a partition: the epoch grows, and with it the former owner is fenced.
-fn take(tx: &Transaction<'_>, beat: &Beat, topic: &Arc<str>, row: &Row) -> rusqlite::Result<Taken> {
+fn take(
+    tx: &Transaction<'_>,
+    beat: &Beat,
+    topic: &Arc<str>,
+    row: &PartitionRow,
+) -> rusqlite::Result<TakenPartition> {
     let start = match beat.start_from {
         // A topic that was made after the group began to wait for it is read from its beginning: "from now on" was then.
         StartFrom::Latest if row.created_at <= row.since => row.next,
@@ -335,7 +341,7 @@ fn take(tx: &Transaction<'_>, beat: &Beat, topic: &Arc<str>, row: &Row) -> rusql
                on conflict do update set epoch = excluded.epoch, owner = excluded.owner, crashes = excluded.crashes,
                                          taken_at = excluded.taken_at";
     tx.prepare_cached(sql)?.execute(params![beat.group, row.id, committed, epoch, beat.member, crashes])?;
-    Ok(Taken {
+    Ok(TakenPartition {
         topic: Arc::clone(topic),
         number: row.number,
         held: Held { row: row.id, epoch, committed },

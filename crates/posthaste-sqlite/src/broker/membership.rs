@@ -6,9 +6,9 @@
 //! A partition is given back in two steps. First nothing more goes out of it; then, when nothing of it is in hand or its
 //! deadline has passed, its owner is taken off. So a clean hand-over redelivers nothing.
 
-use super::assignment::State;
+use super::assignment::MemberState;
 use super::group::{self, Beat, Beaten, Held};
-use super::source::{Inner, source_error};
+use super::source::{SourceMember, source_error};
 use crate::heart;
 use crate::writer::WriteError;
 use posthaste::source::{Drained, SourceError};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 const FEEL_EVERY: Duration = Duration::from_millis(300);
 
 /// The task. It ends when the source is drained or dropped.
-pub(super) async fn beat_on(inner: Arc<Inner>) {
+pub(super) async fn beat_on(inner: Arc<SourceMember>) {
     let pause = inner.config.lease_ttl / 3;
     loop {
         let ended = beat(&inner).await;
@@ -40,7 +40,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>) {
 }
 
 /// Until the next heartbeat, or an earlier reason for one.
-async fn rest(inner: &Arc<Inner>, pause: Duration) {
+async fn rest(inner: &Arc<SourceMember>, pause: Duration) {
     let end = Instant::now() + pause;
     while Instant::now() < end {
         let deadline = inner.state().partitions.values().filter_map(|owned| owned.leaving).min();
@@ -55,7 +55,7 @@ async fn rest(inner: &Arc<Inner>, pause: Duration) {
     }
 }
 
-async fn somebody_died(inner: &Arc<Inner>) -> bool {
+async fn somebody_died(inner: &Arc<SourceMember>) -> bool {
     let hearts = inner.state().others.clone();
     let Ok(link) = inner.broker.link() else { return false };
     let feel = move || hearts.iter().any(|name| !heart::beats(&link.path, name));
@@ -63,7 +63,7 @@ async fn somebody_died(inner: &Arc<Inner>) -> bool {
 }
 
 /// One heartbeat: renew, take, mark what is above the share, give back what is empty.
-async fn beat(inner: &Arc<Inner>) -> Result<(), StoreError> {
+async fn beat(inner: &Arc<SourceMember>) -> Result<(), StoreError> {
     let link = inner.broker.link()?;
     let (beat, stays) = plan(inner);
     if !stays && beat.held.is_empty() {
@@ -86,7 +86,7 @@ async fn beat(inner: &Arc<Inner>) -> Result<(), StoreError> {
     give_back(inner).await
 }
 
-fn plan(inner: &Arc<Inner>) -> (Beat, bool) {
+fn plan(inner: &Arc<SourceMember>) -> (Beat, bool) {
     let heart = inner.heart.lock().unwrap_or_else(PoisonError::into_inner);
     let heart = heart.as_ref().map(|heart| heart.name.clone());
     let mut state = inner.state();
@@ -113,7 +113,7 @@ fn plan(inner: &Arc<Inner>) -> (Beat, bool) {
     (beat, takes)
 }
 
-fn apply(inner: &Arc<Inner>, held: &[Held], beaten: Beaten) {
+fn apply(inner: &Arc<SourceMember>, held: &[Held], beaten: Beaten) {
     let mut state = inner.state();
     let epoch = |row: i64| held.iter().find(|held| held.row == row).map_or(0, |held| held.epoch);
     for row in beaten.lost {
@@ -135,7 +135,7 @@ fn apply(inner: &Arc<Inner>, held: &[Held], beaten: Beaten) {
 }
 
 /// Gives back what is leaving and has nothing in hand, or whose time is over.
-async fn give_back(inner: &Arc<Inner>) -> Result<(), StoreError> {
+async fn give_back(inner: &Arc<SourceMember>) -> Result<(), StoreError> {
     let now = Instant::now();
     let going: Vec<(Held, bool)> = {
         let state = inner.state();
@@ -155,7 +155,7 @@ async fn give_back(inner: &Arc<Inner>) -> Result<(), StoreError> {
     if done { leave(inner).await } else { Ok(()) }
 }
 
-async fn release(inner: &Arc<Inner>, going: &[(Held, bool)]) -> Result<(), StoreError> {
+async fn release(inner: &Arc<SourceMember>, going: &[(Held, bool)]) -> Result<(), StoreError> {
     let (group, member) = (Arc::clone(&inner.group), Arc::clone(&inner.member));
     let rows = going.to_vec();
     let writer = inner.broker.link()?.writer;
@@ -170,7 +170,7 @@ async fn release(inner: &Arc<Inner>, going: &[(Held, bool)]) -> Result<(), Store
     Ok(())
 }
 
-fn count_abandoned(state: &mut State, held: &Held) {
+fn count_abandoned(state: &mut MemberState, held: &Held) {
     let of = state.partitions.values().find(|owned| owned.row == held.row && owned.epoch == held.epoch);
     let out = of.map_or(0, |owned| owned.hand.out());
     if state.closing().is_some() {
@@ -179,7 +179,7 @@ fn count_abandoned(state: &mut State, held: &Held) {
 }
 
 /// Takes the member off the list. A drained source is done with it.
-async fn leave(inner: &Arc<Inner>) -> Result<(), StoreError> {
+async fn leave(inner: &Arc<SourceMember>) -> Result<(), StoreError> {
     let was_in = inner.state().joined;
     if was_in {
         let (group, member) = (Arc::clone(&inner.group), Arc::clone(&inner.member));
@@ -198,7 +198,7 @@ async fn leave(inner: &Arc<Inner>) -> Result<(), StoreError> {
 }
 
 /// The end of a drain whose task could not do it in time.
-pub(super) async fn release_now(inner: &Arc<Inner>) -> Result<Drained, SourceError> {
+pub(super) async fn release_now(inner: &Arc<SourceMember>) -> Result<Drained, SourceError> {
     let going: Vec<(Held, bool)> =
         inner.state().partitions.values().map(|owned| (owned.held(), owned.hand.out() > 0)).collect();
     release(inner, &going).await.map_err(source_error)?;

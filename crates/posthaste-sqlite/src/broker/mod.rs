@@ -19,6 +19,7 @@
 
 mod assignment;
 mod config;
+mod fetch;
 mod file;
 mod group;
 mod hash;

@@ -12,12 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Calls that are under way.
 #[derive(Default)]
-pub(super) struct Order {
-    table: Mutex<Table>,
+pub(super) struct CallOrder {
+    table: Mutex<CallTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct CallTable {
     /// Calls so far: the number of the last one.
     entered: u64,
     live: FxHashSet<u64>,
@@ -30,14 +30,14 @@ struct Table {
 }
 
 /// A call that is under way. Dropping it says that its verdicts are handed out.
-pub(super) struct Call<'a> {
-    order: &'a Order,
+pub(super) struct OrderedCall<'a> {
+    order: &'a CallOrder,
     pub(super) number: u64,
     closed: Vec<String>,
 }
 
-impl Order {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl CallOrder {
+    fn table(&self) -> MutexGuard<'_, CallTable> {
         // A panic elsewhere leaves the table whole: no code of others runs under the lock.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,7 +50,7 @@ impl Order {
         messages: &[Message],
         refuse: impl Fn(&Message) -> Option<Failure>,
         then: impl FnOnce(u64, &[Option<Verdict>]),
-    ) -> (Call<'_>, Vec<Option<Verdict>>) {
+    ) -> (OrderedCall<'_>, Vec<Option<Verdict>>) {
         let mut table = self.table();
         table.entered += 1;
         let number = table.entered;
@@ -73,7 +73,7 @@ impl Order {
         }
         table.live.insert(number);
         then(number, &verdicts);
-        (Call { order: self, number, closed }, verdicts)
+        (OrderedCall { order: self, number, closed }, verdicts)
     }
 
     /// Whether a call may be written: no earlier one has failed under its eyes.
@@ -96,7 +96,7 @@ impl Order {
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for OrderedCall<'_> {
     fn drop(&mut self) {
         let mut table = self.order.table();
         table.live.remove(&self.number);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_failed_call_takes_those_with_it_that_were_made_before_its_verdicts() {
-        let order = Order::default();
+        let order = CallOrder::default();
         let enter = || order.enter(&[message("k", "x")], refuse_bad, |_, _| {}).0;
         let (first, second) = (enter(), enter());
         assert!(order.may_write(first.number));
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_refused_message_closes_its_key_while_its_call_lives() {
-        let order = Order::default();
+        let order = CallOrder::default();
         let (first, verdicts) = order.enter(
             &[message("a", "x"), message("b", "bad"), message("b", "x"), message("a", "x")],
             refuse_bad,

@@ -12,21 +12,21 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use uuid::Uuid;
 
 /// Where a part lies in the buffer: from, to.
-type Place = (usize, usize);
+type ByteRange = (usize, usize);
 
 /// The messages of one call.
 #[derive(Debug, Default)]
 pub(super) struct Pack {
     buffer: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<PackedEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    topic: Place,
+struct PackedEntry {
+    topic: ByteRange,
     id: Option<Id>,
-    key: Option<Place>,
-    headers: Option<Place>,
+    key: Option<ByteRange>,
+    headers: Option<ByteRange>,
     payload: Option<Bytes>,
 }
 
@@ -35,7 +35,7 @@ struct Entry {
 #[derive(Debug)]
 enum Id {
     Uuid(Uuid),
-    Text(Place),
+    Text(ByteRange),
 }
 
 /// A packed message.
@@ -97,7 +97,7 @@ impl Pack {
         });
         let headers = headers.end();
         let id = Some(Id::Uuid(message.stored.event.id));
-        self.entries.push(Entry { topic, id, key, headers, payload: message.payload.clone() });
+        self.entries.push(PackedEntry { topic, id, key, headers, payload: message.payload.clone() });
     }
 
     /// Adds a message of anybody.
@@ -108,17 +108,17 @@ impl Pack {
         let mut headers = Headers::begin(&mut self.buffer);
         message.headers.iter().for_each(|(name, value)| headers.add(name, value));
         let headers = headers.end();
-        self.entries.push(Entry { topic, id, key, headers, payload: message.payload.clone() });
+        self.entries.push(PackedEntry { topic, id, key, headers, payload: message.payload.clone() });
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Place {
+    fn put(&mut self, bytes: &[u8]) -> ByteRange {
         let from = self.buffer.len();
         self.buffer.extend_from_slice(bytes);
         (from, self.buffer.len())
     }
 
     /// Most calls have one topic: it is there once.
-    fn topic(&mut self, topic: &str) -> Place {
+    fn topic(&mut self, topic: &str) -> ByteRange {
         let last = self.entries.last().map(|entry| entry.topic);
         match last.filter(|place| self.part(*place) == topic.as_bytes()) {
             Some(place) => place,
@@ -133,7 +133,7 @@ impl Pack {
         }
     }
 
-    fn part(&self, (from, to): Place) -> &[u8] {
+    fn part(&self, (from, to): ByteRange) -> &[u8] {
         // Places are made by `put` and `Headers` alone, and nothing is ever taken away.
         &self.buffer[from..to]
     }
@@ -175,7 +175,7 @@ impl<'a> Headers<'a> {
         let _ = serde_json::to_writer(&mut *self.buffer, &(name, value));
     }
 
-    fn end(self) -> Option<Place> {
+    fn end(self) -> Option<ByteRange> {
         if self.buffer.len() == self.from {
             return None;
         }

@@ -74,12 +74,12 @@ impl Broker {
     }
 }
 
-struct Topic {
+struct TopicRow {
     id: i64,
-    partitions: Vec<Partition>,
+    partitions: Vec<PartitionEnd>,
 }
 
-struct Partition {
+struct PartitionEnd {
     id: i64,
     next: i64,
     bytes: i64,
@@ -91,7 +91,7 @@ struct Partition {
 pub(super) fn write(tx: &Transaction<'_>, config: &BrokerConfig, calls: &[Pack]) -> rusqlite::Result<usize> {
     let now = clock::now();
     let dedup = dedup_generation(tx, config, now)?;
-    let mut topics: FxHashMap<&str, Topic> = FxHashMap::default();
+    let mut topics: FxHashMap<&str, TopicRow> = FxHashMap::default();
     let mut new = 0;
     let mut remember = tx.prepare_cached(REMEMBER[dedup])?;
     let mut known = tx.prepare_cached(KNOWN[1 - dedup])?;
@@ -150,7 +150,7 @@ fn bytes_of(message: &Packed<'_>) -> usize {
 }
 
 /// The partition of a message. Without a key its id decides, so that the same message goes the same way.
-fn choose<'a>(topic: &'a mut Topic, message: &Packed<'_>) -> &'a mut Partition {
+fn choose<'a>(topic: &'a mut TopicRow, message: &Packed<'_>) -> &'a mut PartitionEnd {
     let count = topic.partitions.len();
     let of = |bytes: &[u8]| partition_of(bytes, count as u32) as usize;
     let by_id = message.id.and_then(|id| id.with_text(|text| (!text.is_empty()).then(|| of(text))));
@@ -186,7 +186,12 @@ fn dedup_generation(tx: &Transaction<'_>, config: &BrokerConfig, now: i64) -> ru
     Ok(next)
 }
 
-fn open_topic(tx: &Transaction<'_>, config: &BrokerConfig, name: &str, now: i64) -> rusqlite::Result<Topic> {
+fn open_topic(
+    tx: &Transaction<'_>,
+    config: &BrokerConfig,
+    name: &str,
+    now: i64,
+) -> rusqlite::Result<TopicRow> {
     let find = "select id from topics where name = ?1";
     let known = tx.prepare_cached(find)?.query_row([name], |row| row.get(0)).optional()?;
     let id = match known {
@@ -197,9 +202,9 @@ fn open_topic(tx: &Transaction<'_>, config: &BrokerConfig, name: &str, now: i64)
     let mut read = tx.prepare_cached(sql)?;
     let partitions = read.query_map([id], |row| {
         let (id, next, bytes, last_at) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        Ok(Partition { id, next, bytes, last_at, touched: false })
+        Ok(PartitionEnd { id, next, bytes, last_at, touched: false })
     })?;
-    Ok(Topic { id, partitions: partitions.collect::<rusqlite::Result<_>>()? })
+    Ok(TopicRow { id, partitions: partitions.collect::<rusqlite::Result<_>>()? })
 }
 
 /// Makes a topic with its partitions.

@@ -3,7 +3,7 @@
 //! A message is `Delivered` when the transaction that holds it is committed with `synchronous = FULL`: it is on the
 //! disk. Calls are written one after the other by one task, which takes all that wait into one transaction: group
 //! commit, and the outcome of every call is known before the next one is begun, so order needs no more than
-//! [`Order`](super::order).
+//! [`CallOrder`](super::order).
 //!
 //! | answer | verdict | code | scope |
 //! |---|---|---|---|
@@ -18,8 +18,8 @@
 //!
 //! Whatever is wrong with the file is an outage, never an event's fault.
 
-use super::file::{Broker, Link, gone};
-use super::order::Order;
+use super::file::{Broker, OpenFile, gone};
+use super::order::CallOrder;
 use super::pack::Pack;
 use super::publish::write;
 use crate::connect::Synchronous;
@@ -53,20 +53,20 @@ const TOPIC_BYTES_MAX: usize = 255;
 /// The local broker as a sink. Needs a runtime to be made in.
 pub struct LocalSink {
     broker: Arc<Broker>,
-    order: Arc<Order>,
-    calls: mpsc::Sender<Pending>,
+    order: Arc<CallOrder>,
+    calls: mpsc::Sender<QueuedCall>,
 }
 
 /// A call that waits to be written.
-struct Pending {
+struct QueuedCall {
     number: u64,
     messages: Pack,
-    reply: oneshot::Sender<Result<(), Trouble>>,
+    reply: oneshot::Sender<Result<(), WriteFailure>>,
 }
 
 /// Why a call was not written, or may not have been.
 #[derive(Debug, Clone)]
-enum Trouble {
+enum WriteFailure {
     Not(Failure),
     Perhaps(Failure),
 }
@@ -82,7 +82,7 @@ impl LocalSink {
     #[must_use]
     pub fn new(broker: Arc<Broker>) -> Self {
         let (calls, queue) = mpsc::channel(CALLS_MAX);
-        let order = Arc::<Order>::default();
+        let order = Arc::<CallOrder>::default();
         tokio::spawn(write_on(Arc::clone(&broker), Arc::clone(&order), queue));
         Self { broker, order, calls }
     }
@@ -120,19 +120,19 @@ impl Sink for LocalSink {
             let mut messages = Pack::default();
             to_write.for_each(|(message, _)| messages.push(message));
             // Full: more calls overlap than anybody should make. The call fails like one in an outage.
-            let _ = self.calls.try_send(Pending { number, messages, reply });
+            let _ = self.calls.try_send(QueuedCall { number, messages, reply });
         };
         let (call, verdicts) = self.order.enter(messages, |message| self.refuse(message), queue);
         let outcome = (&mut answer).await.unwrap_or_else(|_| {
             let why = "more calls overlap than the sink takes, or it is closed. Nothing was written";
             self.order.fail([call.number]);
-            Err(Trouble::Not(Failure::of_sink("local.unavailable", why)))
+            Err(WriteFailure::Not(Failure::of_sink("local.unavailable", why)))
         });
         let judge = |verdict: Option<Verdict>| {
             verdict.unwrap_or_else(|| match &outcome {
                 Ok(()) => Verdict::Delivered,
-                Err(Trouble::Not(failure)) => Verdict::Retry(failure.clone()),
-                Err(Trouble::Perhaps(failure)) => Verdict::Unknown(failure.clone()),
+                Err(WriteFailure::Not(failure)) => Verdict::Retry(failure.clone()),
+                Err(WriteFailure::Perhaps(failure)) => Verdict::Unknown(failure.clone()),
             })
         };
         let verdicts = verdicts.into_iter().map(judge).collect();
@@ -176,7 +176,7 @@ impl LocalSink {
 }
 
 /// The task: a group at a time, until the sink is gone.
-async fn write_on(broker: Arc<Broker>, order: Arc<Order>, mut queue: mpsc::Receiver<Pending>) {
+async fn write_on(broker: Arc<Broker>, order: Arc<CallOrder>, mut queue: mpsc::Receiver<QueuedCall>) {
     let mut next_purge = Instant::now() + PURGE_EVERY;
     loop {
         let first = tokio::select! {
@@ -198,7 +198,7 @@ async fn write_on(broker: Arc<Broker>, order: Arc<Order>, mut queue: mpsc::Recei
 }
 
 /// Takes what waits. A call that was overtaken by a failure is answered at once.
-fn gather(order: &Order, first: Pending, queue: &mut mpsc::Receiver<Pending>) -> Vec<Pending> {
+fn gather(order: &CallOrder, first: QueuedCall, queue: &mut mpsc::Receiver<QueuedCall>) -> Vec<QueuedCall> {
     let (mut group, mut messages) = (Vec::new(), 0);
     let mut next = Some(first);
     while let Some(call) = next.take() {
@@ -208,7 +208,7 @@ fn gather(order: &Order, first: Pending, queue: &mut mpsc::Receiver<Pending>) ->
         } else {
             order.fail([call.number]);
             let why = "an earlier call failed, and order is kept. Nothing was written";
-            let _ = call.reply.send(Err(Trouble::Not(Failure::of_sink("local.unavailable", why))));
+            let _ = call.reply.send(Err(WriteFailure::Not(Failure::of_sink("local.unavailable", why))));
         }
         if messages < GROUP_MESSAGES_MAX {
             next = queue.try_recv().ok();
@@ -217,7 +217,7 @@ fn gather(order: &Order, first: Pending, queue: &mut mpsc::Receiver<Pending>) ->
     group
 }
 
-async fn write_group(broker: &Arc<Broker>, order: &Order, group: Vec<Pending>) {
+async fn write_group(broker: &Arc<Broker>, order: &CallOrder, group: Vec<QueuedCall>) {
     let (mut messages, mut replies) = (Vec::new(), Vec::new());
     for call in group {
         messages.push(call.messages);
@@ -233,13 +233,15 @@ async fn write_group(broker: &Arc<Broker>, order: &Order, group: Vec<Pending>) {
     }
 }
 
-async fn commit(broker: &Arc<Broker>, messages: Vec<Pack>) -> Result<(), Trouble> {
+async fn commit(broker: &Arc<Broker>, messages: Vec<Pack>) -> Result<(), WriteFailure> {
     if messages.iter().all(|call| call.len() == 0) {
         return Ok(());
     }
     let is_there = broker.config.path.exists();
-    let link: Link = broker.link().map_err(|error| match trouble(&error) {
-        Trouble::Not(failure) if !is_there => Trouble::Not(Failure { code: "local.gone".into(), ..failure }),
+    let link: OpenFile = broker.link().map_err(|error| match trouble(&error) {
+        WriteFailure::Not(failure) if !is_there => {
+            WriteFailure::Not(Failure { code: "local.gone".into(), ..failure })
+        }
         trouble => trouble,
     })?;
     let shared = Arc::clone(broker);
@@ -252,17 +254,17 @@ async fn commit(broker: &Arc<Broker>, messages: Vec<Pack>) -> Result<(), Trouble
     if !link.is_there() {
         // Committed into a file that nobody will ever read, unless it is put back.
         let error = gone(&broker.config.path);
-        return Err(Trouble::Perhaps(Failure::of_sink("local.gone", error.to_string())));
+        return Err(WriteFailure::Perhaps(Failure::of_sink("local.gone", error.to_string())));
     }
     Ok(())
 }
 
-fn trouble(error: &StoreError) -> Trouble {
+fn trouble(error: &StoreError) -> WriteFailure {
     let of = |code: &'static str| Failure::of_sink(code, error.to_string());
     match error {
-        StoreError::Transient { outcome_known: false, .. } => Trouble::Perhaps(of("local.unknown")),
-        StoreError::Broken { .. } => Trouble::Not(of("local.damaged")),
-        StoreError::Fatal { .. } => Trouble::Not(of("local.refused")),
-        _ => Trouble::Not(of("local.unavailable")),
+        StoreError::Transient { outcome_known: false, .. } => WriteFailure::Perhaps(of("local.unknown")),
+        StoreError::Broken { .. } => WriteFailure::Not(of("local.damaged")),
+        StoreError::Fatal { .. } => WriteFailure::Not(of("local.refused")),
+        _ => WriteFailure::Not(of("local.unavailable")),
     }
 }

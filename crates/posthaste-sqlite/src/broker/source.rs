@@ -2,16 +2,15 @@
 //!
 //! What is in hand lives in memory, one [`Hand`](posthaste::source::hand::Hand) a partition; what is durable is a
 //! partition's committed position, its owner and its epoch (`group.rs`). A task of its own renews the membership, takes
-//! and gives back partitions (`membership.rs`). `next` reads, `ack` writes; neither waits for the other.
+//! and gives back partitions (`membership.rs`). `next` reads (`fetch.rs`), `ack` writes; neither waits for the other.
 //!
 //! Delays of a nack are kept in memory too: the next owner of a partition does not know them.
 
-use super::assignment::{Owned, State};
+use super::assignment::{MemberState, Owned};
 use super::file::Broker;
 use super::group::{self, Held};
-use super::look::{StoredMessage, message_at, messages};
 use super::membership::{beat_on, release_now};
-use super::watch::Watch;
+use super::watch::CommitWatch;
 use crate::error::store_error;
 use crate::heart::Heart;
 use crate::writer::WriteError;
@@ -28,6 +27,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
+
+/// For the last writes of a drain.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
 /// A member of a group, as configured.
 #[derive(Debug, Clone)]
@@ -71,31 +73,31 @@ impl SourceConfig {
 /// The source. Dropping it without a drain is what a crash is: the others take over at once, and what was in hand comes
 /// again.
 pub struct LocalSource {
-    inner: Arc<Inner>,
+    inner: Arc<SourceMember>,
     beating: JoinHandle<()>,
 }
 
-pub(super) struct Inner {
+pub(super) struct SourceMember {
     pub(super) broker: Arc<Broker>,
     pub(super) config: SourceConfig,
     pub(super) group: Arc<str>,
     pub(super) member: Arc<str>,
     pub(super) topics: Vec<Arc<str>>,
     pub(super) heart: Mutex<Option<Heart>>,
-    state: Mutex<State>,
+    state: Mutex<MemberState>,
     /// Something happened that `next` may wait for, and `drain`. One each: either would take the other's.
     stirred: Notify,
     settled: Notify,
     /// The membership should be looked after now.
     pub(super) beat_now: Notify,
-    watch: Watch,
+    watch: CommitWatch,
     /// Set once: no more heartbeats, not even one that is under way.
     pub(super) frozen: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for LocalSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Inner { group, member, .. } = &*self.inner;
+        let SourceMember { group, member, .. } = &*self.inner;
         f.debug_struct("LocalSource").field("group", group).field("member", member).finish_non_exhaustive()
     }
 }
@@ -113,17 +115,17 @@ impl Broker {
             ))
         })?;
         let made_up = || format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(SourceMember {
             broker: Arc::clone(self),
             group: config.group.as_str().into(),
             member: config.member.clone().unwrap_or_else(made_up).into(),
             topics: config.topics.iter().map(|topic| topic.as_str().into()).collect(),
             heart: Mutex::new(heart),
-            state: Mutex::new(State::new()),
+            state: Mutex::new(MemberState::new()),
             stirred: Notify::new(),
             settled: Notify::new(),
             beat_now: Notify::new(),
-            watch: Watch::start(&link.path).map_err(source_error)?,
+            watch: CommitWatch::start(&link.path).map_err(source_error)?,
             frozen: Arc::default(),
             config,
         });
@@ -162,32 +164,8 @@ pub(super) fn source_error(error: StoreError) -> SourceError {
     }
 }
 
-/// What one look asks of one partition.
-struct Want {
-    partition: Partition,
-    row: i64,
-    epoch: i64,
-    /// Positions that go out again, or else new ones from `from` on.
-    again: Vec<i64>,
-    from: i64,
-    events: usize,
-}
-
-/// What it found for each want, and how often groups have changed.
-struct Found {
-    readings: Vec<Reading>,
-    group_changes: i64,
-}
-
-/// Messages, and positions that were asked for and are gone.
-#[derive(Default)]
-pub(super) struct Reading {
-    pub(super) messages: Vec<StoredMessage>,
-    pub(super) gone: Vec<i64>,
-}
-
-impl Inner {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+impl SourceMember {
+    pub(super) fn state(&self) -> MutexGuard<'_, MemberState> {
         // A panic elsewhere leaves the state whole: no code of others runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,71 +178,6 @@ impl Inner {
 
     fn stop_heart(&self) {
         self.heart.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    /// One look: changes, then messages that are there. `None`: nothing; ask again at the instant, or when stirred.
-    async fn look(&self, limit: Limit) -> Result<Option<Batch>, SourceError> {
-        let (changes, wants) = {
-            let mut state = self.state();
-            state.called(&self.beat_now)?;
-            (state.take_changes(), self.wants(&mut state, limit))
-        };
-        if !changes.is_empty() {
-            return Ok(Some(Batch { changes, deliveries: Vec::new() }));
-        }
-        // Also when there is nothing to ask for: a member without partitions hears here that some became free.
-        let (wants, found) = self.fetch(wants, limit.bytes).await?;
-        let mut state = self.state();
-        if found.group_changes != state.group_changes {
-            self.beat_now.notify_one();
-        }
-        let batch = hand_out(&mut state, &wants, found.readings);
-        if batch.is_empty() { state.take_fault().map_or(Ok(None), Err) } else { Ok(Some(batch)) }
-    }
-
-    /// What to read. Partitions take turns to be first, and none takes more than its part of the room.
-    fn wants(&self, state: &mut State, limit: Limit) -> Vec<Want> {
-        let now = Instant::now();
-        let open: usize = state.partitions.values().map(|owned| owned.hand.open()).sum();
-        let mut room = self.config.in_hand_max.saturating_sub(open).min(limit.events);
-        let mut again_room = limit.events;
-        let ready: Vec<(&Partition, &Owned)> =
-            state.partitions.iter().filter(|(_, owned)| owned.is_open()).collect();
-        let count = ready.len();
-        let mut wants = Vec::new();
-        for index in 0..count {
-            let (partition, owned) = ready[(state.turn + index) % count];
-            let again = owned.hand.due_again(now, again_room);
-            again_room -= again.len();
-            let part = room.div_ceil(count - index).min(again_room);
-            let events = if owned.hand.is_clear() { part } else { 0 };
-            room -= events;
-            again_room -= events;
-            if !again.is_empty() || events > 0 {
-                let (row, epoch, from) = (owned.row, owned.epoch, owned.hand.next());
-                wants.push(Want { partition: partition.clone(), row, epoch, again, from, events });
-            }
-        }
-        state.turn = state.turn.wrapping_add(1);
-        wants
-    }
-
-    async fn fetch(&self, wants: Vec<Want>, bytes: usize) -> Result<(Vec<Want>, Found), SourceError> {
-        let readers = self.broker.link().map_err(source_error)?.readers;
-        let read = readers.read(move |tx| {
-            let (mut left, mut found) = (bytes, Vec::with_capacity(wants.len()));
-            for want in &wants {
-                // One message may exceed the bytes, but only as the first of all.
-                let first = found.iter().all(|reading: &Reading| reading.messages.is_empty());
-                let reading = read_want(tx, want, left, first).map_err(store_error)?;
-                left =
-                    left.saturating_sub(reading.messages.iter().map(|stored| stored.message.bytes()).sum());
-                found.push(reading);
-            }
-            let group_changes = group::changes(tx).map_err(store_error)?;
-            Ok::<_, StoreError>((wants, Found { readings: found, group_changes }))
-        });
-        read.await.map_err(source_error)
     }
 
     /// Waits until another look may find something.
@@ -286,55 +199,6 @@ impl Inner {
         };
         readers.read(look).await.map_err(source_error)
     }
-}
-
-fn read_want(
-    tx: &rusqlite::Transaction<'_>,
-    want: &Want,
-    bytes: usize,
-    first: bool,
-) -> rusqlite::Result<Reading> {
-    let mut reading = Reading::default();
-    if want.again.is_empty() {
-        if want.events > 0 {
-            let found = messages(tx, want.row, want.from, want.events, bytes)?;
-            let fits = |stored: &StoredMessage| first || stored.message.bytes() <= bytes;
-            reading.messages = if found.first().is_some_and(fits) { found } else { Vec::new() };
-        }
-        return Ok(reading);
-    }
-    let mut left = bytes;
-    for position in &want.again {
-        let Some(stored) = message_at(tx, want.row, *position)? else {
-            reading.gone.push(*position);
-            continue;
-        };
-        let size = stored.message.bytes();
-        if size > left && !(first && reading.messages.is_empty()) {
-            break;
-        }
-        left = left.saturating_sub(size);
-        reading.messages.push(stored);
-    }
-    Ok(reading)
-}
-
-/// Notes what goes out. A partition that was lost or moved since is left out.
-fn hand_out(state: &mut State, wants: &[Want], found: Vec<Reading>) -> Batch {
-    let mut batch = Batch::default();
-    for (want, reading) in wants.iter().zip(found) {
-        let Some(owned) = state.partitions.get_mut(&want.partition) else { continue };
-        let moved = want.again.is_empty() && owned.hand.next() != want.from;
-        if owned.epoch != want.epoch || !owned.is_open() || moved {
-            continue;
-        }
-        if want.again.is_empty() {
-            owned.deliver_new(&want.partition, reading.messages, &mut batch);
-        } else {
-            owned.deliver_again(&want.partition, reading, &mut batch);
-        }
-    }
-    batch
 }
 
 #[async_trait]
@@ -478,7 +342,7 @@ impl Source for LocalSource {
 
 /// Acknowledgements that are being written. Dropped before its end, the writing failed or nobody waits for it.
 struct Settling<'a> {
-    inner: &'a Inner,
+    inner: &'a SourceMember,
     held: Vec<(Partition, Held)>,
 }
 
@@ -511,6 +375,3 @@ impl Drop for Settling<'_> {
         self.inner.stir();
     }
 }
-
-/// For the last writes of a drain.
-const DRAIN_GRACE: Duration = Duration::from_secs(2);

@@ -16,22 +16,22 @@ use tokio::sync::Notify;
 const INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
-struct Shared {
+struct WatchSignals {
     commits: Notify,
     waiting: AtomicUsize,
     ended: AtomicBool,
 }
 
 /// The thread. It ends when this is dropped.
-pub(super) struct Watch {
-    shared: Arc<Shared>,
+pub(super) struct CommitWatch {
+    shared: Arc<WatchSignals>,
     thread: Thread,
 }
 
-impl Watch {
+impl CommitWatch {
     pub(super) fn start(path: &Path) -> Result<Self, StoreError> {
         let connection = open_reader(path)?;
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<WatchSignals>::default();
         let seen = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("posthaste-local-watch".to_owned());
         let handle =
@@ -44,35 +44,35 @@ impl Watch {
 
     /// Resolves when somebody has committed since the last look. Looking begins now: ask before you look yourself.
     pub(super) async fn committed(&self) {
-        let _waiting = Waiting::new(&self.shared);
+        let _waiting = Waiter::new(&self.shared);
         self.thread.unpark();
         self.shared.commits.notified().await;
     }
 }
 
-impl Drop for Watch {
+impl Drop for CommitWatch {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.thread.unpark();
     }
 }
 
-struct Waiting<'a>(&'a Shared);
+struct Waiter<'a>(&'a WatchSignals);
 
-impl<'a> Waiting<'a> {
-    fn new(shared: &'a Shared) -> Self {
+impl<'a> Waiter<'a> {
+    fn new(shared: &'a WatchSignals) -> Self {
         shared.waiting.fetch_add(1, Ordering::SeqCst);
         Self(shared)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-fn look_on(connection: &rusqlite::Connection, shared: &Shared) {
+fn look_on(connection: &rusqlite::Connection, shared: &WatchSignals) {
     let mut last = None;
     while !shared.ended.load(Ordering::SeqCst) {
         let version = connection

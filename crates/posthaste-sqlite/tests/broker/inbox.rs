@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use posthaste::inbox::Admission;
 use posthaste_sqlite::inbox::{AdmitError, Inbox, admit, set_up};
 use posthaste_testkit::conformance::eventually;
-use posthaste_testkit::conformance::inbox::{HandlerTx, InboxFixture, Isolation, Refusal};
+use posthaste_testkit::conformance::inbox::{HandlerTx, InboxFixture, Isolation, NotAdmitted};
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Service {
 }
 
 enum Act {
-    Admit(String, String, oneshot::Sender<Result<Admission, Refusal>>),
+    Admit(String, String, oneshot::Sender<Result<Admission, NotAdmitted>>),
     Apply(String, oneshot::Sender<()>),
     End { commit: bool, answer: oneshot::Sender<bool> },
 }
@@ -90,12 +90,12 @@ fn transact(
     }
 }
 
-fn refusal(error: &AdmitError) -> Refusal {
+fn refusal(error: &AdmitError) -> NotAdmitted {
     assert_eq!(error.is_transient(), !matches!(error, AdmitError::Unfit(_)));
     match error {
-        AdmitError::Unfit(_) => Refusal::Unfit,
-        AdmitError::Conflict(_) => Refusal::Conflict,
-        _ => Refusal::Database,
+        AdmitError::Unfit(_) => NotAdmitted::Unfit,
+        AdmitError::Conflict(_) => NotAdmitted::Conflict,
+        _ => NotAdmitted::Database,
     }
 }
 
@@ -109,7 +109,7 @@ impl Transacting {
 
 #[async_trait]
 impl HandlerTx for Transacting {
-    async fn admit(&mut self, consumer: &str, id: &str) -> Result<Admission, Refusal> {
+    async fn admit(&mut self, consumer: &str, id: &str) -> Result<Admission, NotAdmitted> {
         self.ask(|answer| Act::Admit(consumer.to_owned(), id.to_owned(), answer)).await
     }
 
@@ -136,7 +136,7 @@ impl InboxFixture for Service {
         if isolation == Isolation::Snapshot {
             // An answer means that the snapshot is taken.
             let unfit = tx.ask(|answer| Act::Admit(String::new(), String::new(), answer)).await;
-            assert_eq!(unfit, Err(Refusal::Unfit));
+            assert_eq!(unfit, Err(NotAdmitted::Unfit));
         }
         Box::new(tx)
     }

@@ -12,7 +12,7 @@ use posthaste::admin::{Actor, Admin, Control, ControlTarget, DeadAct, DeadFilter
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::store::{Controls, Death, ErrorClass, LaneId, LaneView, Store};
 use posthaste_sqlite::{SqliteAdmin, SqliteConfig, SqliteStore, Synchronous, migrate};
-use posthaste_testkit::simulation::{Burial, Entry, Ground, Tempo, Transaction, Waiting};
+use posthaste_testkit::simulation::{Burial, DeferredEvent, Ground, LaneReceipt, Tempo, Transaction};
 use rusqlite::{Connection, Params, Row, params};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -215,10 +215,10 @@ impl Ground for SqliteGround {
         })
     }
 
-    fn deferred(&self, sink: &str) -> Vec<Waiting> {
+    fn deferred(&self, sink: &str) -> Vec<DeferredEvent> {
         let sql = "select seq, id, attempts from posthaste_deferred where sink = ?1 order by seq";
         let read =
-            |row: &Row<'_>| Ok(Waiting { seq: row.get(0)?, id: id(row, "id")?, attempts: row.get(2)? });
+            |row: &Row<'_>| Ok(DeferredEvent { seq: row.get(0)?, id: id(row, "id")?, attempts: row.get(2)? });
         self.rows(sql, [sink], read)
     }
 
@@ -244,12 +244,18 @@ impl Ground for SqliteGround {
         })
     }
 
-    fn receipts(&self, lane: &LaneId) -> Vec<Entry> {
+    fn receipts(&self, lane: &LaneId) -> Vec<LaneReceipt> {
         let sql =
             "select n, epoch, position, count from sim_receipts where sink = ?1 and lane = ?2 order by rowid";
         self.rows(sql, params![&*lane.sink, lane.lane], |row| {
             let events = row.get::<_, i64>(3)?.unsigned_abs();
-            Ok(Entry { n: row.get(0)?, epoch: row.get(1)?, position: row.get(2)?, events, seq_sum: None })
+            Ok(LaneReceipt {
+                n: row.get(0)?,
+                epoch: row.get(1)?,
+                position: row.get(2)?,
+                events,
+                seq_sum: None,
+            })
         })
     }
 

@@ -9,7 +9,7 @@ mod transaction;
 
 use ground::SqliteGround;
 use posthaste::mutation::{Mutation, set};
-use posthaste_testkit::simulation::{Outcome, Tempo, run_on};
+use posthaste_testkit::simulation::{SimulationOutcome, Tempo, run_on};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ fn seeds() -> Range<u64> {
     range.unwrap_or(SEEDS)
 }
 
-fn describe(outcome: &Outcome) -> String {
+fn describe(outcome: &SimulationOutcome) -> String {
     let first: Vec<&str> = outcome.problems.iter().take(5).map(String::as_str).collect();
     format!(
         "seed={} broke {} promises:\n    {}\n  again: SIM_SEED={} cargo test -p posthaste-sqlite --test simulation one_seed -- --nocapture",
@@ -48,12 +48,12 @@ fn describe(outcome: &Outcome) -> String {
 }
 
 /// One seed on a file of its own, on this thread.
-fn run(seed: u64) -> Outcome {
+fn run(seed: u64) -> SimulationOutcome {
     run_on(seed, Tempo::Real, SqliteGround::make)
 }
 
 /// Seeds side by side, each on a thread of its own, until `look` has seen enough.
-fn run_all(seeds: &Range<u64>, mutation: Option<Mutation>, look: impl Fn(Outcome) -> bool + Sync) {
+fn run_all(seeds: &Range<u64>, mutation: Option<Mutation>, look: impl Fn(SimulationOutcome) -> bool + Sync) {
     let (next, enough) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {

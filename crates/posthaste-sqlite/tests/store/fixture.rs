@@ -5,7 +5,7 @@ use posthaste::admin::{Actor, Admin, Control, ControlTarget, DeadAct, DeadFilter
 use posthaste::event::{Event, Timestamp};
 use posthaste::store::Store;
 use posthaste_sqlite::{SqliteAdmin, SqliteConfig, SqliteStore, append, migrate};
-use posthaste_testkit::conformance::store::{StoreFixture, Writer};
+use posthaste_testkit::conformance::store::{OpenTransaction, StoreFixture};
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl OwnTransaction {
 }
 
 #[async_trait]
-impl Writer for OwnTransaction {
+impl OpenTransaction for OwnTransaction {
     async fn append(&mut self, event: Event) -> i64 {
         let (reply, answer) = oneshot::channel();
         self.0.send(Command::Append(Box::new(event), reply)).expect("the transaction lives");
@@ -145,7 +145,7 @@ impl StoreFixture for SqliteFixture {
         Arc::new(SqliteStore::connect(self.config()).await.expect("the store opens"))
     }
 
-    async fn begin(&self) -> Box<dyn Writer> {
+    async fn begin(&self) -> Box<dyn OpenTransaction> {
         Box::new(OwnTransaction::begin(self.path()).await)
     }
 

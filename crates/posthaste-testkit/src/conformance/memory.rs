@@ -1,6 +1,6 @@
 //! The model as a fixture of the store suite.
 
-use super::store::{StoreFixture, Writer};
+use super::store::{OpenTransaction, StoreFixture};
 use crate::memory::{MemoryDatabase, Tx};
 use async_trait::async_trait;
 use posthaste::admin::{Control, ControlTarget, DeadAct};
@@ -23,7 +23,7 @@ impl MemoryFixture {
 }
 
 #[async_trait]
-impl Writer for Tx {
+impl OpenTransaction for Tx {
     async fn append(&mut self, event: Event) -> i64 {
         Tx::append(self, event)
     }
@@ -43,7 +43,7 @@ impl StoreFixture for MemoryFixture {
         self.database.store()
     }
 
-    async fn begin(&self) -> Box<dyn Writer> {
+    async fn begin(&self) -> Box<dyn OpenTransaction> {
         Box::new(self.database.begin())
     }
 

@@ -86,7 +86,7 @@ pub struct Odds {
 }
 
 #[derive(Debug, Default)]
-struct Plan {
+struct FaultPlan {
     always: BTreeMap<Op, Fault>,
     once: BTreeMap<Op, VecDeque<Fault>>,
     script: Option<(Dice, Odds)>,
@@ -100,7 +100,7 @@ struct Plan {
 /// seed would not repeat itself.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    plan: Arc<Mutex<Plan>>,
+    plan: Arc<Mutex<FaultPlan>>,
     thaw: Arc<Notify>,
     let_go: Arc<Notify>,
 }
@@ -120,7 +120,7 @@ impl Faults {
         faults
     }
 
-    fn plan(&self) -> MutexGuard<'_, Plan> {
+    fn plan(&self) -> MutexGuard<'_, FaultPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -66,7 +66,7 @@ pub struct Offer<'a> {
 type Judge = dyn Fn(Offer<'_>) -> Reply + Send + Sync;
 
 #[derive(Default)]
-struct Book {
+struct DeliveryLog {
     deliveries: Vec<Delivery>,
     offers: HashMap<Uuid, u32>,
     violations: Vec<String>,
@@ -76,7 +76,7 @@ struct Book {
 /// The broker. Shared by clones.
 #[derive(Clone, Default)]
 pub struct Broker {
-    book: Arc<Mutex<Book>>,
+    log: Arc<Mutex<DeliveryLog>>,
 }
 
 impl Broker {
@@ -86,41 +86,41 @@ impl Broker {
         Self::default()
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn log(&self) -> MutexGuard<'_, DeliveryLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Programs what it says.
     pub fn judge(&self, judge: impl Fn(Offer<'_>) -> Reply + Send + Sync + 'static) {
-        self.book().judge = Some(Arc::new(judge));
+        self.log().judge = Some(Arc::new(judge));
     }
 
     /// Everything that arrived, in order.
     #[must_use]
     pub fn deliveries(&self) -> Vec<Delivery> {
-        self.book().deliveries.clone()
+        self.log().deliveries.clone()
     }
 
     /// How often an event was offered.
     #[must_use]
     pub fn offered(&self, id: Uuid) -> u32 {
-        self.book().offers.get(&id).copied().unwrap_or(0)
+        self.log().offers.get(&id).copied().unwrap_or(0)
     }
 
     /// Where a relay broke its part of the order bargain.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
-        self.book().violations.clone()
+        self.log().violations.clone()
     }
 
     /// What becomes of a message; `None`: nobody will ever know.
     fn offer(&self, message: &Message, by: &Arc<str>) -> Option<Verdict> {
         let (judge, times) = {
-            let mut book = self.book();
-            let times = book.offers.entry(message.stored.event.id).or_insert(0);
+            let mut log = self.log();
+            let times = log.offers.entry(message.stored.event.id).or_insert(0);
             *times += 1;
             let times = *times;
-            (book.judge.clone(), times)
+            (log.judge.clone(), times)
         };
         let reply = judge.map_or(Reply::Deliver, |judge| judge(Offer { message, times, by }));
         let (copies, verdict) = match reply {
@@ -130,8 +130,8 @@ impl Broker {
             Reply::Refuse(verdict) => (0, Some(verdict)),
             Reply::Hang => (0, None),
         };
-        let mut book = self.book();
-        (0..copies).for_each(|_| book.deliveries.push(delivery(message, by)));
+        let mut log = self.log();
+        (0..copies).for_each(|_| log.deliveries.push(delivery(message, by)));
         verdict
     }
 }
@@ -270,7 +270,7 @@ impl RecordingSink {
             let elsewhere = !again && !keys.insert(key.to_owned());
             if elsewhere || (again && self.ordering == Ordering::None) {
                 let note = format!("key {key} was with a sink of order {:?} twice at once", self.ordering);
-                self.broker.book().violations.push(note);
+                self.broker.log().violations.push(note);
             }
         }
         drop(keys);

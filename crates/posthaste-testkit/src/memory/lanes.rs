@@ -7,7 +7,7 @@
 //! A lane counts the owners that died at one place of it (F21). After a few of them the
 //! next owner is told to go carefully, and which event was in hand at the last death.
 
-use super::tables::{Lane, Member, Owner, Receipt, Tables, plus};
+use super::tables::{LaneState, Member, Owner, ReceiptRow, Tables, plus};
 use posthaste::cursor::Position;
 use posthaste::store::{
     Care, Deaths, JoinPlan, LaneId, LaneView, Roll, SinkPlan, StartAt, StoreCode, StoreError,
@@ -68,7 +68,7 @@ impl Tables {
             StartAt::Earliest => 0,
             StartAt::Seq(seq) => seq,
         };
-        let receipt = Receipt {
+        let receipt = ReceiptRow {
             n: 1,
             epoch: 0,
             xid: self.log.transact(),
@@ -78,10 +78,10 @@ impl Tables {
             seq_sum: 0,
             settled_at: self.now(),
         };
-        self.lanes.insert(id, Lane { receipts: vec![receipt], ..Lane::default() });
+        self.lanes.insert(id, LaneState { receipts: vec![receipt], ..LaneState::default() });
     }
 
-    fn is_free(&self, lane: &Lane) -> bool {
+    fn is_free(&self, lane: &LaneState) -> bool {
         match &lane.owner {
             None => true,
             Some(owner) => lane.expires_at <= self.now() || !self.sessions.contains(&owner.session),
@@ -120,7 +120,7 @@ impl Tables {
         }
     }
 
-    fn view(&self, id: &LaneId, lane: &Lane) -> LaneView {
+    fn view(&self, id: &LaneId, lane: &LaneState) -> LaneView {
         let is_free = self.is_free(lane);
         let owner = lane.owner.as_ref().filter(|_| !is_free).map(|owner| Arc::clone(&owner.relay));
         LaneView { id: id.clone(), owner, epoch: lane.epoch, is_free }
@@ -150,7 +150,7 @@ impl Tables {
         lane.token = Some(lane.epoch);
         lane.in_hand = None;
         let last = lane.last().clone();
-        lane.receipts.push(Receipt {
+        lane.receipts.push(ReceiptRow {
             n: last.n + 1,
             epoch: lane.epoch,
             xid,
@@ -175,7 +175,7 @@ impl Tables {
     }
 }
 
-impl Lane {
+impl LaneState {
     fn count_death(&mut self) {
         self.deaths += 1;
         let last = &self.last().position;

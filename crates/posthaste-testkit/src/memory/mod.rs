@@ -27,7 +27,7 @@ mod tables;
 mod writer;
 
 pub use store::MemoryStore;
-pub use tables::{Letter, Receipt, Waiting};
+pub use tables::{DeferredRow, Letter, ReceiptRow};
 pub use writer::Tx;
 
 use posthaste::admin::DeadAct;
@@ -126,7 +126,7 @@ impl MemoryDatabase {
 
     /// Deferred events of a sink, by number.
     #[must_use]
-    pub fn deferred(&self, sink: &str) -> Vec<Waiting> {
+    pub fn deferred(&self, sink: &str) -> Vec<DeferredRow> {
         let tables = self.tables();
         tables.deferred.iter().filter(|((s, _), _)| **s == *sink).map(|(_, w)| w.clone()).collect()
     }
@@ -147,7 +147,7 @@ impl MemoryDatabase {
 
     /// Every receipt of a lane, oldest first.
     #[must_use]
-    pub fn receipts(&self, lane: &LaneId) -> Vec<Receipt> {
+    pub fn receipts(&self, lane: &LaneId) -> Vec<ReceiptRow> {
         self.tables().lanes.get(lane).map(|lane| lane.receipts.clone()).unwrap_or_default()
     }
 
@@ -175,7 +175,7 @@ impl MemoryDatabase {
                 tables.lanes.get(&LaneId { sink: Arc::clone(&sink), lane }).map(|lane| &lane.last().position)
             })
             .collect();
-        let is_handled = |row: &mvcc::Row| {
+        let is_handled = |row: &mvcc::LogRow| {
             let lane = usize::try_from(tables.lane_of(row.stored.slot)).expect("not negative");
             cursors[lane].is_some_and(|cursor| cursor.has_handled(row.stored.seq, row.xid))
         };

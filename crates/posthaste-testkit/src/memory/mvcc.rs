@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A row of the log.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct LogRow {
     /// The transaction that inserted it.
     pub(super) xid: Xid,
     /// The rest.
@@ -38,7 +38,7 @@ pub(super) struct Log {
     last_completed: Xid,
     running: BTreeSet<Xid>,
     last_seq: i64,
-    rows: BTreeMap<i64, Row>,
+    rows: BTreeMap<i64, LogRow>,
     durable: Durable,
     /// Commits since the last flush.
     unflushed: BTreeSet<Xid>,
@@ -81,7 +81,7 @@ impl Log {
 
     /// Inserts a row of a running transaction.
     pub(super) fn insert(&mut self, xid: Xid, stored: StoredEvent) {
-        self.rows.insert(stored.seq, Row { xid, stored });
+        self.rows.insert(stored.seq, LogRow { xid, stored });
     }
 
     /// Ends a transaction so that its rows are visible. An asynchronous commit is not durable yet.
@@ -143,19 +143,19 @@ impl Log {
         snapshot: &'a Snapshot,
         after: i64,
         up_to: i64,
-    ) -> impl DoubleEndedIterator<Item = &'a Row> + 'a {
+    ) -> impl DoubleEndedIterator<Item = &'a LogRow> + 'a {
         let from = after.saturating_add(1);
         let range = if from > up_to { self.rows.range(0..0) } else { self.rows.range(from..=up_to) };
         range.map(|(_, row)| row).filter(|row| snapshot.sees(row.xid))
     }
 
     /// The row with this number, committed or not.
-    pub(super) fn row(&self, seq: i64) -> Option<&Row> {
+    pub(super) fn row(&self, seq: i64) -> Option<&LogRow> {
         self.rows.get(&seq)
     }
 
     /// Committed rows, by number.
-    pub(super) fn committed(&self) -> impl Iterator<Item = &Row> {
+    pub(super) fn committed(&self) -> impl Iterator<Item = &LogRow> {
         self.rows.values().filter(|row| !self.running.contains(&row.xid))
     }
 

@@ -4,7 +4,7 @@
 //! rows. It is the model's counterpart of the PostgreSQL store's two queries and nothing more, so that
 //! whatever the simulation proves about the cursor holds there too.
 
-use super::mvcc::{Log, Row};
+use super::mvcc::{Log, LogRow};
 use posthaste::cursor::{CatchUp, Elder, Look, Marks, Position, Snapshot};
 use posthaste::event::StoredEvent;
 use posthaste::store::PageLimit;
@@ -13,7 +13,7 @@ use posthaste::store::PageLimit;
 const SCAN_ROWS_MAX: usize = 4_096;
 
 /// What one read found, and where the cursor is now.
-pub(super) struct Found {
+pub(super) struct ReadRows {
     pub(super) events: Vec<StoredEvent>,
     pub(super) position: Position,
     pub(super) more: bool,
@@ -58,7 +58,7 @@ pub(super) fn read(
     marks: &Marks,
     limit: PageLimit,
     mine: impl Fn(&StoredEvent) -> bool,
-) -> Found {
+) -> ReadRows {
     let now = log.snapshot();
     match cursor.look(marks, &now) {
         Look::CatchUp => {
@@ -72,7 +72,7 @@ pub(super) fn read(
             match page.last_seq().filter(|_| page.full) {
                 Some(last) => {
                     let position = cursor.after_full_late_page(now, last);
-                    Found { events: page.events, position, more: true }
+                    ReadRows { events: page.events, position, more: true }
                 }
                 None => read_tail(log, cursor, now, page, mine),
             }
@@ -87,8 +87,8 @@ fn late_rows<'a>(
     late_from: i64,
     elders: &[Elder],
     now: &'a Snapshot,
-) -> Vec<&'a Row> {
-    let mut rows: Vec<&Row> = elders
+) -> Vec<&'a LogRow> {
+    let mut rows: Vec<&LogRow> = elders
         .iter()
         .flat_map(|elder| {
             log.visible(now, elder.low, late_from).filter(|row| row.xid == elder.xid).collect::<Vec<_>>()
@@ -102,7 +102,7 @@ fn late_rows<'a>(
 
 fn fill<'a>(
     page: &mut Filling,
-    rows: impl IntoIterator<Item = &'a Row>,
+    rows: impl IntoIterator<Item = &'a LogRow>,
     mine: &impl Fn(&StoredEvent) -> bool,
 ) {
     for row in rows {
@@ -118,13 +118,13 @@ fn read_catching_up(
     catch_up: &CatchUp,
     limit: PageLimit,
     mine: impl Fn(&StoredEvent) -> bool,
-) -> Found {
+) -> ReadRows {
     let mut page = Filling::new(limit);
     let rows = log.visible(&catch_up.target, catch_up.late_position, cursor.position);
     fill(&mut page, rows.filter(|row| !cursor.snapshot.sees(row.xid)), &mine);
     // A page that is not full held the last of them: the target becomes the snapshot.
     let reached = page.last_seq().filter(|_| page.full).unwrap_or(cursor.position);
-    Found { events: page.events, position: cursor.after_catch_up(reached), more: true }
+    ReadRows { events: page.events, position: cursor.after_catch_up(reached), more: true }
 }
 
 fn read_tail(
@@ -133,7 +133,7 @@ fn read_tail(
     now: Snapshot,
     mut page: Filling,
     mine: impl Fn(&StoredEvent) -> bool,
-) -> Found {
+) -> ReadRows {
     let mut reached = cursor.position;
     let mut more = false;
     for (scanned, row) in log.visible(&now, cursor.position, i64::MAX).enumerate() {
@@ -147,5 +147,5 @@ fn read_tail(
         }
         reached = row.stored.seq;
     }
-    Found { events: page.events, position: cursor.after_tail(now, reached), more }
+    ReadRows { events: page.events, position: cursor.after_tail(now, reached), more }
 }

@@ -4,7 +4,7 @@
 //! fence is the unique number of the receipt: whoever took the lane over wrote it first (G4).
 
 use super::mvcc::Log;
-use super::tables::{DueAt, Letter, Receipt, Tables, Waiting, plus};
+use super::tables::{DeferredRow, DueAt, Letter, ReceiptRow, Tables, plus};
 use posthaste::admin::DeadAct;
 use posthaste::cursor::{Position, Xid};
 use posthaste::event::{StoredEvent, Timestamp};
@@ -43,7 +43,7 @@ impl Tables {
         &mut self,
         claim: Claim<'_>,
         settlement: &Settlement,
-    ) -> Result<Receipt, StoreError> {
+    ) -> Result<ReceiptRow, StoreError> {
         self.check_lease(claim.id, claim.epoch, claim.n)?;
         let (sink, now) = (Arc::clone(&claim.id.sink), self.now());
         let settled = self.lanes[claim.id].last().position.clone();
@@ -82,11 +82,11 @@ impl Tables {
         }
     }
 
-    fn write_receipt(&mut self, claim: Claim<'_>, settled: Position, xid: Xid) -> Receipt {
+    fn write_receipt(&mut self, claim: Claim<'_>, settled: Position, xid: Xid) -> ReceiptRow {
         let settled_at = self.now();
         let lane = self.lanes.get_mut(claim.id).expect("it was checked");
         let position = claim.position.unwrap_or(settled);
-        let receipt = Receipt {
+        let receipt = ReceiptRow {
             // The next number, which is the claimed one unless the fence is broken on purpose.
             n: lane.last().n + 1,
             epoch: claim.epoch,
@@ -107,7 +107,7 @@ impl Tables {
             Due::AtDelivery => DueAt::Time(stored.event.deliver_at.unwrap_or(now)),
             Due::Behind => DueAt::Behind,
         };
-        self.deferred.insert((Arc::clone(sink), stored.seq), Waiting { stored, deferral, due });
+        self.deferred.insert((Arc::clone(sink), stored.seq), DeferredRow { stored, deferral, due });
     }
 
     fn bury(&mut self, sink: &Arc<str>, stored: StoredEvent, death: Death, destination: String) {
@@ -117,7 +117,7 @@ impl Tables {
     }
 
     /// When a deferred event comes due; `None` while it is behind another.
-    fn due_at(&self, sink: &Arc<str>, waiting: &Waiting) -> Option<Timestamp> {
+    fn due_at(&self, sink: &Arc<str>, waiting: &DeferredRow) -> Option<Timestamp> {
         match waiting.due {
             DueAt::Time(at) => Some(at),
             DueAt::Behind => (!self.is_held(sink, &waiting.stored)).then_some(Timestamp(0)),
@@ -145,7 +145,7 @@ impl Tables {
         batch
     }
 
-    fn deferred_of(&self, id: &LaneId) -> impl Iterator<Item = &Waiting> {
+    fn deferred_of(&self, id: &LaneId) -> impl Iterator<Item = &DeferredRow> {
         let range = (Arc::clone(&id.sink), i64::MIN)..=(Arc::clone(&id.sink), i64::MAX);
         let lane = id.lane;
         self.deferred
@@ -160,18 +160,18 @@ impl Tables {
     fn run_behind<'a>(
         &'a self,
         id: &'a LaneId,
-        head: &'a Waiting,
+        head: &'a DeferredRow,
         query: &'a DueQuery,
-    ) -> impl Iterator<Item = &'a Waiting> + 'a {
+    ) -> impl Iterator<Item = &'a DeferredRow> + 'a {
         let key = head.stored.event.key.as_ref();
-        let in_key = move |waiting: &&Waiting| {
+        let in_key = move |waiting: &&DeferredRow| {
             waiting.stored.event.key.as_ref() == key && waiting.stored.seq > head.stored.seq
         };
         let in_turn =
-            |waiting: &&Waiting| waiting.due == DueAt::Behind && is_asked_for(query, &waiting.deferral);
+            |waiting: &&DeferredRow| waiting.due == DueAt::Behind && is_asked_for(query, &waiting.deferral);
         let leads = head.deferral.holds && !self.is_held(&id.sink, &head.stored);
         let most = if key.is_some() && leads && query.events > 1 { self.run_max } else { 0 };
-        let behind_the_dead = move |waiting: &&Waiting| {
+        let behind_the_dead = move |waiting: &&DeferredRow| {
             let between = (Arc::clone(&id.sink), head.stored.seq)..(Arc::clone(&id.sink), waiting.stored.seq);
             let same = |letter: &Letter| letter.stored.event.key.as_ref() == key;
             self.dead.range(between).any(|(_, letter)| letter.death.holds && same(letter))
@@ -215,7 +215,7 @@ impl Tables {
 }
 
 /// Puts an event into the batch if it fits. One may exceed the bytes alone.
-fn fill(batch: &mut DueBatch, bytes: &mut usize, query: &DueQuery, waiting: &Waiting) -> bool {
+fn fill(batch: &mut DueBatch, bytes: &mut usize, query: &DueQuery, waiting: &DeferredRow) -> bool {
     let size = waiting.stored.bytes();
     let fits = batch.events.len() < query.events && *bytes + size <= query.bytes;
     if !fits && !batch.events.is_empty() {

@@ -18,11 +18,11 @@ pub struct MemoryStore {
     database: MemoryDatabase,
     bell: Arc<Notify>,
     lane_bell: Arc<Notify>,
-    connection: Mutex<Connection>,
+    connection: Mutex<StoreSession>,
 }
 
 #[derive(Debug, Default)]
-struct Connection {
+struct StoreSession {
     plan: Option<JoinPlan>,
     session: Option<u64>,
 }
@@ -43,7 +43,7 @@ impl MemoryStore {
         &self.database
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
+    fn connection(&self) -> MutexGuard<'_, StoreSession> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

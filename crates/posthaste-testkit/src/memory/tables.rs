@@ -19,7 +19,7 @@ pub(super) const SLOTS: i16 = 1024;
 
 /// A settlement, or a hand-over, of a lane: its history and its fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Receipt {
+pub struct ReceiptRow {
     /// Its place in the lane's history. Unique: that is the fence.
     pub n: i64,
     /// The epoch it was written under.
@@ -38,7 +38,7 @@ pub struct Receipt {
     pub settled_at: Timestamp,
 }
 
-impl Receipt {
+impl ReceiptRow {
     /// The mark that this receipt is.
     #[must_use]
     pub fn mark(&self) -> Mark {
@@ -55,7 +55,7 @@ pub(super) struct Owner {
 
 /// A lane of a sink.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct LaneState {
     pub(super) epoch: i64,
     pub(super) owner: Option<Owner>,
     pub(super) expires_at: Timestamp,
@@ -68,12 +68,12 @@ pub(super) struct Lane {
     /// Owners that died, ever.
     pub(super) deaths: u32,
     pub(super) in_hand: Option<i64>,
-    pub(super) receipts: Vec<Receipt>,
+    pub(super) receipts: Vec<ReceiptRow>,
 }
 
-impl Lane {
+impl LaneState {
     /// The last receipt. A lane is born with one.
-    pub(super) fn last(&self) -> &Receipt {
+    pub(super) fn last(&self) -> &ReceiptRow {
         self.receipts.last().expect("a lane is born with a receipt")
     }
 }
@@ -95,7 +95,7 @@ pub(super) enum DueAt {
 
 /// A deferred event: a copy that needs the log no more.
 #[derive(Debug, Clone)]
-pub struct Waiting {
+pub struct DeferredRow {
     /// The event.
     pub stored: StoredEvent,
     /// Its state.
@@ -126,13 +126,13 @@ pub(super) type BySeq<T> = BTreeMap<(Arc<str>, i64), T>;
 pub(super) struct Tables {
     born: Instant,
     pub(super) log: Log,
-    pub(super) lanes: BTreeMap<LaneId, Lane>,
+    pub(super) lanes: BTreeMap<LaneId, LaneState>,
     pub(super) lane_count: Option<u16>,
     pub(super) routes: String,
     pub(super) relays: BTreeMap<Arc<str>, Member>,
     pub(super) sessions: BTreeSet<u64>,
     pub(super) next_session: u64,
-    pub(super) deferred: BySeq<Waiting>,
+    pub(super) deferred: BySeq<DeferredRow>,
     pub(super) dead: BySeq<Letter>,
     /// How many events that wait behind a due one are handed out with it.
     pub(super) run_max: usize,

@@ -18,6 +18,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `POSTHASTE_TEST_PG` | URL of the PostgreSQL server that [`shared`] uses, instead of starting one |
+//! | `POSTHASTE_TEST_PG_VERSION` | the major version of PostgreSQL that the run is about; 15 if not set |
 //! | `POSTHASTE_SERVICES` | where the private binaries are; `<target>/services` if not set |
 //! | `POSTHASTE_SKIPS` | a file that gets one line for each skipped test |
 
@@ -43,7 +44,7 @@ use std::path::{Path, PathBuf};
 
 pub use certs::{Certs, Pair};
 pub use kafka::{
-    Kafka, KafkaOptions, Node as KafkaNode, Partition as KafkaPartition, Record as KafkaRecord,
+    Kafka, KafkaOptions, Node as KafkaNode, PartitionReplicas as KafkaPartition, Record as KafkaRecord,
     Right as KafkaRight, Security as KafkaSecurity,
 };
 pub use nats::{Nats, NatsOptions};

@@ -177,14 +177,14 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 
 /// What the connections share.
 struct Desk {
-    book: Mutex<Book>,
+    state: Mutex<ReceiverState>,
     /// Requests so far.
     count: watch::Sender<usize>,
     tls: watch::Sender<Option<TlsAcceptor>>,
 }
 
 #[derive(Default)]
-struct Book {
+struct ReceiverState {
     requests: Vec<Recorded>,
     /// By path: those that are given once, in their order, and the one for all others.
     scripts: HashMap<String, (VecDeque<Answer>, Option<Answer>)>,
@@ -194,28 +194,28 @@ struct Book {
 }
 
 impl Desk {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ReceiverState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer to a request for this path. 200 where nobody said anything.
     fn answer(&self, path: &str) -> Answer {
-        let mut book = self.book();
-        let script = book.scripts.get_mut(path);
+        let mut state = self.state();
+        let script = state.scripts.get_mut(path);
         let answer = script.and_then(|(once, always)| once.pop_front().or_else(|| always.clone()));
         answer.unwrap_or_else(|| Answer::status(200))
     }
 
     fn record(&self, request: Recorded) {
-        self.book().requests.push(request);
+        self.state().requests.push(request);
         self.count.send_modify(|count| *count += 1);
     }
 
     /// Counts a request as being handled as long as the answer lives.
     fn enter(self: &Arc<Self>) -> Entered {
-        let mut book = self.book();
-        book.at_once += 1;
-        book.most_at_once = book.most_at_once.max(book.at_once);
+        let mut state = self.state();
+        state.at_once += 1;
+        state.most_at_once = state.most_at_once.max(state.at_once);
         Entered(Arc::clone(self))
     }
 }
@@ -224,7 +224,7 @@ struct Entered(Arc<Desk>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.0.book().at_once -= 1;
+        self.0.state().at_once -= 1;
     }
 }
 
@@ -250,7 +250,7 @@ impl Receiver {
         let listener = TcpListener::bind(port.addr()).await.map_err(failed)?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let desk = Arc::new(Desk {
-            book: Mutex::default(),
+            state: Mutex::default(),
             count: watch::Sender::new(0),
             tls: watch::Sender::new(tls),
         });
@@ -272,24 +272,24 @@ impl Receiver {
 
     /// Answers every request for this path so.
     pub fn always(&self, path: &str, answer: Answer) {
-        self.desk.book().scripts.entry(path.to_owned()).or_default().1 = Some(answer);
+        self.desk.state().scripts.entry(path.to_owned()).or_default().1 = Some(answer);
     }
 
     /// Answers the next requests for this path so, before anything else.
     pub fn next(&self, path: &str, answers: impl IntoIterator<Item = Answer>) {
-        self.desk.book().scripts.entry(path.to_owned()).or_default().0.extend(answers);
+        self.desk.state().scripts.entry(path.to_owned()).or_default().0.extend(answers);
     }
 
     /// Everything that came, in the order in which it was read.
     #[must_use]
     pub fn requests(&self) -> Vec<Recorded> {
-        self.desk.book().requests.clone()
+        self.desk.state().requests.clone()
     }
 
     /// What came for this path.
     #[must_use]
     pub fn requests_for(&self, path: &str) -> Vec<Recorded> {
-        self.desk.book().requests.iter().filter(|request| request.path == path).cloned().collect()
+        self.desk.state().requests.iter().filter(|request| request.path == path).cloned().collect()
     }
 
     /// Waits until so many requests have come.
@@ -306,13 +306,13 @@ impl Receiver {
     /// Connections that were accepted, TLS included or not.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.desk.book().connections
+        self.desk.state().connections
     }
 
     /// The most requests that were being handled at one moment.
     #[must_use]
     pub fn most_at_once(&self) -> usize {
-        self.desk.book().most_at_once
+        self.desk.state().most_at_once
     }
 
     /// Shows another certificate to new connections.
@@ -333,9 +333,9 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let number = {
-            let mut book = desk.book();
-            book.connections += 1;
-            book.connections
+            let mut state = desk.state();
+            state.connections += 1;
+            state.connections
         };
         let (desk, tls) = (Arc::clone(&desk), desk.tls.borrow().clone());
         connections.spawn(async move {

@@ -33,7 +33,7 @@ impl SharedPostgres {
     }
 }
 
-/// The server of all tests of this process: that of `POSTHASTE_TEST_PG`, or a private PostgreSQL 15.
+/// The server of all tests of this process: that of `POSTHASTE_TEST_PG`, or a private one.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ async fn find_or_start() -> Result<SharedPostgres, ServiceError> {
         return Ok(SharedPostgres { url, _own: None });
     }
     let options = PostgresOptions::default().setting("max_connections", "300");
-    let own = Postgres::start(Version::V15, &options).await?;
+    let own = Postgres::start(Version::tested(), &options).await?;
     Ok(SharedPostgres { url: own.url(), _own: Some(own) })
 }
 

@@ -1,7 +1,7 @@
 //! Chaos: what goes wrong, one act after another, until the writers are done.
 
 use super::fleet::Fleet;
-use super::world::{Place, Reach, World, lock};
+use super::world::{Reach, SimulatedSink, World, lock};
 use super::writers::TOPICS;
 use crate::faults::Dice;
 use posthaste::admin::DeadAct;
@@ -91,7 +91,7 @@ async fn perform(act: Act, world: &Arc<World>, fleet: &mut Fleet, dice: &mut Dic
     }
 }
 
-fn any_place(world: &World, dice: &mut Dice) -> Arc<Place> {
+fn any_place(world: &World, dice: &mut Dice) -> Arc<SimulatedSink> {
     Arc::clone(&world.places[dice.index(world.places.len())])
 }
 

@@ -13,7 +13,7 @@
 
 use super::ground::Tempo;
 use super::scenario::Scenario;
-use super::world::{Appended, Fate, Place, World, lock};
+use super::world::{Appended, SimulatedSink, Temper, World, lock};
 use posthaste::event::{StoredEvent, Timestamp};
 use posthaste::route::OnDead;
 use posthaste::store::{ErrorClass, LaneId};
@@ -26,12 +26,12 @@ pub(super) fn is_quiet(world: &World) -> bool {
     world.places.iter().all(|place| world.database.unsettled(&place.name).is_empty())
 }
 
-fn buried(world: &World, place: &Place) -> BTreeSet<Uuid> {
+fn buried(world: &World, place: &SimulatedSink) -> BTreeSet<Uuid> {
     world.database.burials(&place.name).iter().map(|letter| letter.id).collect()
 }
 
 /// By event: which delivery was its first.
-fn first_deliveries(place: &Place) -> BTreeMap<Uuid, usize> {
+fn first_deliveries(place: &SimulatedSink) -> BTreeMap<Uuid, usize> {
     let mut first = BTreeMap::new();
     for (at, delivery) in place.broker.deliveries().iter().enumerate() {
         first.entry(delivery.id).or_insert(at);
@@ -60,7 +60,7 @@ pub(super) fn everything(world: &World) {
     attempts(world);
 }
 
-fn nothing_lost(world: &World, place: &Place, committed: &[StoredEvent]) {
+fn nothing_lost(world: &World, place: &SimulatedSink, committed: &[StoredEvent]) {
     let (delivered, buried) = (first_deliveries(place), buried(world, place));
     let unsettled = world.database.unsettled(&place.name);
     for stored in committed {
@@ -84,13 +84,13 @@ fn nothing_lost(world: &World, place: &Place, committed: &[StoredEvent]) {
     }
 }
 
-fn nothing_invented(world: &World, place: &Place, ledger: &BTreeMap<Uuid, Appended>) {
+fn nothing_invented(world: &World, place: &SimulatedSink, ledger: &BTreeMap<Uuid, Appended>) {
     for (id, _) in first_deliveries(place) {
         match ledger.get(&id) {
             Some(appended) if appended.rolled_back => {
                 world.problem(format_args!("G1: {id} was delivered although it rolled back"));
             }
-            Some(Appended { fate: Fate::Doomed | Fate::Rejected | Fate::Poison, .. }) => {
+            Some(Appended { fate: Temper::Doomed | Temper::Rejected | Temper::Poison, .. }) => {
                 world.problem(format_args!("the simulation delivered {id}, which it never does"));
             }
             Some(_) => {}
@@ -99,13 +99,18 @@ fn nothing_invented(world: &World, place: &Place, ledger: &BTreeMap<Uuid, Append
     }
 }
 
-fn keys_in_order(world: &World, place: &Place, committed: &[StoredEvent], ledger: &BTreeMap<Uuid, Appended>) {
+fn keys_in_order(
+    world: &World,
+    place: &SimulatedSink,
+    committed: &[StoredEvent],
+    ledger: &BTreeMap<Uuid, Appended>,
+) {
     let first = first_deliveries(place);
     // A death that does not hold its key lets the rest of it pass; a replay then comes out of order, as
     // declared. A scheduled event was appended for another time.
     let exempt = |stored: &StoredEvent| {
         let appended = &ledger[&stored.event.id];
-        let replayed = appended.fate == Fate::Mended && world.scenario.on_dead == OnDead::Continue;
+        let replayed = appended.fate == Temper::Mended && world.scenario.on_dead == OnDead::Continue;
         appended.scheduled || replayed
     };
     let mut last: BTreeMap<&str, (usize, i64)> = BTreeMap::new();
@@ -125,7 +130,7 @@ fn keys_in_order(world: &World, place: &Place, committed: &[StoredEvent], ledger
     }
 }
 
-fn deaths_deserved(world: &World, place: &Place) {
+fn deaths_deserved(world: &World, place: &SimulatedSink) {
     let max_attempts = world.scenario.retry.max_attempts;
     for letter in world.database.burials(&place.name) {
         let (id, death) = (letter.id, &letter.death);
@@ -141,11 +146,11 @@ fn deaths_deserved(world: &World, place: &Place) {
         let deserved = match fate {
             // Where relays die of other things too, an innocent may be in hand each time. Elsewhere not.
             _ if death.code == "relay.crashed" => {
-                fate == Fate::Poison || (others_die && calls >= world.scenario.settings.crash_limit)
+                fate == Temper::Poison || (others_die && calls >= world.scenario.settings.crash_limit)
             }
-            Fate::Doomed => death.class == ErrorClass::Transient && death.attempts >= max_attempts,
-            Fate::Rejected | Fate::Mended => death.class == ErrorClass::Permanent,
-            Fate::Poison | Fate::Healthy | Fate::Twice | Fate::Flaky(_) | Fate::Unheard(_) => false,
+            Temper::Doomed => death.class == ErrorClass::Transient && death.attempts >= max_attempts,
+            Temper::Rejected | Temper::Mended => death.class == ErrorClass::Permanent,
+            Temper::Poison | Temper::Healthy | Temper::Twice | Temper::Flaky(_) | Temper::Unheard(_) => false,
         };
         if !deserved {
             world.problem(format_args!("F50: event {} ({fate:?}) died of {death:?}", letter.seq));
@@ -156,7 +161,7 @@ fn deaths_deserved(world: &World, place: &Place) {
 /// Where a death holds its key, nothing of the key is delivered until an operator has acted.
 fn dead_keys_held(
     world: &World,
-    place: &Place,
+    place: &SimulatedSink,
     committed: &[StoredEvent],
     ledger: &BTreeMap<Uuid, Appended>,
 ) {
@@ -165,7 +170,7 @@ fn dead_keys_held(
         let id = letter.id;
         // One that is mended may be delivered by a zombie, and what is behind it with it. A scheduled one
         // may die when others of its key are on their way already.
-        let exempt = world.fate(id) == Fate::Mended || ledger[&id].scheduled;
+        let exempt = world.fate(id) == Temper::Mended || ledger[&id].scheduled;
         if !letter.death.holds || letter.key.is_none() || exempt {
             continue;
         }
@@ -205,12 +210,12 @@ pub(super) fn attempts(world: &World) {
     }
 }
 
-fn lane_ids(scenario: &Scenario, place: &Place) -> Vec<LaneId> {
+fn lane_ids(scenario: &Scenario, place: &SimulatedSink) -> Vec<LaneId> {
     let lanes = 0..i16::try_from(scenario.lanes).expect("few lanes");
     lanes.map(|lane| LaneId { sink: Arc::clone(&place.name), lane }).collect()
 }
 
-fn receipts(world: &World, place: &Place, committed: &[StoredEvent]) {
+fn receipts(world: &World, place: &SimulatedSink, committed: &[StoredEvent]) {
     for lane in lane_ids(&world.scenario, place) {
         let receipts = world.database.receipts(&lane);
         for pair in receipts.windows(2) {
@@ -240,7 +245,7 @@ fn receipts(world: &World, place: &Place, committed: &[StoredEvent]) {
 }
 
 /// What a relay was told twice is what its predecessor had in hand when it died.
-fn duplicates_bounded(world: &World, place: &Place) {
+fn duplicates_bounded(world: &World, place: &SimulatedSink) {
     let deaths: u64 =
         lane_ids(&world.scenario, place).iter().map(|lane| u64::from(world.database.deaths(lane))).sum();
     let twice: u64 = lock(&place.tally).heard.values().map(|heard| u64::from(heard.saturating_sub(1))).sum();

@@ -1,6 +1,6 @@
 //! The relays: the production engine, each with its own connection and its own faults.
 
-use super::world::{Place, World, lock};
+use super::world::{SimulatedSink, World, lock};
 use crate::faults::{Dice, Faults, FaultyStore, Odds, RecordingSink};
 use async_trait::async_trait;
 use posthaste::clock::SimulatedClock;
@@ -104,7 +104,7 @@ impl Fleet {
         let sink_faults = Faults::scripted(self.dice.fork(), odds(scenario.sink_odds, self.faulty));
         let store = self.world.database.store().await;
         let dice = &mut self.dice;
-        let sink = |place: &Arc<Place>| {
+        let sink = |place: &Arc<SimulatedSink>| {
             let sink = RecordingSink::new(&place.broker, &name, scenario.ordering)
                 .with_latency(dice.fork(), scenario.sink_latency)
                 .with_faults(sink_faults.clone());
@@ -236,7 +236,7 @@ impl Fleet {
 struct Witness {
     inner: RecordingSink,
     world: Arc<World>,
-    place: Arc<Place>,
+    place: Arc<SimulatedSink>,
     relay: Arc<str>,
 }
 

@@ -65,7 +65,7 @@ impl Tempo {
 
 /// A deferred event.
 #[derive(Debug, Clone)]
-pub struct Waiting {
+pub struct DeferredEvent {
     /// Its number.
     pub seq: i64,
     /// Its id.
@@ -93,7 +93,7 @@ pub struct Burial {
 
 /// A receipt of a lane.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct LaneReceipt {
     /// Its place in the lane's history.
     pub n: i64,
     /// The epoch it was written under.
@@ -147,11 +147,11 @@ pub trait Ground: Send + Sync {
     /// Committed events, by number.
     fn committed(&self) -> Vec<StoredEvent>;
     /// Deferred events of a sink.
-    fn deferred(&self, sink: &str) -> Vec<Waiting>;
+    fn deferred(&self, sink: &str) -> Vec<DeferredEvent>;
     /// Every burial there ever was in a sink.
     fn burials(&self, sink: &str) -> Vec<Burial>;
     /// Every receipt there ever was of a lane, oldest first.
-    fn receipts(&self, lane: &LaneId) -> Vec<Entry>;
+    fn receipts(&self, lane: &LaneId) -> Vec<LaneReceipt>;
     /// Every lane, with its owner if it has a live one.
     fn lanes(&self) -> Vec<LaneView>;
     /// How many owners of a lane left without a word, ever.
@@ -227,10 +227,14 @@ impl Ground for MemoryDatabase {
         Self::committed(self)
     }
 
-    fn deferred(&self, sink: &str) -> Vec<Waiting> {
+    fn deferred(&self, sink: &str) -> Vec<DeferredEvent> {
         let waiting = Self::deferred(self, sink).into_iter();
         waiting
-            .map(|w| Waiting { seq: w.stored.seq, id: w.stored.event.id, attempts: w.deferral.attempts })
+            .map(|w| DeferredEvent {
+                seq: w.stored.seq,
+                id: w.stored.event.id,
+                attempts: w.deferral.attempts,
+            })
             .collect()
     }
 
@@ -248,10 +252,10 @@ impl Ground for MemoryDatabase {
             .collect()
     }
 
-    fn receipts(&self, lane: &LaneId) -> Vec<Entry> {
+    fn receipts(&self, lane: &LaneId) -> Vec<LaneReceipt> {
         let receipts = Self::receipts(self, lane).into_iter();
         receipts
-            .map(|receipt| Entry {
+            .map(|receipt| LaneReceipt {
                 n: receipt.n,
                 epoch: receipt.epoch,
                 position: receipt.position.position,

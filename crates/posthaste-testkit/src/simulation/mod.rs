@@ -21,7 +21,7 @@ mod scenario;
 mod world;
 mod writers;
 
-pub use ground::{Burial, Entry, Ground, Tempo, Transaction, Waiting};
+pub use ground::{Burial, DeferredEvent, Ground, LaneReceipt, Tempo, Transaction};
 
 use crate::faults::Dice;
 use crate::memory::MemoryDatabase;
@@ -44,7 +44,7 @@ const QUIET_WITHIN: Duration = Duration::from_secs(90);
 
 /// How a simulation ended.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// The seed.
     pub seed: u64,
     /// Promises that were broken. None: it is green.
@@ -61,14 +61,14 @@ pub struct Outcome {
 
 /// Runs one seed to its end, on the model.
 #[must_use]
-pub fn run(seed: u64) -> Outcome {
+pub fn run(seed: u64) -> SimulationOutcome {
     run_on(seed, Tempo::Virtual, || Arc::new(MemoryDatabase::new()))
 }
 
 /// Runs one seed to its end on a database that is made inside the runtime. The engine stays on this thread, whatever
 /// threads the database has: mutations and panics belong to it.
 #[must_use]
-pub fn run_on(seed: u64, tempo: Tempo, make: impl FnOnce() -> Arc<dyn Ground>) -> Outcome {
+pub fn run_on(seed: u64, tempo: Tempo, make: impl FnOnce() -> Arc<dyn Ground>) -> SimulationOutcome {
     watch_panics();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -81,7 +81,7 @@ pub fn run_on(seed: u64, tempo: Tempo, make: impl FnOnce() -> Arc<dyn Ground>) -
     outcome
 }
 
-async fn simulate(seed: u64, database: Arc<dyn Ground>) -> Outcome {
+async fn simulate(seed: u64, database: Arc<dyn Ground>) -> SimulationOutcome {
     let mut dice = Dice::new(seed);
     let (poisoned, deaths) = mpsc::unbounded_channel();
     let scenario = Scenario::throw(&mut dice, database.tempo());
@@ -106,7 +106,7 @@ async fn simulate(seed: u64, database: Arc<dyn Ground>) -> Outcome {
     let deliveries = world.places.iter().map(|place| place.broker.deliveries().len()).sum();
     let (history, problems) = world.take_notes();
     let committed = world.database.committed().len();
-    Outcome { seed, problems, history, committed, deliveries, healed_in }
+    SimulationOutcome { seed, problems, history, committed, deliveries, healed_in }
 }
 
 /// All writers, then a little peace, so that chaos has the last word.

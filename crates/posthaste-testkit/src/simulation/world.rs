@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 /// What the broker thinks of one event, for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Temper {
     /// Takes it.
     Healthy,
     /// Takes it twice.
@@ -57,7 +57,7 @@ pub(super) struct Weather {
 /// An event that somebody appended, whatever became of its transaction.
 #[derive(Debug, Clone)]
 pub(super) struct Appended {
-    pub(super) fate: Fate,
+    pub(super) fate: Temper,
     pub(super) scheduled: bool,
     /// Set when its transaction rolled back, or died with the server.
     pub(super) rolled_back: bool,
@@ -77,7 +77,7 @@ pub(super) struct Tally {
 }
 
 /// One sink of the simulation.
-pub(super) struct Place {
+pub(super) struct SimulatedSink {
     pub(super) name: Arc<str>,
     pub(super) broker: Broker,
     pub(super) weather: Mutex<Weather>,
@@ -89,7 +89,7 @@ pub(super) struct World {
     pub(super) scenario: Scenario,
     pub(super) tempo: Tempo,
     pub(super) database: Arc<dyn Ground>,
-    pub(super) places: Vec<Arc<Place>>,
+    pub(super) places: Vec<Arc<SimulatedSink>>,
     pub(super) ledger: Mutex<BTreeMap<Uuid, Appended>>,
     /// Relays that published an event which kills.
     pub(super) poisoned: mpsc::UnboundedSender<Arc<str>>,
@@ -112,7 +112,7 @@ impl World {
         poisoned: mpsc::UnboundedSender<Arc<str>>,
     ) -> Arc<Self> {
         let place = |name: &String| {
-            Arc::new(Place {
+            Arc::new(SimulatedSink {
                 name: name.as_str().into(),
                 broker: Broker::new(),
                 weather: Mutex::default(),
@@ -185,12 +185,12 @@ impl World {
         (std::mem::take(&mut *lock(&self.history)), std::mem::take(&mut *lock(&self.problems)))
     }
 
-    pub(super) fn fate(&self, id: Uuid) -> Fate {
-        lock(&self.ledger).get(&id).map_or(Fate::Healthy, |appended| appended.fate)
+    pub(super) fn fate(&self, id: Uuid) -> Temper {
+        lock(&self.ledger).get(&id).map_or(Temper::Healthy, |appended| appended.fate)
     }
 }
 
-impl Place {
+impl SimulatedSink {
     /// What the broker says of a message now.
     fn judge(&self, world: &World, Offer { message, by, .. }: Offer<'_>) -> Reply {
         let id = message.stored.event.id;
@@ -201,7 +201,9 @@ impl Place {
                     return Reply::Refuse(Verdict::Retry(Failure::of_sink("sim.down", "refused")));
                 }
                 // Nor does it take now what it would not take on a better day.
-                Reach::Mute if matches!(world.fate(id), Fate::Doomed | Fate::Rejected | Fate::Poison) => {
+                Reach::Mute
+                    if matches!(world.fate(id), Temper::Doomed | Temper::Rejected | Temper::Poison) =>
+                {
                     return Reply::Refuse(Verdict::Unknown(Failure::of_sink("sim.mute", "no answer")));
                 }
                 Reach::Mute => {
@@ -218,18 +220,18 @@ impl Place {
         let failures = tally.own_failures.entry(id).or_insert(0);
         let own = || Failure::of_event("sim.event", "by its own fault");
         let reply = match world.fate(id) {
-            Fate::Healthy => return Reply::Deliver,
-            Fate::Poison => {
+            Temper::Healthy => return Reply::Deliver,
+            Temper::Poison => {
                 // A fleet that is gone needs no killing.
                 let _ = world.poisoned.send(Arc::clone(by));
                 return Reply::Hang;
             }
-            Fate::Twice => return Reply::DeliverTwice,
-            Fate::Flaky(times) | Fate::Unheard(times) if *failures >= times => return Reply::Deliver,
-            Fate::Mended if *failures >= 1 => return Reply::Deliver,
-            Fate::Unheard(_) => Reply::DeliverBut(Verdict::Unknown(own())),
-            Fate::Flaky(_) | Fate::Doomed => Reply::Refuse(Verdict::Retry(own())),
-            Fate::Rejected | Fate::Mended => Reply::Refuse(Verdict::Rejected(own())),
+            Temper::Twice => return Reply::DeliverTwice,
+            Temper::Flaky(times) | Temper::Unheard(times) if *failures >= times => return Reply::Deliver,
+            Temper::Mended if *failures >= 1 => return Reply::Deliver,
+            Temper::Unheard(_) => Reply::DeliverBut(Verdict::Unknown(own())),
+            Temper::Flaky(_) | Temper::Doomed => Reply::Refuse(Verdict::Retry(own())),
+            Temper::Rejected | Temper::Mended => Reply::Refuse(Verdict::Rejected(own())),
         };
         *failures += 1;
         reply
@@ -237,18 +239,18 @@ impl Place {
 }
 
 /// The fate of the next event.
-pub(super) fn fate(dice: &mut Dice, scenario: &Scenario) -> Fate {
+pub(super) fn fate(dice: &mut Dice, scenario: &Scenario) -> Temper {
     if !scenario.troubles.bad_events || dice.happens(0.85) {
-        return Fate::Healthy;
+        return Temper::Healthy;
     }
     // Fewer failures than attempts: such an event must never die.
     let times = u32::try_from(dice.between(1, u64::from(scenario.retry.max_attempts) - 1)).expect("small");
     match dice.index(8) {
-        0 => Fate::Twice,
-        1 | 2 => Fate::Flaky(times),
-        3 | 4 => Fate::Unheard(times),
-        5 => Fate::Doomed,
-        6 => Fate::Rejected,
-        _ => Fate::Mended,
+        0 => Temper::Twice,
+        1 | 2 => Temper::Flaky(times),
+        3 | 4 => Temper::Unheard(times),
+        5 => Temper::Doomed,
+        6 => Temper::Rejected,
+        _ => Temper::Mended,
     }
 }

@@ -6,7 +6,7 @@
 //! an xid may be taken long before the first number, a transaction may stay open for seconds while
 //! hundreds pass it, and a good part of them rolls back.
 
-use super::world::{Appended, Fate, World, fate, lock};
+use super::world::{Appended, Temper, World, fate, lock};
 use crate::faults::Dice;
 use posthaste::event::Event;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl Writers {
         self.world.pause(dice.up_to(Duration::from_secs(3))).await;
         let locks = self.lock_keys(&mut dice).await;
         let (event, appended) = self.event(&mut dice, &locks);
-        let appended = Appended { fate: Fate::Poison, ..appended };
+        let appended = Appended { fate: Temper::Poison, ..appended };
         let id = event.id;
         lock(&self.world.ledger).insert(id, appended);
         let mut tx = self.world.database.begin(true);

@@ -24,6 +24,13 @@ pub(crate) enum Passage {
     Shut,
 }
 
+/// How long a breaker waits before a probe: at first, and at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pauses {
+    pub(crate) initial: Duration,
+    pub(crate) max: Duration,
+}
+
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: State,
@@ -58,12 +65,12 @@ impl Breaker {
     }
 
     /// Opens, or opens again for twice as long.
-    pub(crate) fn fail(&mut self, now: Instant, initial: Duration, max: Duration) {
+    pub(crate) fn fail(&mut self, now: Instant, pauses: Pauses) {
         self.pause = match self.state {
-            State::Closed => initial,
+            State::Closed => pauses.initial,
             // Several calls of one outage come back at once: they are one failure.
             State::Open { until } if until > now => return,
-            State::Open { .. } | State::Probing => (self.pause * 2).clamp(initial, max),
+            State::Open { .. } | State::Probing => (self.pause * 2).clamp(pauses.initial, pauses.max),
         };
         self.state = State::Open { until: now + self.pause };
     }
@@ -111,16 +118,16 @@ mod tests {
         let (initial, max) = (Duration::from_millis(100), Duration::from_millis(300));
         let mut breaker = Breaker::new();
         let start = Instant::now();
-        breaker.fail(start, initial, max);
-        breaker.fail(start, initial, max);
+        breaker.fail(start, Pauses { initial, max });
+        breaker.fail(start, Pauses { initial, max });
         assert_eq!(breaker.passage(start), Passage::Shut);
         assert_eq!(breaker.passage(start + initial), Passage::Probe);
         breaker.probe();
         assert_eq!(breaker.passage(start + initial), Passage::Shut);
-        breaker.fail(start + initial, initial, max);
+        breaker.fail(start + initial, Pauses { initial, max });
         assert_eq!(breaker.wakes_at(), Some(start + initial + Duration::from_millis(200)));
         breaker.probe();
-        breaker.fail(start, initial, max);
+        breaker.fail(start, Pauses { initial, max });
         assert_eq!(breaker.wakes_at(), Some(start + max));
         breaker.succeed();
         assert_eq!(breaker.passage(start), Passage::Free);
@@ -136,7 +143,7 @@ mod tests {
         assert_eq!(breaker.passage(start + max), Passage::Shut);
         assert_eq!(breaker.passage(start + asked), Passage::Probe);
         breaker.probe();
-        breaker.fail(start + asked, initial, max);
+        breaker.fail(start + asked, Pauses { initial, max });
         assert_eq!(breaker.wakes_at(), Some(start + asked + Duration::from_millis(200)));
         breaker.succeed();
         breaker.wait_at_least(start, asked);

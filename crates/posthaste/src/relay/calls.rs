@@ -1,15 +1,18 @@
-//! The calls that are with the sink, and the destinations that are under suspicion.
+//! The calls that are with the sink: how many, for how long, and when the next one may start.
 //!
-//! A call comes back when its slowest message is answered. A destination that never answers (a partition
-//! without a leader, a host behind a firewall) would so hold up whatever shares calls with it, and a few such
-//! calls are all that a lane may have. So a call that is not back after [`SLOW`] no longer counts, and its
-//! destinations are suspects: each of them is sent to in calls of its own, one at a time, until something is
-//! heard of it. One that was merely in bad company is cleared by its next answer; the other keeps its events
-//! waiting until its breaker opens. Verdicts message by message would need no suspicion, and were refused:
-//! the order of keys rests on calls that return as a whole (G3).
+//! A call that is not back after [`SLOW`] no longer counts against those that may be in flight: it waits for
+//! something that the others do not need, and what that is becomes a suspect (`destinations.rs`).
 
-use super::window::Pending;
+use super::batch::Batch;
+use super::call::Call;
+use super::destinations::Destinations;
+use super::pace::RateLimit;
+use crate::sink::Verdict;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use rustc_hash::FxHashSet;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -31,72 +34,136 @@ struct Begun {
     is_trial: bool,
 }
 
+/// A call that came back.
+pub(super) struct Returned {
+    number: u64,
+    pub(super) batch: Batch,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) took: Duration,
+}
+
 #[derive(Default)]
 pub(super) struct Calls {
+    started: u64,
+    /// Those that are not handled yet, in order.
     begun: Vec<Begun>,
-    suspects: FxHashSet<String>,
+    with_sink: FuturesUnordered<BoxFuture<'static, Returned>>,
+    /// One that was answered at once. It is handled before another one starts, and before those that wait.
+    answered: Option<Returned>,
+    /// None starts before this: the sink held everything.
+    not_before: Option<Instant>,
+    rate: Option<RateLimit>,
 }
 
 impl Calls {
-    pub(super) fn begin(&mut self, number: u64, at: Instant, batch: &[Pending], is_trial: bool) {
-        let destinations = distinct(batch);
-        self.begun.push(Begun { number, at, destinations, is_slow: false, is_trial });
-    }
-
-    pub(super) fn end(&mut self, number: u64) {
-        self.begun.retain(|call| call.number != number);
-    }
-
-    /// Suspects the destinations of calls that have become slow.
-    pub(super) fn notice(&mut self, now: Instant) {
-        for call in self.begun.iter_mut().filter(|call| !call.is_slow && now >= call.at + SLOW) {
-            call.is_slow = true;
-            self.suspects.extend(call.destinations.iter().cloned());
+    /// Events a second, at most.
+    pub(super) fn limit(&mut self, per_second: Option<f64>) {
+        if per_second != self.rate.as_ref().map(RateLimit::per_second) {
+            self.rate = per_second.map(|rate| RateLimit::new(rate, Instant::now()));
         }
     }
 
-    /// The destination answered, or its breaker is open now.
-    pub(super) fn clear(&mut self, destination: &str) {
-        self.suspects.remove(destination);
+    /// Whether none is with the sink, or back and not handled yet.
+    pub(super) fn are_over(&self) -> bool {
+        self.with_sink.is_empty() && self.answered.is_none()
     }
 
-    pub(super) fn has_suspects(&self) -> bool {
-        !self.suspects.is_empty()
-    }
-
-    pub(super) fn suspects(&self) -> &FxHashSet<String> {
-        &self.suspects
-    }
-
-    /// Suspects that are not being tried.
-    pub(super) fn to_try(&self) -> Vec<String> {
-        let tried = |name: &String| self.begun.iter().any(|c| c.is_trial && c.destinations.contains(name));
-        self.suspects.iter().filter(|name| !tried(name)).cloned().collect()
-    }
-
-    /// Whether one more may begin, where `most` may be with the sink in health.
-    pub(super) fn has_room(&self, most: usize) -> bool {
+    /// Events that one more call may hold, where `calls` may be with the sink in health. None while one is
+    /// back and not handled: what follows of a key that failed in it must not start (G3).
+    pub(super) fn room(&mut self, now: Instant, calls: usize) -> usize {
         let quick = self.begun.iter().filter(|call| !call.is_slow && !call.is_trial).count();
-        quick < most && self.begun.len() < most * MOST_FACTOR
+        let is_full = quick >= calls || self.begun.len() >= calls * MOST_FACTOR;
+        if is_full || self.answered.is_some() || self.not_before.is_some_and(|at| now < at) {
+            return 0;
+        }
+        self.rate.as_mut().map_or(usize::MAX, |rate| rate.allowance(now))
     }
 
-    /// Whether few places are left. They are for fresh events of destinations that answer: probes and trials of many
-    /// silent ones must not take them all.
-    pub(super) fn is_crowded(&self, most: usize) -> bool {
-        self.begun.len() + most >= most * MOST_FACTOR
+    /// Whether few places are left. They are for fresh events of destinations that answer: probes and trials
+    /// of many silent ones must not take them all.
+    pub(super) fn are_crowded(&self, calls: usize) -> bool {
+        self.begun.len() + calls >= calls * MOST_FACTOR
     }
 
-    /// When the next call becomes slow.
-    pub(super) fn next_slow(&self) -> Option<Instant> {
-        self.begun.iter().filter(|call| !call.is_slow).map(|call| call.at + SLOW).min()
+    /// Whether a call to this suspect alone is with the sink.
+    pub(super) fn is_trying(&self, suspect: &str) -> bool {
+        self.begun.iter().any(|call| call.is_trial && call.destinations.iter().any(|name| name == suspect))
+    }
+
+    pub(super) fn begin(&mut self, call: Call, is_trial: bool, now: Instant) {
+        if let Some(rate) = &mut self.rate {
+            rate.spend(call.batch.len());
+        }
+        self.started += 1;
+        let (number, destinations) = (self.started, distinct(&call.batch));
+        self.begun.push(Begun { number, at: now, destinations, is_slow: false, is_trial });
+        let published = call.publish();
+        let mut returned = async move {
+            let (batch, verdicts) = published.await;
+            Returned { number, batch, verdicts, took: now.elapsed() }
+        }
+        .boxed();
+        // The sink must hear of this call before an earlier one can come back: which of two overlapping
+        // calls is the earlier one is decided by who entered first, and a future enters when it is
+        // polled. The waker does not matter: whoever waits for the calls polls it again.
+        match returned.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(returned) => self.answered = Some(returned),
+            Poll::Pending => self.with_sink.push(returned),
+        }
+    }
+
+    /// The next one that comes back; never, when there is none.
+    pub(super) async fn next(&mut self) -> Returned {
+        if let Some(returned) = self.answered.take() {
+            return returned;
+        }
+        match self.with_sink.next().await {
+            Some(returned) => returned,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// One that came back is handled.
+    pub(super) fn end(&mut self, returned: &Returned) {
+        self.begun.retain(|call| call.number != returned.number);
+    }
+
+    /// The oldest that is with the sink.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.begun.first().map(|call| call.number)
+    }
+
+    /// The newest, as long as one is with the sink.
+    pub(super) fn newest(&self) -> Option<u64> {
+        (!self.begun.is_empty()).then_some(self.started)
+    }
+
+    /// None starts for this long: asked again at once, the sink would hold again at once.
+    pub(super) fn pause(&mut self, pause: Duration) {
+        self.not_before = Some(Instant::now() + pause);
+    }
+
+    /// Suspects the destinations of calls that have become slow.
+    pub(super) fn notice_slow(&mut self, now: Instant, destinations: &mut Destinations) {
+        for call in self.begun.iter_mut().filter(|call| !call.is_slow && now >= call.at + SLOW) {
+            call.is_slow = true;
+            destinations.suspect(&call.destinations);
+        }
+    }
+
+    /// When the next call becomes slow; or may start, if events wait for that.
+    pub(super) fn wakes_at(&self, now: Instant, is_wanted: bool) -> Option<Instant> {
+        let slow = self.begun.iter().filter(|call| !call.is_slow).map(|call| call.at + SLOW).min();
+        let rate = self.rate.as_ref().map(|rate| rate.next_at().max(now + Duration::from_millis(1)));
+        let start = [rate, self.not_before.filter(|at| *at > now)].into_iter().flatten().min();
+        [slow, start.filter(|_| is_wanted)].into_iter().flatten().min()
     }
 }
 
 /// Where a call goes. Most go to one place, or to few in runs.
-fn distinct(batch: &[Pending]) -> Vec<String> {
+fn distinct(batch: &Batch) -> Vec<String> {
     let (mut last, mut seen) = ("", FxHashSet::default());
-    for pending in batch {
-        let destination = pending.message.destination.as_str();
+    for destination in batch.destinations() {
         if destination != last {
             last = destination;
             seen.insert(destination);

@@ -9,38 +9,38 @@
 //! The next page is read while one is in flight and the last one settles. All state lives in this task:
 //! no locks, no order of events but the one written here. Bounds: pages by `max_unsettled_events` and
 //! bytes, calls by `calls_in_flight`, one read, one look at the deferred and one settlement at a time.
+//!
+//! The state is in parts, each with its fields to itself and beside the verbs that use it. The loop begins
+//! whatever may begin, waits for the first part that has an answer, and lets it be handled.
 
 use super::breaker::{Breaker, Passage};
 use super::calls::Calls;
+use super::caution::Caution;
+use super::deferred::Deferred;
+use super::destinations::Destinations;
 use super::diary::Diary;
-use super::pace::{Pace, RateLimit};
 use super::progress::Progress;
-use super::publish::Returned;
-use super::settings::RelaySettings;
-use super::window::{Pending, Window};
+use super::reading::Reading;
+use super::settling::Settling;
+use super::terms::{Tenure, Terms};
+use super::window::Window;
 use crate::clock::Clock;
 use crate::event::{Event, Limits, Timestamp};
 use crate::lifecycle::ClassOverrides;
-use crate::route::RouteTable;
-use crate::sink::{Ordering, Sink};
-use crate::store::{Care, Controls, Death, DueBatch, Lease, Page, Settlement, Store, StoreCode, StoreError};
-use crate::task::{Task, TaskDied, spawn};
+use crate::sink::Sink;
+use crate::store::{Death, Lease, Store, StoreCode, StoreError};
+use crate::task::Task;
 use crate::telemetry::LaneMetrics;
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering as Atomic};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How often, and how far apart, the store is asked to take something back at the end.
 const GOODBYE_TRIES: u32 = 5;
 const GOODBYE_PAUSE: Duration = Duration::from_millis(100);
 
-/// What all lanes of a sink share.
+/// What a lane works with.
 pub(crate) struct LaneContext {
     pub(crate) service: Arc<str>,
     pub(crate) outbox: Arc<str>,
@@ -48,9 +48,6 @@ pub(crate) struct LaneContext {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) classes: ClassOverrides,
     pub(crate) limits: Limits,
-    pub(crate) settings: watch::Receiver<RelaySettings>,
-    pub(crate) routes: watch::Receiver<RouteTable>,
-    pub(crate) controls: watch::Receiver<Controls>,
     pub(crate) clock: Arc<dyn Clock>,
     /// The store's clock minus ours, in microseconds.
     pub(crate) offset: Arc<AtomicI64>,
@@ -80,66 +77,30 @@ pub(crate) enum LaneEnd {
 }
 
 pub(crate) struct Lane {
-    pub(super) context: Arc<LaneContext>,
+    pub(super) context: LaneContext,
     pub(super) lease: Arc<dyn Lease>,
     pub(super) metrics: LaneMetrics,
-    pub(super) settings: RelaySettings,
-    pub(super) routes: RouteTable,
-    pub(super) controls: Controls,
-    pub(super) ordering: Ordering,
+    pub(super) terms: Terms,
+    pub(super) tenure: Tenure,
+    pub(super) caution: Caution,
     pub(super) window: Window,
+    pub(super) reading: Reading,
+    pub(super) deferred: Deferred,
+    pub(super) calls: Calls,
+    /// The sink's.
     pub(super) breaker: Breaker,
-    pub(super) destinations: FxHashMap<String, Breaker>,
-    pub(super) rate: Option<RateLimit>,
-    pub(super) pace: Pace,
-    pub(super) care: Care,
-    /// Events still to be settled before a careful lane goes back to normal.
-    pub(super) careful_left: usize,
-    pub(super) calls: FuturesUnordered<BoxFuture<'static, Returned>>,
-    /// What is known of them.
-    pub(super) begun: Calls,
-    /// Whether the last look at the deferred was a probe.
-    pub(super) probed_last: bool,
-    /// Nothing is published before this: the sink held everything.
-    pub(super) next_publish: Instant,
-    /// Whether a destination's breaker opened since waiting events were looked at.
-    pub(super) closed_anew: bool,
-    /// A call that was answered at once. It is handled before another one starts, and before those that wait.
-    pub(super) answered: Option<Returned>,
-    pub(super) reading: Option<Task<Result<Page, StoreError>>>,
-    pub(super) last_read: u64,
-    pub(super) read_started: Instant,
-    pub(super) looking: Option<Task<Result<DueBatch, StoreError>>>,
-    pub(super) probing_destination: Option<String>,
-    pub(super) next_look: Instant,
-    /// Whether the last look at the deferred found nothing, not even for later.
-    pub(super) nothing_deferred: bool,
-    pub(super) due_index: u32,
-    pub(super) settling: Option<Task<Result<(), StoreError>>>,
-    /// The settlement on its way, or to be tried again.
-    pub(super) settlement: Option<Arc<Settlement>>,
-    pub(super) settle_started: Instant,
-    pub(super) next_settle: Instant,
-    pub(super) settle_failures: u32,
-    /// Events that the store had to give up, as far as they are counted.
-    pub(super) given_up: u64,
-    dozing: Option<(Task<Result<bool, StoreError>>, Duration)>,
-    listening: Option<Task<()>>,
-    /// Writing down that nothing is in hand any more.
-    pub(super) forgetting: Option<Task<()>>,
-    trust: watch::Receiver<Instant>,
-    stop: watch::Receiver<bool>,
-    draining: bool,
+    pub(super) destinations: Destinations,
+    pub(super) settling: Settling,
 }
 
 /// Runs a lane until it is released or lost.
 pub(crate) async fn run(
-    context: Arc<LaneContext>,
+    context: LaneContext,
     lease: Arc<dyn Lease>,
-    trust: watch::Receiver<Instant>,
-    stop: watch::Receiver<bool>,
+    terms: Terms,
+    tenure: Tenure,
 ) -> LaneEnd {
-    let mut lane = Lane::new(context, lease, trust, stop);
+    let mut lane = Lane::new(context, lease, terms, tenure);
     match lane.work().await {
         Ok(end) => end,
         Err(StoreError::LeaseLost(id)) => {
@@ -166,77 +127,29 @@ where
     ask().await
 }
 
-/// Resolves when the task in the slot ends, and empties the slot; never, when there is none.
-async fn ended<T>(slot: &mut Option<Task<T>>) -> Result<T, TaskDied> {
-    match slot {
-        Some(task) => {
-            let result = task.await;
-            *slot = None;
-            result
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// What is in the slot, at once.
-async fn taken<T>(slot: &mut Option<T>) -> Option<T> {
-    slot.take()
+/// Resolves when the task in the slot ends, and empties the slot; never, when there is none. A task that died
+/// takes the lane with it: its state is unknown.
+pub(super) async fn ended<T>(slot: &mut Option<Task<Result<T, StoreError>>>) -> Result<T, StoreError> {
+    let Some(task) = slot else { return std::future::pending().await };
+    let result = task.await;
+    *slot = None;
+    result.unwrap_or_else(|died| Err(StoreError::broken(StoreCode::Panicked, died.to_string())))
 }
 
 impl Lane {
-    fn new(
-        context: Arc<LaneContext>,
-        lease: Arc<dyn Lease>,
-        trust: watch::Receiver<Instant>,
-        stop: watch::Receiver<bool>,
-    ) -> Self {
-        let now = Instant::now();
-        let metrics = LaneMetrics::new(&context.service, &context.outbox, lease.id());
-        let settings = context.settings.borrow().clone();
-        let (routes, controls) = (context.routes.borrow().clone(), context.controls.borrow().clone());
-        let (ordering, care) = (context.sink.capabilities().ordering, lease.care());
-        if care != Care::None {
-            tracing::warn!(lane = %lease.id(), ?care, "former owners died here: going carefully");
-        }
+    fn new(context: LaneContext, lease: Arc<dyn Lease>, terms: Terms, tenure: Tenure) -> Self {
         Self {
-            metrics,
-            careful_left: settings.max_unsettled_events,
-            settings,
-            routes,
-            controls,
-            ordering,
-            care,
-            window: Window::default(),
+            metrics: LaneMetrics::new(&context.service, &context.outbox, lease.id()),
+            caution: Caution::new(&*lease, &terms.settings),
+            terms,
+            tenure,
+            window: Window::new(context.sink.capabilities().ordering),
+            reading: Reading::new(),
+            deferred: Deferred::new(),
+            calls: Calls::default(),
             breaker: Breaker::new(),
-            destinations: FxHashMap::default(),
-            rate: None,
-            pace: Pace::new(),
-            calls: FuturesUnordered::new(),
-            begun: Calls::default(),
-            probed_last: false,
-            next_publish: Instant::now(),
-            closed_anew: false,
-            answered: None,
-            reading: None,
-            last_read: 0,
-            read_started: now,
-            looking: None,
-            probing_destination: None,
-            next_look: now,
-            nothing_deferred: false,
-            due_index: 0,
-            settling: None,
-            settlement: None,
-            settle_started: now,
-            next_settle: now,
-            settle_failures: 0,
-            given_up: 0,
-            dozing: None,
-            listening: None,
-            forgetting: None,
-            trust,
-            stop,
-            draining: false,
+            destinations: Destinations::new(lease.id().clone()),
+            settling: Settling::new(),
             context,
             lease,
         }
@@ -251,24 +164,17 @@ impl Lane {
             self.start_publish();
             self.start_settle();
             self.start_doze();
-            if self.draining && self.is_drained() {
+            if self.tenure.is_draining() && self.is_drained() {
                 return Ok(self.finish().await);
             }
             let timer = self.next_timer();
             tokio::select! {
                 biased;
-                result = ended(&mut self.settling) => self.on_settled(result)?,
-                Some(returned) = taken(&mut self.answered), if self.answered.is_some() => self.on_returned(returned),
-                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.on_returned(returned),
-                result = ended(&mut self.reading) => self.on_read(result)?,
-                result = ended(&mut self.looking) => self.on_due(result)?,
-                result = doze_ended(&mut self.dozing) => self.on_dozing(result),
-                _ = ended(&mut self.listening) => self.pace.woken(Instant::now(), &self.settings),
-                _ = self.trust.changed() => {}
-                stopped = self.stop.changed(), if !self.draining => {
-                    // A supervisor that vanished means the same as one that says stop.
-                    self.draining = stopped.is_err() || *self.stop.borrow();
-                }
+                result = self.settling.ended() => self.on_settled(result)?,
+                returned = self.calls.next() => self.on_returned(returned),
+                page = self.reading.next(&self.terms.settings) => self.on_read(page)?,
+                result = self.deferred.ended() => self.on_due(result)?,
+                () = self.tenure.changed() => {}
                 () = tokio::time::sleep_until(timer) => {}
             }
         }
@@ -276,125 +182,55 @@ impl Lane {
 
     /// Settings, routes and controls as they are now.
     fn refresh(&mut self) {
-        let context = &self.context;
-        if context.settings.has_changed().unwrap_or(false) || *context.settings.borrow() != self.settings {
-            self.settings = context.settings.borrow().clone();
+        if self.terms.refresh() {
+            self.deferred.look_by(Instant::now());
         }
-        if *context.routes.borrow() != self.routes {
-            self.routes = context.routes.borrow().clone();
-        }
-        let controls = context.controls.borrow();
-        if *controls != self.controls {
-            self.controls = controls.clone();
-            self.next_look = Instant::now();
-        }
-        drop(controls);
-        let sink = &self.lease.id().sink;
-        let limit =
-            self.controls.rate_limits.iter().find(|(name, _)| **name == **sink).map(|(_, rate)| *rate);
-        let limit = limit.map(|rate| rate * self.lease.share());
-        if limit != self.rate.as_ref().map(RateLimit::per_second) {
-            self.rate = limit.map(|rate| RateLimit::new(rate, Instant::now()));
-        }
-    }
-
-    pub(super) fn is_paused(&self) -> bool {
-        self.controls.paused_sinks.iter().any(|name| **name == *self.lease.id().sink)
-    }
-
-    /// Whether a publish may start: the lease outlives its timeout (F22).
-    pub(super) fn is_trusted(&self, now: Instant) -> bool {
-        now + self.settings.publish_timeout() <= *self.trust.borrow()
-    }
-
-    pub(super) fn trusted_until(&self) -> watch::Receiver<Instant> {
-        self.trust.clone()
+        self.calls.limit(self.terms.rate_limit().map(|rate| rate * self.lease.share()));
     }
 
     /// Whether new work may be begun at all.
     pub(super) fn is_open(&self) -> bool {
-        !self.draining && !self.is_paused()
+        !self.tenure.is_draining() && !self.terms.are_paused()
     }
 
-    /// Whether a call is with the sink, or back and not handled yet.
-    pub(super) fn is_calling(&self) -> bool {
-        !self.calls.is_empty() || self.answered.is_some()
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining
-    }
-
-    /// Asks the store for wakeups before a long pause, and listens for them.
-    fn start_doze(&mut self) {
-        if self.draining {
-            return;
-        }
-        if self.listening.is_none() {
-            let store = Arc::clone(&self.context.store);
-            self.listening = Some(spawn("wakeup", async move { store.wakeup().await }));
-        }
-        let idle = self.reading.is_none() && self.dozing.is_none() && !self.is_calling();
-        if !idle || self.is_paused() || !self.breaker.is_closed() {
-            return;
-        }
-        if let Some(length) = self.pace.wants_doze(Instant::now()) {
-            let store = Arc::clone(&self.context.store);
-            self.dozing = Some((spawn("doze", async move { store.doze(length).await }), length));
-        }
-    }
-
-    fn on_dozing(&mut self, result: (Result<Result<bool, StoreError>, TaskDied>, Duration)) {
-        let now = Instant::now();
-        match result {
-            (Ok(Ok(true)), length) => self.pace.flagged(now, length),
-            (Ok(Ok(false)), _) => self.pace.cannot_wake(),
-            // A hint that could not be asked for: polling goes on.
-            (Ok(Err(_)) | Err(_), _) => {}
+    /// Whether events may be fetched for the sink: it is in reach, or a probe is due and nothing is in
+    /// hand to make one of. Without the latter an open breaker would stay open for ever.
+    pub(super) fn may_fetch(&self, now: Instant) -> bool {
+        match self.breaker.passage(now) {
+            Passage::Free => true,
+            Passage::Probe => self.calls.are_over() && !self.window.has_waiting(),
+            Passage::Shut => false,
         }
     }
 
     fn next_timer(&self) -> Instant {
         let now = Instant::now();
-        let mut timer = now + Duration::from_secs(1);
-        let mut sooner = |at: Instant| timer = timer.min(at);
-        if self.reading.is_none() && self.wants_read() {
-            sooner(self.pace.next_read());
-        }
-        if self.may_look(now) {
-            sooner(self.next_look);
-        }
-        if self.settling.is_none() && (self.settlement.is_some() || self.window.settleable().is_some()) {
-            sooner(self.next_settle);
-        }
-        // What a breaker or a rate allowed already and was not begun in this turn waits for something
-        // else, whose end wakes the lane.
-        let breakers = self.destinations.values().chain([&self.breaker]);
-        breakers.filter_map(Breaker::wakes_at).filter(|at| *at > now).for_each(&mut sooner);
-        if let Some(rate) = self.rate.as_ref().filter(|_| self.window.has_waiting()) {
-            sooner(rate.next_at().max(now + Duration::from_millis(1)));
-        }
-        if let Some(at) = self.begun.next_slow() {
-            sooner(at);
-        }
-        if self.next_publish > now && self.window.has_waiting() {
-            sooner(self.next_publish);
-        }
+        let timers = [
+            Some(now + Duration::from_secs(1)),
+            self.reads_at(now),
+            self.looks_at(now),
+            self.settling.wakes_at(&self.window),
+            self.calls.wakes_at(now, self.window.has_waiting()),
+            // What a breaker allowed already and was not begun in this turn waits for something else, whose
+            // end wakes the lane.
+            self.breaker.wakes_at().filter(|at| *at > now),
+            self.destinations.wakes_at(now),
+        ];
         // Whatever was due in the past has been looked at in this turn: never spin.
-        timer.max(now + Duration::from_micros(200))
+        let soonest = now + Duration::from_micros(200);
+        timers.into_iter().flatten().min().unwrap_or(soonest).max(soonest)
     }
 
     fn is_drained(&mut self) -> bool {
-        if self.is_calling() || self.settling.is_some() {
+        if !self.calls.are_over() || self.settling.is_busy() {
             return false;
         }
-        let left: Vec<Pending> = self.window.abandon();
-        left.into_iter().for_each(|pending| self.defer_drained(pending));
-        self.settlement.is_none() && self.window.is_empty()
+        self.window.abandon();
+        !self.settling.is_owed() && self.window.is_empty()
     }
 
     async fn finish(&mut self) -> LaneEnd {
-        let clean = self.window.is_empty() && self.settlement.is_none();
+        let clean = self.window.is_empty() && !self.settling.is_owed();
         match insist(|| self.lease.release()).await {
             Ok(()) => LaneEnd::Released { clean },
             Err(StoreError::LeaseLost(_)) => LaneEnd::Lost,
@@ -421,56 +257,4 @@ impl Lane {
         self.metrics.dead.increment(1);
         self.context.diary.died(self.lease.id(), event, death);
     }
-
-    pub(super) fn open_breaker(&mut self, now: Instant) {
-        let initial = Duration::from_millis(self.settings.breaker_initial_ms);
-        let max = Duration::from_millis(self.settings.breaker_max_ms);
-        if self.breaker.is_closed() {
-            tracing::warn!(outbox = %self.context.outbox, lane = %self.lease.id(), "sink out of reach: breaker open, no attempt is counted");
-        }
-        self.breaker.fail(now, initial, max);
-        self.metrics.breaker.set(self.breaker.level());
-    }
-
-    pub(super) fn close_breaker(&mut self) {
-        if !self.breaker.is_closed() {
-            tracing::info!(outbox = %self.context.outbox, lane = %self.lease.id(), "sink is back: breaker closed");
-            self.context.progress.set_outage(None);
-            self.breaker.succeed();
-            self.metrics.breaker.set(0.0);
-            self.next_look = Instant::now();
-        }
-    }
-
-    /// Whether events may be fetched for the sink: it is in reach, or a probe is due and nothing is in
-    /// hand to make one of. Without the latter an open breaker would stay open for ever.
-    pub(super) fn may_fetch(&self, now: Instant) -> bool {
-        match self.passage(now) {
-            Passage::Free => true,
-            Passage::Probe => !self.is_calling() && !self.window.has_waiting(),
-            Passage::Shut => false,
-        }
-    }
-
-    pub(super) fn passage(&self, now: Instant) -> Passage {
-        self.breaker.passage(now)
-    }
-}
-
-async fn doze_ended(
-    slot: &mut Option<(Task<Result<bool, StoreError>>, Duration)>,
-) -> (Result<Result<bool, StoreError>, TaskDied>, Duration) {
-    match slot {
-        Some((task, length)) => {
-            let result = (task.await, *length);
-            *slot = None;
-            result
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// A task that died takes the lane with it: its state is unknown.
-pub(super) fn alive<T>(result: Result<Result<T, StoreError>, TaskDied>) -> Result<T, StoreError> {
-    result.unwrap_or_else(|died| Err(StoreError::broken(StoreCode::Panicked, died.to_string())))
 }

@@ -1,5 +1,6 @@
 //! What can be tuned while a relay runs. All of it applies again on reload.
 
+use super::breaker::Pauses;
 use std::time::Duration;
 
 /// Settings of the engine, shared by all outboxes of a process.
@@ -111,5 +112,10 @@ impl RelaySettings {
 
     pub(crate) fn publish_timeout(&self) -> Duration {
         Duration::from_millis(self.publish_timeout_ms)
+    }
+
+    pub(crate) fn breaker_pauses(&self) -> Pauses {
+        let pause = Duration::from_millis;
+        Pauses { initial: pause(self.breaker_initial_ms), max: pause(self.breaker_max_ms) }
     }
 }

@@ -6,6 +6,7 @@ use super::lane::{self, LaneContext, LaneEnd};
 use super::progress::Progress;
 use super::settings::RelaySettings;
 use super::share;
+use super::terms::{Tenure, Terms};
 use crate::clock::Clock;
 use crate::lifecycle::ClassOverrides;
 use crate::route::{RouteTable, UNROUTED};
@@ -224,29 +225,28 @@ impl Supervisor {
     fn start_lane(&mut self, id: LaneId, lease: Arc<dyn Lease>, before: Instant) {
         let Some(entry) = self.plan.sinks.iter().find(|entry| entry.name == id.sink) else { return };
         let progress = Arc::new(Progress::new());
-        let context = Arc::new(LaneContext {
+        let context = LaneContext {
             service: Arc::clone(&self.plan.service),
             outbox: Arc::clone(&self.plan.outbox),
             store: Arc::clone(&self.plan.store),
             sink: Arc::clone(&entry.sink),
             classes: entry.classes.clone(),
             limits: self.plan.limits,
-            settings: self.settings.clone(),
-            routes: self.routes.clone(),
-            controls: self.controls.subscribe(),
             clock: Arc::clone(&self.clock),
             offset: Arc::clone(&self.offset),
             progress: Arc::clone(&progress),
             diary: Arc::clone(&self.diary),
             one_hand: Arc::clone(&self.one_hand),
-        });
+        };
+        let controls = self.controls.subscribe();
+        let terms = Terms::new(self.settings.clone(), self.routes.clone(), controls, Arc::clone(&id.sink));
         let (stop, stopped) = watch::channel(false);
         let (trust, trusted) = watch::channel(before + self.settings.borrow().lease_trust());
         let epoch = lease.epoch();
         tracing::info!(outbox = %self.plan.outbox, lane = %id, epoch, "lane taken");
         let (ends, ended) = (self.ends_in.clone(), id.clone());
         let task = spawn("lane", async move {
-            let end = lane::run(context, lease, trusted, stopped).await;
+            let end = lane::run(context, lease, terms, Tenure::new(trusted, stopped)).await;
             // The supervisor is gone only when the whole relay is.
             let _ = ends.send((ended, epoch, end)).await;
         });

@@ -5,34 +5,13 @@
 //! undelivered event *in memory*: what the database cannot tell a page that was read before that
 //! event's settlement committed.
 
+use super::batch::{Batch, Origin, Pending, Tag};
 use crate::event::StoredEvent;
 use crate::mutation::{Mutation, active};
-use crate::route::Route;
 use crate::sink::{Message, Ordering};
-use crate::store::{Death, Deferral, Settlement};
+use crate::store::{Death, Deferral, Reason, Settlement};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
-use std::sync::Arc;
-
-/// Where an event in hand came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// The log, by page number.
-    Page(u64),
-    /// The deferred.
-    Deferred,
-}
-
-/// An event in hand.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) origin: Origin,
-    /// Its place in the page: order is kept by it.
-    pub(crate) index: u32,
-    pub(crate) attempts: u32,
-    pub(crate) message: Message,
-    pub(crate) route: Arc<Route>,
-}
 
 #[derive(Debug, Default)]
 struct PageInHand {
@@ -42,7 +21,7 @@ struct PageInHand {
     /// Events without a decision, those in flight included.
     open: usize,
     /// Events to publish, in order.
-    waiting: VecDeque<Pending>,
+    waiting: Batch,
     deferred: Vec<(StoredEvent, Deferral)>,
     dead: Vec<(StoredEvent, Death)>,
     delivered: bool,
@@ -57,8 +36,10 @@ struct BlockedKey {
 }
 
 /// The window of one lane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Window {
+    /// What the sink keeps of a key's order.
+    ordering: Ordering,
     pages: VecDeque<PageInHand>,
     blocked: FxHashMap<String, BlockedKey>,
     /// Whether a key was blocked since [`Window::take_blocked`] looked.
@@ -68,12 +49,10 @@ pub(crate) struct Window {
     /// Keys that the sink held while the failing call had not come back yet.
     /// By key: the newest call that was in flight then.
     shy: FxHashMap<String, u64>,
-    calls_started: u64,
-    calls_in_flight: Vec<u64>,
     events: usize,
     bytes: usize,
     /// Deferred events in hand that wait to be published.
-    due: VecDeque<Pending>,
+    due: Batch,
     due_in_flight: usize,
     /// Destinations of deferred events that were in hand and went back unasked.
     dropped: Vec<String>,
@@ -83,17 +62,24 @@ pub(crate) struct Window {
 /// Which destinations a call may go to; all of them if there is none.
 pub(crate) type Wanted<'a> = Option<&'a dyn Fn(&str) -> bool>;
 
-/// A page about to be decided.
-pub(crate) struct Arrival {
-    pub(crate) number: u64,
-    pub(crate) events: usize,
-    pub(crate) bytes: usize,
-    pub(crate) waiting: Vec<Pending>,
-    pub(crate) deferred: Vec<(StoredEvent, Deferral)>,
-    pub(crate) dead: Vec<(StoredEvent, Death)>,
-}
-
 impl Window {
+    pub(crate) fn new(ordering: Ordering) -> Self {
+        Self {
+            ordering,
+            pages: VecDeque::new(),
+            blocked: FxHashMap::default(),
+            blocked_anew: false,
+            busy: FxHashMap::default(),
+            shy: FxHashMap::default(),
+            events: 0,
+            bytes: 0,
+            due: Batch::default(),
+            due_in_flight: 0,
+            dropped: Vec::new(),
+            outcome: Settlement::default(),
+        }
+    }
+
     pub(crate) fn events(&self) -> usize {
         self.events
     }
@@ -102,22 +88,26 @@ impl Window {
         self.bytes
     }
 
-    /// Puts a page in. Keys that became free in the meantime are forgotten first.
-    pub(crate) fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { number, events, bytes, waiting, deferred, dead } = arrival;
-        let open = waiting.len();
+    /// Puts a page in: none of its events is decided, or waits to be published yet.
+    pub(crate) fn arrive(&mut self, number: u64, events: usize, bytes: usize) {
         self.events += events;
         self.bytes += bytes;
+        let waiting = Batch::with_capacity(events);
         self.pages.push_back(PageInHand {
             number,
             events,
             bytes,
-            open,
-            waiting: waiting.into(),
-            deferred,
-            dead,
-            delivered: false,
+            open: events,
+            waiting,
+            ..PageInHand::default()
         });
+    }
+
+    /// An event of the newest page waits to be published.
+    pub(crate) fn line_up(&mut self, pending: Pending) {
+        if let Some(page) = self.pages.back_mut() {
+            page.waiting.push(pending);
+        }
     }
 
     /// Forgets keys whose settlement was committed before page `number` was read: the database answers
@@ -130,118 +120,98 @@ impl Window {
         }
     }
 
-    pub(crate) fn block(&mut self, key: &str, page: u64) {
-        let entry = self.blocked.entry(key.to_owned()).or_default();
-        entry.page = entry.page.max(page);
-        entry.until_page = None;
-        self.blocked_anew = true;
-    }
-
     pub(crate) fn is_blocked(&self, key: &str) -> bool {
         !self.blocked.is_empty() && self.blocked.contains_key(key)
     }
 
-    /// Takes out waiting events whose key was blocked after they were read: an earlier one of it failed,
+    /// Puts aside waiting events whose key was blocked after they were read: an earlier one of it failed,
     /// so they must not be published from here any more.
-    pub(crate) fn take_blocked(&mut self) -> Vec<Pending> {
-        if !std::mem::take(&mut self.blocked_anew) {
-            return Vec::new();
+    pub(crate) fn hold_blocked(&mut self) {
+        if std::mem::take(&mut self.blocked_anew) {
+            let blocked = &self.blocked;
+            let is_held =
+                |message: &Message| message.order_key().is_some_and(|key| blocked.contains_key(key));
+            let held = take_waiting(&mut self.pages, is_held);
+            self.put_aside(held, Reason::Held);
         }
-        let keys = std::mem::take(&mut self.blocked);
-        let blocked = self
-            .take_waiting(|pending| pending.message.order_key().is_some_and(|key| keys.contains_key(key)));
-        self.blocked = keys;
-        blocked
     }
 
-    /// Takes out waiting events.
-    pub(crate) fn take_waiting(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        let mut taken = Vec::new();
-        for page in self.pages.iter_mut().filter(|page| page.waiting.iter().any(&wanted)) {
-            let waiting = std::mem::take(&mut page.waiting);
-            let (out, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(&wanted);
-            page.waiting = rest.into();
-            taken.extend(out);
+    /// Puts aside waiting events whose destination is out of reach, and what waits behind them.
+    pub(crate) fn put_aside_closed(&mut self, is_closed: impl Fn(&str) -> bool) {
+        let closed = take_waiting(&mut self.pages, |message| is_closed(&message.destination));
+        self.put_aside(closed, Reason::Outage);
+        self.hold_blocked();
+    }
+
+    fn put_aside(&mut self, waiting: Vec<Pending>, reason: Reason) {
+        for pending in waiting {
+            let deferral = pending.waits(reason, pending.in_turn());
+            self.defer(pending, deferral);
         }
-        taken
     }
 
     /// Takes the next events to publish, in order, skipping keys that must wait. Deferred events have
     /// their own calls, so that they never starve fresh ones. `wanted` chooses destinations; what follows in the
     /// key of one that is not wanted waits too.
-    pub(crate) fn take_batch(&mut self, most: usize, ordering: Ordering, wanted: Wanted<'_>) -> Vec<Pending> {
-        let mut batch = Vec::new();
+    pub(crate) fn take_batch(&mut self, most: usize, wanted: Wanted<'_>) -> Batch {
+        let mut batch = Batch::default();
         let mut passed_over = FxHashSet::default();
-        for page in &mut self.pages {
+        let free = self.ordering == Ordering::Overlap && self.shy.is_empty() && wanted.is_none();
+        for page in self.pages.iter_mut().filter(|page| !page.waiting.is_empty()) {
             if batch.len() >= most {
                 break;
             }
-            if page.waiting.is_empty() {
+            let waiting = std::mem::take(&mut page.waiting);
+            if free && batch.is_empty() && waiting.len() <= most {
+                batch = waiting;
                 continue;
             }
-            let free = ordering == Ordering::Overlap && self.shy.is_empty() && wanted.is_none();
-            if free && batch.is_empty() && page.waiting.len() <= most {
-                batch = std::mem::take(&mut page.waiting).into();
-                continue;
-            }
-            let mut rest = VecDeque::new();
-            while let Some(pending) = page.waiting.pop_front() {
+            for pending in waiting.each() {
                 if wanted.is_some_and(|wanted| !wanted(&pending.message.destination)) {
                     passed_over.extend(pending.message.order_key().map(str::to_owned));
-                    rest.push_back(pending);
+                    page.waiting.push(pending);
                     continue;
                 }
-                let taken =
-                    batch.len() < most && may_go(&pending, ordering, &self.busy, &self.shy, &mut passed_over);
-                if taken { batch.push(pending) } else { rest.push_back(pending) }
+                let taken = batch.len() < most
+                    && may_go(&pending.message, self.ordering, &self.busy, &self.shy, &mut passed_over);
+                if taken { batch.push(pending) } else { page.waiting.push(pending) }
             }
-            page.waiting = rest;
         }
-        self.mark_busy(&batch, ordering);
+        self.mark_busy(&batch);
         batch
     }
 
     /// Takes deferred events to publish.
-    pub(crate) fn take_due(&mut self, most: usize, ordering: Ordering) -> Vec<Pending> {
-        let mut batch = Vec::new();
+    pub(crate) fn take_due(&mut self, most: usize) -> Batch {
+        let mut batch = Batch::default();
         let mut passed_over = FxHashSet::default();
-        let mut rest = VecDeque::new();
-        while let Some(pending) = self.due.pop_front() {
-            let taken =
-                batch.len() < most && may_go(&pending, ordering, &self.busy, &self.shy, &mut passed_over);
-            if taken { batch.push(pending) } else { rest.push_back(pending) }
+        for pending in std::mem::take(&mut self.due).each() {
+            let taken = batch.len() < most
+                && may_go(&pending.message, self.ordering, &self.busy, &self.shy, &mut passed_over);
+            if taken { batch.push(pending) } else { self.due.push(pending) }
         }
-        self.due = rest;
         self.due_in_flight += batch.len();
-        self.mark_busy(&batch, ordering);
+        self.mark_busy(&batch);
         batch
     }
 
-    fn mark_busy(&mut self, batch: &[Pending], ordering: Ordering) {
-        if ordering == Ordering::Overlap {
+    fn mark_busy(&mut self, batch: &Batch) {
+        if self.ordering == Ordering::Overlap {
             return;
         }
-        for key in batch.iter().filter_map(|pending| pending.message.order_key()) {
+        for key in batch.keys() {
             *self.busy.entry(key.to_owned()).or_default() += 1;
         }
     }
 
-    /// A call begins; the number by which it comes back.
-    pub(crate) fn start_call(&mut self) -> u64 {
-        self.calls_started += 1;
-        self.calls_in_flight.push(self.calls_started);
-        self.calls_started
-    }
-
-    /// A call came back: its keys are no longer in flight, and held keys may be looked at again.
-    pub(crate) fn returned(&mut self, call: u64, batch: &[Pending], ordering: Ordering) {
-        self.calls_in_flight.retain(|other| *other != call);
-        let calls = &self.calls_in_flight;
-        self.shy.retain(|_, newest| calls.iter().any(|call| *call <= *newest));
-        if ordering == Ordering::Overlap {
+    /// A call came back: its keys are no longer in flight, and held keys may be looked at again. `oldest` is
+    /// the oldest call that is still in flight.
+    pub(crate) fn returned(&mut self, batch: &Batch, oldest: Option<u64>) {
+        self.shy.retain(|_, newest| oldest.is_some_and(|oldest| oldest <= *newest));
+        if self.ordering == Ordering::Overlap {
             return;
         }
-        for key in batch.iter().filter_map(|pending| pending.message.order_key()) {
+        for key in batch.keys() {
             if let Some(count) = self.busy.get_mut(key) {
                 *count -= 1;
                 if *count == 0 {
@@ -252,11 +222,9 @@ impl Window {
     }
 
     /// The sink held this key for a call that has not come back. Which one is the sink's affair, and a call
-    /// that was merely held too opens nothing: not again before all that are in flight now have come back.
-    pub(crate) fn be_shy(&mut self, key: &str) {
-        if !self.calls_in_flight.is_empty() {
-            self.shy.insert(key.to_owned(), self.calls_started);
-        }
+    /// that was merely held too opens nothing: not again before all up to the newest have come back.
+    pub(crate) fn be_shy(&mut self, key: &str, newest: u64) {
+        self.shy.insert(key.to_owned(), newest);
     }
 
     /// Whether a fresh event waits to be published.
@@ -266,11 +234,7 @@ impl Window {
 
     /// Whether something in hand waits to be published.
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.due.is_empty() || self.pages.iter().any(|page| !page.waiting.is_empty())
-    }
-
-    pub(crate) fn has_due(&self) -> bool {
-        self.due_in_hand() > 0 || self.has_outcome()
+        !self.due.is_empty() || self.has_fresh()
     }
 
     /// Deferred events that wait to be published or are with the sink.
@@ -278,8 +242,8 @@ impl Window {
         self.due.len() + self.due_in_flight
     }
 
-    pub(crate) fn add_due(&mut self, pending: Vec<Pending>) {
-        self.due.extend(pending);
+    pub(crate) fn add_due(&mut self, pending: Pending) {
+        self.due.push(pending);
     }
 
     fn page(&mut self, number: u64) -> Option<&mut PageInHand> {
@@ -293,7 +257,7 @@ impl Window {
     }
 
     pub(crate) fn delivered(&mut self, pending: &Pending) {
-        match pending.origin {
+        match pending.tag.origin {
             Origin::Page(number) => {
                 if let Some(page) = self.page(number) {
                     page.open -= 1;
@@ -308,52 +272,60 @@ impl Window {
     }
 
     pub(crate) fn defer(&mut self, pending: Pending, deferral: Deferral) {
-        match pending.origin {
-            Origin::Page(number) => {
-                if deferral.holds
-                    && let Some(key) = pending.message.order_key()
-                {
-                    self.block(key, number);
-                }
-                if let Some(page) = self.page(number) {
-                    page.open -= 1;
-                    page.deferred.push((pending.message.stored, deferral));
-                }
-            }
+        match pending.tag.origin {
+            Origin::Page(number) => self.defer_fresh(number, pending.message.stored, deferral),
             Origin::Deferred => {
                 self.due_in_flight -= 1;
                 self.drop_behind(&pending);
-                self.outcome.again.push((pending.message.stored.seq, deferral));
+                self.defer_again(pending.message.stored.seq, deferral);
             }
         }
     }
 
     pub(crate) fn bury(&mut self, pending: Pending, death: Death) {
-        match pending.origin {
-            Origin::Page(number) => {
-                if death.holds
-                    && let Some(key) = pending.message.order_key()
-                {
-                    self.block(key, number);
-                }
-                if let Some(page) = self.page(number) {
-                    page.open -= 1;
-                    page.dead.push((pending.message.stored, death));
-                }
-            }
+        match pending.tag.origin {
+            Origin::Page(number) => self.bury_fresh(number, pending.message.stored, death),
             Origin::Deferred => {
                 self.due_in_flight -= 1;
                 if death.holds {
                     self.drop_behind(&pending);
                 }
-                self.outcome.died.push((pending.message.stored.seq, death));
+                self.bury_deferred(pending.message.stored.seq, death);
             }
+        }
+    }
+
+    /// An event of a page is put aside.
+    pub(crate) fn defer_fresh(&mut self, number: u64, stored: StoredEvent, deferral: Deferral) {
+        self.block_behind(&stored, number, deferral.holds);
+        if let Some(page) = self.page(number) {
+            page.open -= 1;
+            page.deferred.push((stored, deferral));
+        }
+    }
+
+    /// An event of a page dies.
+    pub(crate) fn bury_fresh(&mut self, number: u64, stored: StoredEvent, death: Death) {
+        self.block_behind(&stored, number, death.holds);
+        if let Some(page) = self.page(number) {
+            page.open -= 1;
+            page.dead.push((stored, death));
+        }
+    }
+
+    /// What follows in the key of an event of this page waits, if it holds its key.
+    fn block_behind(&mut self, stored: &StoredEvent, number: u64, holds: bool) {
+        if let Some(key) = stored.event.key.as_ref().filter(|_| holds) {
+            let entry = self.blocked.entry(key.clone()).or_default();
+            entry.page = entry.page.max(number);
+            entry.until_page = None;
+            self.blocked_anew = true;
         }
     }
 
     /// A deferred event that stays as it is in the store.
     pub(crate) fn let_go(&mut self, pending: &Pending) {
-        if pending.origin == Origin::Deferred {
+        if pending.tag.origin == Origin::Deferred {
             self.due_in_flight -= 1;
             self.drop_behind(pending);
         }
@@ -363,13 +335,10 @@ impl Window {
     /// stay where they are in the store, behind it.
     fn drop_behind(&mut self, pending: &Pending) {
         let Some(key) = pending.message.order_key() else { return };
-        let stays = |other: &Pending| other.index < pending.index || other.message.order_key() != Some(key);
-        if self.due.iter().all(stays) {
-            return;
-        }
-        let (stay, drop): (Vec<_>, Vec<_>) = std::mem::take(&mut self.due).into_iter().partition(stays);
-        self.due = stay.into();
-        self.dropped.extend(drop.into_iter().map(|pending| pending.message.destination));
+        let is_behind =
+            |tag: &Tag, message: &Message| tag.index >= pending.tag.index && message.order_key() == Some(key);
+        let behind = self.due.extract(is_behind);
+        self.dropped.extend(behind.each().map(|pending| pending.message.destination));
     }
 
     /// Destinations that were not asked after all.
@@ -378,12 +347,12 @@ impl Window {
     }
 
     /// Deferred events in hand that are not with the sink.
-    pub(crate) fn take_waiting_due(&mut self) -> Vec<Pending> {
-        std::mem::take(&mut self.due).into()
+    pub(crate) fn take_waiting_due(&mut self) -> Batch {
+        std::mem::take(&mut self.due)
     }
 
     /// A deferred event that goes on waiting without having been with the sink.
-    pub(crate) fn defer_unsent(&mut self, seq: i64, deferral: Deferral) {
+    pub(crate) fn defer_again(&mut self, seq: i64, deferral: Deferral) {
         self.outcome.again.push((seq, deferral));
     }
 
@@ -394,18 +363,16 @@ impl Window {
 
     /// Back into the queue, in its place.
     pub(crate) fn put_back(&mut self, pending: Pending) {
-        match pending.origin {
+        match pending.tag.origin {
             Origin::Page(number) => {
                 self.blocked_anew |= pending.message.order_key().is_some_and(|key| self.is_blocked(key));
                 if let Some(page) = self.page(number) {
-                    let at = page.waiting.partition_point(|other| other.index < pending.index);
-                    page.waiting.insert(at, pending);
+                    page.waiting.put_back(pending);
                 }
             }
             Origin::Deferred => {
                 self.due_in_flight -= 1;
-                let at = self.due.partition_point(|other| other.index < pending.index);
-                self.due.insert(at, pending);
+                self.due.put_back(pending);
             }
         }
     }
@@ -456,10 +423,10 @@ impl Window {
         }
     }
 
-    /// For a drained shutdown: gives up every event that is not decided. Those of pages with a delivery
-    /// come back as a list to be deferred, so that no acknowledgement stays unsettled (G8); pages nobody
-    /// touched are simply read again by the next owner.
-    pub(crate) fn abandon(&mut self) -> Vec<Pending> {
+    /// For a drained shutdown: gives up every event that is not decided. Those of pages with a delivery are
+    /// deferred, so that no acknowledgement stays unsettled (G8); pages nobody touched are simply read again
+    /// by the next owner.
+    pub(crate) fn abandon(&mut self) {
         let touched =
             |page: &PageInHand| page.delivered || !page.deferred.is_empty() || !page.dead.is_empty();
         let last = self.pages.iter().rposition(touched).map_or(0, |at| at + 1);
@@ -467,8 +434,9 @@ impl Window {
             self.events -= page.events;
             self.bytes -= page.bytes;
         }
-        self.due.clear();
-        self.pages.iter_mut().flat_map(|page| std::mem::take(&mut page.waiting)).collect()
+        self.due = Batch::default();
+        let left = take_waiting(&mut self.pages, |_| true);
+        self.put_aside(left, Reason::Drained);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -476,14 +444,19 @@ impl Window {
     }
 }
 
+fn take_waiting(pages: &mut VecDeque<PageInHand>, wanted: impl Fn(&Message) -> bool) -> Vec<Pending> {
+    let waiting = pages.iter_mut().map(|page| &mut page.waiting);
+    waiting.flat_map(|waiting| waiting.extract(|_, message| wanted(message)).each()).collect()
+}
+
 fn may_go(
-    pending: &Pending,
+    message: &Message,
     ordering: Ordering,
     busy: &FxHashMap<String, usize>,
     shy: &FxHashMap<String, u64>,
     passed_over: &mut FxHashSet<String>,
 ) -> bool {
-    let Some(key) = pending.message.order_key() else { return true };
+    let Some(key) = message.order_key() else { return true };
     if busy.contains_key(key) || shy.contains_key(key) || passed_over.contains(key) {
         passed_over.insert(key.to_owned());
         return false;

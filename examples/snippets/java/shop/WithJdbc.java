@@ -15,7 +15,7 @@ public class WithJdbc {
             inserted.next();
             var order = inserted.getLong(1);
             append.setString(1, "{\"order\": " + order + "}");
-            append.setString(2, Long.toString(order));
+            append.setLong(2, order);
             append.execute();
             if (total <= 0) {
                 throw new IllegalArgumentException("an order needs a total");

@@ -28,7 +28,7 @@ public class WithSpring {
         public void place(int total) {
             var order = db.queryForObject("insert into orders (total) values (?) returning id", Long.class, total);
             db.queryForObject("select posthaste.append('orders.placed', ?::jsonb, key => ?)", UUID.class,
-                    "{\"order\": " + order + "}", order.toString());
+                    "{\"order\": " + order + "}", order);
             if (total <= 0) {
                 throw new IllegalArgumentException("an order needs a total"); // rolls back: neither of the two
             }

@@ -1,21 +1,23 @@
 //! One connection to a host: HTTP/1.1, or HTTP/2 where TLS has agreed on it. hyper speaks both.
 //!
-//! A connection of HTTP/1.1 has no task. Whoever waits for a response drives it, so a response wakes one task and not two, and
-//! dropping the connection ends a request. One of HTTP/2 serves many requests at once and has a task of its own.
+//! A connection of HTTP/1.1 has no task. Whoever waits for a response drives it. So a response wakes one task
+//! and not two, and dropping the connection ends a request. A connection of HTTP/2 serves many requests at
+//! once and has a task of its own.
 //!
 //! # A 2xx before the end of the request
 //!
-//! Responses are read while the request is being written. A refusal counts at once. A 2xx is a promise for what is not
-//! there yet: it counts when hyper has handed the whole body on ([`Piece`]), nobody keeps any of it back ([`Watched`]) and the
-//! response has ended, and not at all if one of them does not happen.
+//! Responses are read while the request is being written. A refusal counts at once. A 2xx before the end of
+//! the request is a promise for what is not there yet. It counts when hyper has handed the whole body on
+//! ([`BodyChunk`]), nobody keeps any of it back ([`TrackedStream`]), and the response has ended. If one of
+//! these does not happen, it does not count at all.
 //!
-//! What lies in the kernel must not be lost with the connection. Closing a socket with something unread resets it and takes
-//! back what has not left. So a connection whose 2xx is not read to its end goes on in the background for a while and is
-//! closed after that ([`Http1::close`]).
+//! What lies in the kernel must not be lost with the connection. Closing a socket with something unread
+//! resets it, and what has not left is lost. So a connection whose 2xx is not read to its end goes on in the
+//! background for a while, and is closed after that ([`Http1::close`]).
 
 use super::endpoint::Endpoint;
-use super::streams::{self, Streams};
-use super::watched::{Mark, Progress, Watched};
+use super::streams::{self, StreamPermit, Streams};
+use super::watched::{FlushMark, FlushProgress, TrackedStream};
 use super::{BoxError, Request};
 use bytes::{Buf, Bytes};
 use futures_util::FutureExt;
@@ -36,11 +38,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Of a response's head: four times what usual servers can be made to send. hyper takes 100 headers.
+/// The largest head of a response: four times what usual servers can be made to send. hyper takes 100
+/// headers.
 const HEAD_BYTES_MAX: u16 = u16::MAX;
-/// A body that is longer is not read to its end: a new connection is cheaper.
+/// A longer body is not read to its end, because a new connection is cheaper.
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// Of a body these are kept.
+/// How much of a body is kept.
 const WORDS_BYTES_MAX: usize = 4 << 10;
 /// A connection of HTTP/2 carries all requests of a host. One that has died silently must be noticed before
 /// they all have timed out.
@@ -48,13 +51,14 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a connection that nobody uses any more may take to write what is left.
 const CLOSE_WAIT: Duration = Duration::from_secs(3);
-/// What is read of a response meanwhile: who cannot get rid of it may not go on reading the request.
+/// How much of a response is read meanwhile. A server that cannot get rid of its response may not go on
+/// reading the request.
 const CLOSE_BYTES_MAX: usize = 4 << 20;
 
 /// TCP, or TLS on top of it.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
-pub(crate) type Stream = Box<dyn Transport>;
+pub(crate) type BoxedTransport = Box<dyn Transport>;
 
 /// The connection ended before the head of a response was here.
 pub(crate) struct Lost {
@@ -64,16 +68,16 @@ pub(crate) struct Lost {
 }
 
 /// The head of a response. Its body is read with the connection that it came over.
-pub(crate) struct Answer {
+pub(crate) struct ResponseHead {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<String>,
     body: Incoming,
-    /// Given back when the response is.
-    _stream: Option<streams::Stream>,
+    /// The permit is given back when the response is dropped.
+    _stream: Option<StreamPermit>,
 }
 
-impl Answer {
-    fn new(response: Response<Incoming>, stream: Option<streams::Stream>) -> Self {
+impl ResponseHead {
+    fn new(response: Response<Incoming>, stream: Option<StreamPermit>) -> Self {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let (status, retry_after) = (response.status(), retry_after.map(str::to_owned));
         Self { status, retry_after, body: response.into_body(), _stream: stream }
@@ -87,15 +91,15 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    pub(crate) async fn http1(stream: Stream) -> hyper::Result<Self> {
+    pub(crate) async fn http1(stream: BoxedTransport) -> hyper::Result<Self> {
         Ok(Self::One(Box::new(Http1::open(stream).await?)))
     }
 
-    pub(crate) async fn http2(stream: Stream) -> hyper::Result<Self> {
+    pub(crate) async fn http2(stream: BoxedTransport) -> hyper::Result<Self> {
         Http2::open(stream).await.map(Self::Many)
     }
 
-    /// The connection once more, if several can use it.
+    /// The same connection for another user, if several can use it.
     pub(crate) fn shared(&self) -> Option<Self> {
         match self {
             Self::One(_) => None,
@@ -103,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Whether a request can be sent now: looks whether the other side has closed it.
+    /// Whether a request can be sent now. It looks whether the other side has closed the connection.
     pub(crate) async fn is_ready(&mut self) -> bool {
         match self {
             Self::One(one) => one.is_ready().await,
@@ -111,8 +115,9 @@ impl Connection {
         }
     }
 
-    /// Waits until the server has room for one more request. One of HTTP/1.1 has, when it is ready.
-    pub(crate) async fn stream(&mut self) -> Option<streams::Stream> {
+    /// Waits until the server has room for one more request. A server of HTTP/1.1 has room when the
+    /// connection is ready.
+    pub(crate) async fn stream(&mut self) -> Option<StreamPermit> {
         match self {
             Self::One(_) => None,
             Self::Many(many) => Some(many.streams.open().await),
@@ -124,16 +129,17 @@ impl Connection {
         &mut self,
         request: Request,
         to: &Endpoint,
-        stream: Option<streams::Stream>,
-    ) -> Result<Answer, Lost> {
+        stream: Option<StreamPermit>,
+    ) -> Result<ResponseHead, Lost> {
         match self {
             Self::One(one) => one.send(request, to).await,
             Self::Many(many) => many.send(request, to, stream).await,
         }
     }
 
-    /// The beginning of a response's body, into `words`. Answers whether the connection can be used again.
-    pub(crate) async fn read(&mut self, answer: &mut Answer, words: &mut Vec<u8>) -> bool {
+    /// Reads the beginning of a response's body into `words`, and answers whether the connection can be used
+    /// again.
+    pub(crate) async fn read(&mut self, answer: &mut ResponseHead, words: &mut Vec<u8>) -> bool {
         match self {
             Self::One(one) => one.read(answer, words).await,
             Self::Many(many) => {
@@ -149,8 +155,8 @@ impl Connection {
     }
 
     /// Writes what is left and reads the rest, within bounds.
-    pub(crate) async fn close(self, answer: Answer) {
-        // One of HTTP/2 ends by itself when nobody has it.
+    pub(crate) async fn close(self, answer: ResponseHead) {
+        // A connection of HTTP/2 ends by itself when nobody has it any more.
         if let Self::One(one) = self {
             one.close(answer.body).await;
         }
@@ -165,19 +171,19 @@ async fn frame(body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>
 pub(crate) struct Http1 {
     sender: http1::SendRequest<Payload>,
     /// `None`: it has ended.
-    connection: Option<http1::Connection<Watched, Payload>>,
-    progress: Arc<Progress>,
+    connection: Option<http1::Connection<TrackedStream, Payload>>,
+    progress: Arc<FlushProgress>,
 }
 
 impl Http1 {
-    async fn open(stream: Stream) -> hyper::Result<Self> {
-        let (io, progress) = Watched::new(stream);
+    async fn open(stream: BoxedTransport) -> hyper::Result<Self> {
+        let (io, progress) = TrackedStream::new(stream);
         let mut builder = http1::Builder::new();
         let (sender, connection) = builder.max_buf_size(HEAD_BYTES_MAX.into()).handshake(io).await?;
         Ok(Self { sender, connection: Some(connection), progress })
     }
 
-    /// Lets hyper read and write. How it ended is told to who waits for a response.
+    /// Lets hyper read and write. Whoever waits for a response is told how the connection ended.
     fn drive(&mut self, context: &mut Context<'_>) {
         self.connection.take_if(|connection| connection.poll_unpin(context).is_ready());
     }
@@ -190,25 +196,27 @@ impl Http1 {
         .await
     }
 
-    async fn send(&mut self, request: Request, to: &Endpoint) -> Result<Answer, Lost> {
+    async fn send(&mut self, request: Request, to: &Endpoint) -> Result<ResponseHead, Lost> {
         let (mut request, taken) = Payload::carry(request, &self.progress);
         *request.uri_mut() = to.path.clone();
-        // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again (G2).
+        // CRASH: whoever dies from here on has perhaps delivered. The event is not settled, and is sent again
+        // (G2).
         let mut sent = pin!(self.sender.try_send_request(request));
         let response = poll_fn(|context| {
             self.drive(context);
             sent.as_mut().poll(context)
         })
         .await;
-        let mut answer = Answer::new(response.map_err(Lost::new)?, None);
+        let mut answer = ResponseHead::new(response.map_err(Lost::new)?, None);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
             self.finish(&mut answer.body, taken).await?;
         }
         Ok(answer)
     }
 
-    /// Makes a 2xx count. One before the end of the request is read to its own end while the rest is written.
-    async fn finish(&mut self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
+    /// Makes a 2xx count. A response before the end of the request is read to its own end while the rest is
+    /// written.
+    async fn finish(&mut self, body: &mut Incoming, mut taken: BodyTaken) -> Result<(), Lost> {
         let mut mark = taken.try_recv().ok();
         if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
             return Ok(());
@@ -242,7 +250,7 @@ impl Http1 {
         if whole.await { Ok(()) } else { Err(Lost::given_up()) }
     }
 
-    async fn read(&mut self, answer: &mut Answer, words: &mut Vec<u8>) -> bool {
+    async fn read(&mut self, answer: &mut ResponseHead, words: &mut Vec<u8>) -> bool {
         let mut length = 0;
         while !answer.body.is_end_stream() && length <= BODY_BYTES_MAX {
             let next = poll_fn(|context| {
@@ -270,7 +278,7 @@ impl Http1 {
             while let Some(Ok(part)) = frame(&mut body).await {
                 length += part.data_ref().map_or(0, Bytes::len);
                 if length > CLOSE_BYTES_MAX {
-                    // Nothing more is read, and it stays open until its time is up.
+                    // Nothing more is read, and the connection stays open until its time is up.
                     std::future::pending().await
                 }
             }
@@ -284,35 +292,35 @@ impl Http1 {
 pub(crate) struct Http2 {
     sender: http2::SendRequest<Payload>,
     streams: Arc<Streams>,
-    progress: Arc<Progress>,
+    progress: Arc<FlushProgress>,
     /// Dropped with the last clone.
     in_use: Arc<oneshot::Sender<Infallible>>,
 }
 
 impl Http2 {
-    async fn open(stream: Stream) -> hyper::Result<Self> {
+    async fn open(stream: BoxedTransport) -> hyper::Result<Self> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(HEAD_BYTES_MAX.into());
         builder.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
         builder.initial_max_send_streams(streams::FIRST);
-        let ((io, progress), streams) = (Watched::new(stream), Streams::new());
+        let ((io, progress), streams) = (TrackedStream::new(stream), Streams::new());
         let (sender, connection) = builder.handshake(io).await?;
         let (in_use, unused) = oneshot::channel();
         let (allowed, heard) = (Arc::clone(&streams), Arc::clone(&progress));
         let task = spawn("http2 connection", async move {
             let (mut connection, mut unused) = (pin!(connection), pin!(unused));
             loop {
-                // How it ended is told to those who wait for responses.
+                // Those who wait for responses are told how it ended.
                 tokio::select! {
                     _ = connection.as_mut() => break,
                     _ = unused.as_mut() => break drop(timeout(CLOSE_WAIT, connection).await),
                     () = heard.heard.notified() => allowed.allow(connection.current_max_send_streams()),
                 }
             }
-            // Who waits for a stream finds that it is closed.
+            // Whoever waits for a stream finds that the connection is closed.
             allowed.allow(usize::MAX);
         });
-        // It writes what is left, and ends in time.
+        // The task writes what is left, and ends in time.
         task.detach();
         Ok(Self { sender, streams, progress, in_use: Arc::new(in_use) })
     }
@@ -330,8 +338,8 @@ impl Http2 {
         &mut self,
         request: Request,
         to: &Endpoint,
-        stream: Option<streams::Stream>,
-    ) -> Result<Answer, Lost> {
+        stream: Option<StreamPermit>,
+    ) -> Result<ResponseHead, Lost> {
         let kept = request.clone();
         let (mut request, taken) = Payload::carry(request, &self.progress);
         *request.uri_mut() = to.whole.clone();
@@ -341,16 +349,16 @@ impl Http2 {
             let lost = Lost::new(failed);
             Lost { unsent: lost.unsent.or_else(|| is_unseen.then_some(kept)), error: lost.error }
         })?;
-        let mut answer = Answer::new(response, stream);
+        let mut answer = ResponseHead::new(response, stream);
         if let Some(taken) = taken.filter(|_| answer.status.is_success()) {
             self.finish(&mut answer.body, taken).await?;
         }
         Ok(answer)
     }
 
-    /// Makes a 2xx count. One before the end of the request is read to its own end: dropping a response half way resets the
-    /// stream, and a receiver that still reads would lose what it has not read.
-    async fn finish(&self, body: &mut Incoming, mut taken: Taken) -> Result<(), Lost> {
+    /// Makes a 2xx count. A response before the end of the request is read to its own end. Dropping it half
+    /// way resets the stream, and a receiver that still reads would lose what it has not read.
+    async fn finish(&self, body: &mut Incoming, mut taken: BodyTaken) -> Result<(), Lost> {
         let mark = taken.try_recv().ok();
         if mark.is_some_and(|mark| self.progress.is_flushed(mark)) {
             return Ok(());
@@ -366,8 +374,8 @@ impl Http2 {
     }
 }
 
-/// Whether a server of HTTP/2 says that it has not looked at the request. One that leaves may have taken a request that
-/// is whole with its head.
+/// Whether a server of HTTP/2 says that it has not looked at the request. A server that leaves may have taken
+/// a request without a body, which is whole with its head.
 fn is_unseen(error: &hyper::Error, is_empty: bool) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
     source.is_some_and(|error| {
@@ -388,18 +396,18 @@ impl Lost {
     }
 }
 
-/// Hears when a body has been handed on as a whole, or that it never will be.
-type Taken = oneshot::Receiver<Mark>;
+/// The waiting end hears when a body has been handed on as a whole, or that it never will be.
+type BodyTaken = oneshot::Receiver<FlushMark>;
 
 /// The body of a request, in one piece.
-pub(crate) struct Payload(Option<Piece>);
+pub(crate) struct Payload(Option<BodyChunk>);
 
-/// What is left of it. Whoever writes it, or copies it to write it with something else, moves its beginning. When it is at
-/// its end, the next flush has all of it.
-pub(crate) struct Piece {
+/// The rest of a body. Whoever writes it, or copies it to write it with something else, moves its beginning.
+/// When nothing is left of it, the next flush has all of the body.
+pub(crate) struct BodyChunk {
     left: Bytes,
-    progress: Arc<Progress>,
-    taken: Option<oneshot::Sender<Mark>>,
+    progress: Arc<FlushProgress>,
+    taken: Option<oneshot::Sender<FlushMark>>,
 }
 
 impl Payload {
@@ -407,17 +415,17 @@ impl Payload {
         Self(None)
     }
 
-    /// A body that holds nothing goes with the head.
-    fn new(payload: Bytes, progress: &Arc<Progress>) -> (Self, Option<Taken>) {
+    /// An empty body goes with the head.
+    fn new(payload: Bytes, progress: &Arc<FlushProgress>) -> (Self, Option<BodyTaken>) {
         if payload.is_empty() {
             return (Self::empty(), None);
         }
         let (tell, taken) = oneshot::channel();
-        let piece = Piece { left: payload, progress: Arc::clone(progress), taken: Some(tell) };
+        let piece = BodyChunk { left: payload, progress: Arc::clone(progress), taken: Some(tell) };
         (Self(Some(piece)), Some(taken))
     }
 
-    fn carry(request: Request, progress: &Arc<Progress>) -> (hyper::Request<Self>, Option<Taken>) {
+    fn carry(request: Request, progress: &Arc<FlushProgress>) -> (hyper::Request<Self>, Option<BodyTaken>) {
         let (payload, taken) = Self::new(request.payload, progress);
         let mut carried = hyper::Request::new(payload);
         *carried.method_mut() = Method::POST;
@@ -433,13 +441,13 @@ impl Payload {
 }
 
 impl Body for Payload {
-    type Data = Piece;
+    type Data = BodyChunk;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<BodyChunk>, Infallible>>> {
         Poll::Ready(self.0.take().map(|piece| Ok(Frame::data(piece))))
     }
 
@@ -452,7 +460,7 @@ impl Body for Payload {
     }
 }
 
-impl Buf for Piece {
+impl Buf for BodyChunk {
     fn remaining(&self) -> usize {
         self.left.len()
     }

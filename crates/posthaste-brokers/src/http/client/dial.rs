@@ -1,11 +1,11 @@
-//! Making a connection: name, address, TCP, TLS; or a proxy, and TLS through it.
+//! Makes a connection: by name, address, TCP and TLS, or through a proxy, with TLS inside.
 //!
-//! Whatever is dialled was admitted by the guard a moment before, in this file, and by nothing else: names and addresses
-//! that stand in a URL come through the same door ([`Guarded::admitted`]). Behind a proxy it is the proxy that looks up the
-//! name and connects, so there the proxy has to be the guard.
+//! The guard admits each address in this file, a moment before it is dialled. Names, and addresses that stand
+//! in a URL, come through the same door ([`Guarded::admitted`]). A proxy looks up the name and connects by
+//! itself, so there the proxy has to be the guard.
 
 use super::BoxError;
-use super::connection::{Connection, Stream};
+use super::connection::{BoxedTransport, Connection};
 use super::guard::{Guarded, literal};
 use super::proxy::Proxies;
 use crate::dial;
@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-/// Who is to be connected to.
+/// The host that is to be connected to.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
+pub(crate) struct DialTarget {
     /// Without brackets.
     pub(crate) host: String,
     pub(crate) address: Option<IpAddr>,
@@ -28,7 +28,7 @@ pub(crate) struct Target {
     pub(crate) tls: bool,
 }
 
-impl Target {
+impl DialTarget {
     pub(crate) fn new(url: &Url) -> Self {
         let tls = url.scheme() == "https";
         Self {
@@ -56,7 +56,7 @@ impl<E: Into<BoxError>> From<E> for Unreached {
 }
 
 /// Makes connections.
-pub(crate) struct Dialer {
+pub(crate) struct Dialler {
     pub(crate) resolver: Guarded,
     pub(crate) proxies: Proxies,
     pub(crate) tls: Arc<ClientConfig>,
@@ -64,13 +64,13 @@ pub(crate) struct Dialer {
     pub(crate) patience: Duration,
 }
 
-impl Dialer {
-    pub(crate) async fn dial(&self, target: &Target) -> Result<Connection, Unreached> {
+impl Dialler {
+    pub(crate) async fn dial(&self, target: &DialTarget) -> Result<Connection, Unreached> {
         let dialled = timeout(self.patience, self.connect(target)).await;
         dialled.unwrap_or(Err(Unreached::Late))
     }
 
-    async fn connect(&self, target: &Target) -> Result<Connection, Unreached> {
+    async fn connect(&self, target: &DialTarget) -> Result<Connection, Unreached> {
         let socket = match self.proxies.of(target) {
             Some(proxy) => proxy.connect(&*self.resolver.lookup, target).await?,
             None => {
@@ -84,7 +84,7 @@ impl Dialer {
         let name = ServerName::try_from(target.host.clone())?;
         let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(name, socket).await?;
         let has_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let stream: Stream = Box::new(stream);
+        let stream: BoxedTransport = Box::new(stream);
         Ok(if has_http2 { Connection::http2(stream).await? } else { Connection::http1(stream).await? })
     }
 }

@@ -1,10 +1,11 @@
 //! From a destination to the URL that its requests go to.
 //!
 //! Destinations may hold what a stranger wrote (`{header:x}` in a template). Below a base URL they are only
-//! ever path segments: each is encoded by the parser that will read it again, and the result is compared
-//! with the base at the end, so that a surprise of that parser is a rejection and not a request elsewhere.
+//! ever path segments. Each segment is encoded by the parser that will read it again, and the result is
+//! compared with the base at the end. So a surprise of that parser is a rejection, and not a request
+//! elsewhere.
 
-use super::dial::Target;
+use super::dial::DialTarget;
 use crate::{BuildError, Urls};
 use hyper::Uri;
 use hyper::header::HeaderValue;
@@ -28,7 +29,7 @@ impl Addresses {
         Ok(Self { base, wants_tls })
     }
 
-    /// What all destinations are below, if there is such a URL.
+    /// The URL that all destinations are below, if there is one.
     pub(crate) fn base(&self) -> Option<&Url> {
         self.base.as_ref()
     }
@@ -49,7 +50,7 @@ impl Addresses {
     }
 }
 
-/// Scheme, host and port: who answers.
+/// Scheme, host and port of the server that answers.
 pub(crate) fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
@@ -116,7 +117,7 @@ pub(crate) struct Endpoint {
     pub(crate) destination: String,
     /// Scheme, name and port.
     pub(crate) origin: Arc<str>,
-    pub(crate) target: Target,
+    pub(crate) target: DialTarget,
     /// Name and port, as the header `Host` has them.
     pub(crate) host: HeaderValue,
     /// What HTTP/1.1 asks for.
@@ -141,7 +142,7 @@ impl Endpoint {
         let name = url.host_str().ok_or(ODD)?;
         // The usual port of a scheme is left out.
         let host = url.port().map_or(name.to_owned(), |port| format!("{name}:{port}"));
-        // The URL's parser has encoded everything else. A line of a request must never depend on it.
+        // The URL's parser has encoded everything else, but a line of a request must not depend on that.
         let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_plain(path) || !is_plain(&host) {
             return Err(ODD);
@@ -149,7 +150,7 @@ impl Endpoint {
         Ok(Self {
             destination: destination.to_owned(),
             origin: origin(url).into(),
-            target: Target::new(url),
+            target: DialTarget::new(url),
             path: path.parse().map_err(|_| ODD)?,
             host: host.try_into().map_err(|_| ODD)?,
             whole,

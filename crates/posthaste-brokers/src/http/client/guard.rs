@@ -1,12 +1,13 @@
 //! Which addresses may be delivered to (F47).
 //!
 //! A webhook's URL is often chosen by somebody else, and our process stands inside a network that this
-//! somebody cannot reach. So what is not a public address is refused: ours, our neighbours', the cloud's
-//! metadata. IPv6 has many ways to write an IPv4 address; the one inside is judged.
+//! somebody cannot reach. So only public addresses are admitted: not ours, not our neighbours', not the
+//! cloud's metadata. IPv6 has many ways to write an IPv4 address, and then the address inside is judged.
 //!
-//! The guard stands between the resolver and the dialler. What it answers is what is connected to, so there is no moment
-//! between looking and connecting at which a name could change (DNS rebinding). An address that is written
-//! in a URL comes to no resolver: it is judged before the request is made, and again here when it is dialled.
+//! The guard stands between the resolver and the dialler. The addresses that it answers are those that are
+//! connected to. So there is no moment between looking and connecting at which a name could change (DNS
+//! rebinding). An address that is written in a URL comes to no resolver. It is judged before the request is
+//! made, and again here when it is dialled.
 
 use crate::BuildError;
 use futures_util::future::{BoxFuture, FutureExt, Shared, ready};
@@ -79,13 +80,13 @@ impl Guard {
     }
 }
 
-/// The address that a URL names, if it is no name. The URL's parser has made usual numbers of it.
+/// The address that stands in a URL in place of a name. The URL's parser has made usual numbers of it.
 pub(crate) fn literal(url: &Url) -> Option<IpAddr> {
     let host = url.host_str()?;
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// Nobody at this host may be delivered to.
+/// The host has no address that may be delivered to.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Forbidden {
     host: String,
@@ -157,36 +158,36 @@ impl Network {
     }
 }
 
-/// Who knows the addresses of a name.
+/// A resolver: it knows the addresses of a name.
 pub(crate) trait Lookup: Send + Sync + 'static {
     fn lookup(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>>;
 }
 
-/// Names that the system's resolver is asked for at once. Each is a thread that cannot be called back.
+/// Names that the system's resolver is asked for at once. Each takes a thread that cannot be called back.
 const LOOKUPS_MAX: usize = 64;
-/// Names that are asked for or wait for it.
+/// Names that are being asked for, or wait for a thread.
 const OPEN_MAX: usize = 1_024;
-/// How long a name waits for it: as long as a connection may take.
+/// How long a name waits for a thread: as long as a connection may take.
 const ROOM_WAIT: Duration = Duration::from_secs(3);
 const BUSY: &str = "the resolver is busy";
 
-/// The system's resolver. A name is asked for once at a time, for all who want it: a slow name has one
-/// thread, and not one for each request. Nothing is remembered.
+/// The system's resolver. A name is asked for once at a time, for all who want it, so a slow name has one
+/// thread and not one for each request. Nothing is remembered.
 pub(crate) struct System {
-    open: Book,
+    open: PendingLookups,
     room: Arc<Semaphore>,
 }
 
 /// The names that are being asked for.
-type Book = Arc<Mutex<FxHashMap<String, Asked>>>;
+type PendingLookups = Arc<Mutex<FxHashMap<String, PendingLookup>>>;
 
-struct Asked {
-    answering: Answering,
-    /// Who waits for the answer listens to it.
+struct PendingLookup {
+    answering: SharedLookup,
+    /// Whoever waits for the answer is subscribed here.
     wanted: Arc<watch::Sender<()>>,
 }
 
-type Answering = Shared<BoxFuture<'static, Result<Vec<IpAddr>, String>>>;
+type SharedLookup = Shared<BoxFuture<'static, Result<Vec<IpAddr>, String>>>;
 
 impl Default for System {
     fn default() -> Self {
@@ -202,14 +203,14 @@ impl Lookup for System {
                 return Box::pin(ready(Err(std::io::Error::other(BUSY))));
             }
             let wanted = Arc::new(watch::Sender::new(()));
-            let (book, room) = (Arc::clone(&self.open), Arc::clone(&self.room));
-            // A task: it ends and makes room also when nobody waits for it any more. It needs the book first, which is ours
-            // until somebody waits.
-            let asked = tokio::spawn(ask(name.clone(), book, room, Arc::clone(&wanted)));
+            let (pending, room) = (Arc::clone(&self.open), Arc::clone(&self.room));
+            // A task ends and makes room also when nobody waits for it any more. It needs the lock first,
+            // which is ours until this function returns.
+            let asked = tokio::spawn(ask(name.clone(), pending, room, Arc::clone(&wanted)));
             let answering = asked.map(|ended| ended.unwrap_or_else(|died| Err(died.to_string())));
-            open.insert(name.clone(), Asked { answering: answering.boxed().shared(), wanted });
+            open.insert(name.clone(), PendingLookup { answering: answering.boxed().shared(), wanted });
         }
-        let Asked { answering, wanted } = &open[&name];
+        let PendingLookup { answering, wanted } = &open[&name];
         let (answering, wants) = (answering.clone(), wanted.subscribe());
         Box::pin(async move {
             let _wants = wants;
@@ -220,7 +221,7 @@ impl Lookup for System {
 
 async fn ask(
     name: String,
-    book: Book,
+    pending: PendingLookups,
     room: Arc<Semaphore>,
     wanted: Arc<watch::Sender<()>>,
 ) -> Result<Vec<IpAddr>, String> {
@@ -231,20 +232,21 @@ async fn ask(
             drop(room);
             found
         }
-        () = unwanted(&name, &book, &wanted) => return Err(BUSY.to_owned()),
+        () = unwanted(&name, &pending, &wanted) => return Err(BUSY.to_owned()),
         () = sleep(ROOM_WAIT) => Err(BUSY.to_owned()),
     };
-    book.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+    pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
     found.map(|found| found.map(|address| address.ip()).collect())
 }
 
-/// Until nobody waits for this name. It is forgotten in the same moment: who comes next asks anew.
-async fn unwanted(name: &str, book: &Book, wanted: &watch::Sender<()>) {
+/// Waits until nobody wants this name any more. The name is forgotten in the same moment, so whoever comes
+/// next asks anew.
+async fn unwanted(name: &str, pending: &PendingLookups, wanted: &watch::Sender<()>) {
     loop {
         {
-            let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
             if wanted.is_closed() {
-                book.remove(name);
+                pending.remove(name);
                 return;
             }
         }
@@ -260,7 +262,7 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// The addresses that may be connected to: that of the URL, or those of the name.
+    /// The addresses that may be connected to: the one in the URL, or those of the name.
     pub(crate) async fn admitted(
         &self,
         name: &str,

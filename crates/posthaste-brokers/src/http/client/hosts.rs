@@ -1,16 +1,16 @@
 //! The hosts that are being delivered to: slots for each, and the last thing that was wrong with it.
 //!
-//! A host that does not answer holds as many requests as it has slots, until they time out. Those that wait
-//! for a slot behind them learn of the first failure and give up with it, in every call: waiting longer
-//! would only make their neighbours in the call wait, and the relay knows better when to ask again. So do
-//! those for a destination that has just said "not now": a receiver that asks for a minute must not get the
-//! other two thousand events of the call first.
+//! A host that does not answer holds as many requests as it has slots, until they time out. Requests that
+//! wait for a slot behind them learn of the first failure and give up with it, in every call. Waiting longer
+//! would only make their neighbours in the call wait, and the relay knows better when to ask again. Requests
+//! for a destination that has just said "not now" give up, too: a receiver that asks for a minute must not
+//! get the other two thousand events of the call first.
 //!
-//! A sender keeps its slot for several requests, for getting one costs more than sending one. Where others wait for a
-//! slot it gives its own back after a moment ([`SLICE`]), behind them in the queue.
+//! A sender keeps its slot for several requests, because getting a slot costs more than sending a request.
+//! Where others wait for a slot it gives its own back after a moment ([`SLICE`]), behind them in the queue.
 //!
-//! A host that failed is on trial until it answers again: one request at a time. Otherwise a few dead hosts
-//! with many destinations would hold most of the slots, one timeout after another.
+//! A host that failed is on trial until it answers again: it gets one request at a time. Otherwise a few dead
+//! hosts with many destinations would hold most of the slots, one timeout after another.
 
 use posthaste::sink::Failure;
 use rustc_hash::FxHashMap;
@@ -20,43 +20,43 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Destinations of a host whose trouble is remembered. More of them are asked themselves.
+/// Destinations of a host whose trouble is remembered. A destination beyond them is simply tried.
 const DESTINATIONS_MAX: usize = 256;
 
-/// Hosts that nobody delivers to now and that are remembered for their slots alone.
+/// Hosts that nobody delivers to now, and that are remembered only for their slots.
 const IDLE_MAX: usize = 1_024;
 
-/// How long a slot is kept where others wait. A host that answers quickly is sent a dozen messages in this time, and one
-/// that is slower changes hands after each of them.
+/// How long a slot is kept where others wait. A quick host is sent a dozen messages in this time. The slot of
+/// a slow host changes hands after each message.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// All of them.
+/// All hosts.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     slots: usize,
-    window: Arc<Window>,
+    window: Arc<SlotWindow>,
     table: Mutex<FxHashMap<String, Arc<Host>>>,
 }
 
 /// Slots of all hosts together.
 #[derive(Debug)]
-struct Window {
+struct SlotWindow {
     slots: Arc<Semaphore>,
-    /// Those who wait for a slot of whatever host.
+    /// How many wait for a slot of any host.
     waiting: AtomicUsize,
 }
 
-/// One of them: scheme, name and port.
+/// A host: scheme, name and port.
 #[derive(Debug)]
 pub(crate) struct Host {
     slots: Arc<Semaphore>,
-    /// One permit: who has it may try a host that has failed.
+    /// There is one permit. Whoever has it may try a host that has failed.
     trial: Arc<Semaphore>,
-    window: Arc<Window>,
-    /// Whether there is trouble at all: usually not, and nobody needs the lock to know.
+    window: Arc<SlotWindow>,
+    /// Whether there is no trouble at all. That is the usual case, and nobody needs the lock to know it.
     is_calm: AtomicBool,
-    trouble: Mutex<Trouble>,
-    /// Requests that came to an end, whatever it was.
+    trouble: Mutex<HostTrouble>,
+    /// Requests that came to an end, good or bad.
     moves: AtomicUsize,
 }
 
@@ -68,17 +68,17 @@ pub(crate) struct Slot {
     since: Instant,
 }
 
-/// Counts somebody who waits, as long as it lives.
-struct Waiting<'a>(&'a AtomicUsize);
+/// Counts a waiter, as long as it lives.
+struct WaitingGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -86,23 +86,23 @@ impl Drop for Waiting<'_> {
 
 /// What went wrong last, and when.
 #[derive(Debug, Default)]
-struct Trouble {
+struct HostTrouble {
     everywhere: Option<(Instant, Failure)>,
     destinations: FxHashMap<String, (Instant, Failure)>,
 }
 
-/// For whom a host does not work.
+/// Which requests a host fails for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// For anybody.
+    /// All of them.
     Everywhere,
-    /// For those of one destination.
+    /// Those of one destination.
     Destination,
 }
 
 impl Hosts {
     pub(crate) fn new(slots: usize, all: usize) -> Self {
-        let window = Window { slots: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0) };
+        let window = SlotWindow { slots: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0) };
         Self { slots, window: Arc::new(window), table: Mutex::default() }
     }
 
@@ -113,7 +113,7 @@ impl Hosts {
             return Arc::clone(host);
         }
         if table.len() >= IDLE_MAX {
-            // What a call holds is bounded by what the relay has in hand.
+            // A call's hosts are bounded by what the relay has in hand.
             table.retain(|_, host| Arc::strong_count(host) > 1);
         }
         let host = Arc::new(Host {
@@ -142,9 +142,9 @@ impl Host {
         })
     }
 
-    /// Waits for a slot. `None` is never seen: nobody closes what it waits for.
+    /// Waits for a slot. `None` is never seen, because nobody closes the semaphores.
     pub(crate) async fn slot(&self) -> Option<Slot> {
-        let _waiting = Waiting::new(&self.window.waiting);
+        let _waiting = WaitingGuard::new(&self.window.waiting);
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).acquire_owned();
         let trial = if self.is_on_trial() { Some(take(&self.trial).await.ok()?) } else { None };
         let of_host = take(&self.slots).await.ok()?;
@@ -152,7 +152,7 @@ impl Host {
         Some(Slot { trial, _of_host: of_host, _of_all: of_all, since: Instant::now() })
     }
 
-    /// Whether who has this slot may use it for one more request.
+    /// Whether the holder of this slot may use it for one more request.
     pub(crate) fn may_stay(&self, slot: &Slot, now: Instant) -> bool {
         let is_alone = self.window.waiting.load(Ordering::Relaxed) == 0;
         slot.trial.is_none() && (is_alone || now < slot.since + SLICE) && !self.is_on_trial()
@@ -164,16 +164,16 @@ impl Host {
 
     /// Whether nothing is wrong with it.
     pub(crate) fn is_calm(&self) -> bool {
-        // Who has just put it right or wrong is known to the others a moment later: so are answers.
+        // Others see a change a moment later, as they see answers a moment later.
         self.is_calm.load(Ordering::Acquire)
     }
 
-    fn settle(&self, trouble: &Trouble) {
+    fn settle(&self, trouble: &HostTrouble) {
         let is_calm = trouble.everywhere.is_none() && trouble.destinations.is_empty();
         self.is_calm.store(is_calm, Ordering::Release);
     }
 
-    /// It does not work, for anybody or for this destination.
+    /// The host failed, for all requests or for those of this destination.
     pub(crate) fn failed(&self, reach: Reach, destination: &str, failure: &Failure) {
         let (mut trouble, entry) = (self.trouble(), (Instant::now(), failure.clone()));
         match reach {
@@ -189,17 +189,18 @@ impl Host {
         self.settle(&trouble);
     }
 
-    /// A request came to an end. What went wrong with it is told before.
+    /// A request came to an end. If something went wrong with it, that was told before.
     pub(crate) fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
     }
 
-    /// How many came to an end. The same number later: whoever has its slots still waits.
+    /// How many requests came to an end. If the number is the same later, those who have the slots still
+    /// wait.
     pub(crate) fn moves(&self) -> usize {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// It answered, and this destination works.
+    /// The host answered, and this destination works.
     pub(crate) fn answered(&self, destination: &str) {
         if self.is_calm() {
             return;
@@ -210,7 +211,7 @@ impl Host {
         self.settle(&trouble);
     }
 
-    /// What went wrong since then, if nothing has worked after it.
+    /// What has gone wrong since then, unless something has worked after it.
     pub(crate) fn failed_since(&self, then: Instant, destination: &str) -> Option<Failure> {
         if self.is_calm() {
             return None;
@@ -221,7 +222,7 @@ impl Host {
         known.or_else(|| one.filter(|(at, _)| *at >= then)).map(|(_, failure)| failure.clone())
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+    fn trouble(&self) -> MutexGuard<'_, HostTrouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,11 @@
 //! Connections that wait for their next request.
 //!
-//! A sender takes one when it begins and brings it back when it has nothing more to send, so this is asked once for
-//! many requests. The last one that came back goes first; the others grow old and are closed. There are never more of a
-//! host's than it has slots, and of all hosts together no more than the sink may have requests in flight.
+//! A sender takes one when it begins and brings it back when it has nothing more to send, so this is asked
+//! once for many requests. The connection that came back last is taken first, and the others grow old and are
+//! closed. A host never has more of them than slots, and all hosts together no more than the sink may have
+//! requests in flight.
 
-use super::connection::{Answer, Connection, Http1, Http2};
+use super::connection::{Connection, Http1, Http2, ResponseHead};
 use posthaste::task::{Task, spawn};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,43 +13,43 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-/// Shorter than the 5 s after which some servers (Node's among them) close an idle connection: a request
-/// that meets such a close has an unknown end.
+/// Some servers (Node's among them) close an idle connection after 5 s, and a request that meets such a close
+/// has an unknown end. So this is shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How often the old ones are looked for, while there are any.
+/// How often old connections are looked for, while there are idle ones.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Connections that still write what is left. More of them are closed at once.
+/// Connections that may still write what is left. A connection beyond them is closed at once.
 const CLOSING_MAX: usize = 64;
 
 /// The idle connections of all hosts.
 pub(crate) struct Pool {
     idle_max: usize,
     closing: Arc<Semaphore>,
-    state: Mutex<State>,
+    state: Mutex<IdleConnections>,
 }
 
 #[derive(Default)]
-struct State {
-    hosts: FxHashMap<Arc<str>, Shelf>,
+struct IdleConnections {
+    hosts: FxHashMap<Arc<str>, HostConnections>,
     idle: usize,
     sweeper: Option<Task<()>>,
 }
 
-/// Those of a host.
+/// The idle connections of one host.
 #[derive(Default)]
-struct Shelf {
+struct HostConnections {
     ones: Vec<(Instant, Box<Http1>)>,
     many: Option<(Instant, Http2)>,
 }
 
-impl Shelf {
-    /// Whether there is one more now.
+impl HostConnections {
+    /// Keeps a connection, and answers whether there is one more now.
     fn put(&mut self, connection: Connection, now: Instant) -> bool {
         match (connection, &mut self.many) {
             (Connection::One(one), _) => self.ones.push((now, one)),
             (Connection::Many(many), Some(kept)) => {
-                // All requests of a host need one of them.
+                // One connection of HTTP/2 is enough for all requests of a host.
                 *kept = (now, if kept.1.is_closed() { many } else { kept.1.clone() });
                 return false;
             }
@@ -67,7 +68,7 @@ impl Pool {
         Arc::new(Self { idle_max, closing: Arc::new(Semaphore::new(CLOSING_MAX)), state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, IdleConnections> {
         // Nothing under the lock panics half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +87,7 @@ impl Pool {
         (now < used + IDLE_TIMEOUT).then_some(Connection::One(one))
     }
 
-    /// Keeps a connection for the next one who needs it.
+    /// Keeps a connection for the next request.
     pub(crate) fn put(self: &Arc<Self>, origin: &Arc<str>, connection: Connection) {
         let (mut state, now) = (self.state(), Instant::now());
         if state.idle >= self.idle_max {
@@ -99,7 +100,8 @@ impl Pool {
         }
     }
 
-    /// Nobody takes this connection any more: it may have died without a word. Those who have it go on.
+    /// Makes sure that nobody takes this connection any more, because it may have died silently. Its present
+    /// users go on.
     pub(crate) fn forget(&self, origin: &str, gone: &Connection) {
         let Connection::Many(gone) = gone else { return };
         let mut state = self.state();
@@ -108,14 +110,14 @@ impl Pool {
         state.idle -= usize::from(taken.is_some());
     }
 
-    /// Closes a connection after a response that counts, though not all of it was read.
-    pub(crate) fn close(&self, connection: Connection, answer: Answer) {
+    /// Closes a connection after a response that counts although not all of it was read.
+    pub(crate) fn close(&self, connection: Connection, answer: ResponseHead) {
         let Ok(permit) = Arc::clone(&self.closing).try_acquire_owned() else { return };
         let task = spawn("http close", async move {
             connection.close(answer).await;
             drop(permit);
         });
-        // Its time is bounded.
+        // The time of the task is bounded.
         task.detach();
     }
 
@@ -128,7 +130,7 @@ impl Pool {
             shelf.many.take_if(|(used, many)| many.is_closed() || !is_young(*used));
             !shelf.ones.is_empty() || shelf.many.is_some()
         });
-        state.idle = state.hosts.values().map(Shelf::len).sum();
+        state.idle = state.hosts.values().map(HostConnections::len).sum();
         let any = !state.hosts.is_empty();
         if !any {
             state.sweeper = None;

@@ -1,14 +1,14 @@
 //! Proxies: in many networks the only way out.
 //!
-//! A connection through a proxy is made by `CONNECT`, for `https://` and for `http://` alike: so there is one way to speak to a
-//! receiver, and headers that are meant for it are not shown to the proxy where TLS is spoken. A proxy may refuse `CONNECT` to
-//! other ports than 443; it says so.
+//! A connection through a proxy is made by `CONNECT`, for `https://` and for `http://` alike. So there is one
+//! way to speak to a receiver, and with TLS the proxy does not see the headers that are meant for it. A proxy
+//! may refuse `CONNECT` to other ports than 443, and then it says so.
 //!
-//! The variables of the environment are used only where the configuration asks for it: whoever can set them could
-//! redirect every event.
+//! The variables of the environment are used only where the configuration asks for it, because whoever can
+//! set them could redirect every event.
 
 use super::connection::Payload;
-use super::dial::{Target, Unreached};
+use super::dial::{DialTarget, Unreached};
 use super::guard::{Lookup, Network};
 use crate::address::{Address, Scheme, Shape};
 use crate::{BuildError, dial};
@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use tokio::net::TcpStream;
 
-/// What the option `proxy` says where the environment is meant.
+/// The value of the option `proxy` that means the environment.
 pub(crate) const ENVIRONMENT: &str = "environment";
-/// Of a proxy's answer to `CONNECT`.
+/// The largest answer of a proxy to `CONNECT`.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 const SHAPE: Shape = Shape {
@@ -35,7 +35,7 @@ const SHAPE: Shape = Shape {
     credentials: "proxy_user with proxy_password_file",
 };
 
-/// Who is reached through which proxy.
+/// Which host is reached through which proxy.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Proxies {
     http: Option<Arc<Proxy>>,
@@ -70,7 +70,7 @@ impl Direct {
         }
     }
 
-    fn holds(&self, target: &Target) -> bool {
+    fn holds(&self, target: &DialTarget) -> bool {
         match self {
             Self::All => true,
             Self::Domain(domain) => {
@@ -83,7 +83,7 @@ impl Direct {
 }
 
 impl Proxies {
-    /// `proxy` is a URL or the environment's; `direct` are the configured exceptions.
+    /// `proxy` is a URL, or [`ENVIRONMENT`]. `direct` are the configured exceptions.
     pub(crate) fn new(
         proxy: Option<&str>,
         direct: &[String],
@@ -121,13 +121,13 @@ impl Proxies {
             let named = |error| BuildError::option("proxy", format!("{name} of the environment: {error}"));
             found.map(|proxy| Some(Arc::new(proxy))).map_err(named)
         };
-        // What others understand and we do not is no reason to go around the proxy.
+        // An exception that we do not understand is no reason to go around the proxy.
         let direct = read("NO_PROXY").unwrap_or_default().split(',').filter_map(Direct::parse).collect();
         Ok(Self { http: proxy("HTTP_PROXY")?, https: proxy("HTTPS_PROXY")?, direct })
     }
 
     /// The proxy for a host, if it is reached through one.
-    pub(crate) fn of(&self, target: &Target) -> Option<&Arc<Proxy>> {
+    pub(crate) fn of(&self, target: &DialTarget) -> Option<&Arc<Proxy>> {
         let proxy = if target.tls { &self.https } else { &self.http };
         proxy.as_ref().filter(|_| !self.direct.iter().any(|direct| direct.holds(target)))
     }
@@ -139,9 +139,14 @@ impl Proxy {
         Ok(Self { address, authorization })
     }
 
-    /// A connection to the target, through this proxy. Only who cannot be connected to, or refuses us, is at fault for
-    /// all targets. Some proxies answer a `CONNECT` that they forbid, or cannot make, by closing the connection.
-    pub(crate) async fn connect(&self, lookup: &dyn Lookup, target: &Target) -> Result<TcpStream, Unreached> {
+    /// A connection to the target, through this proxy. The proxy is at fault for all targets only if it
+    /// cannot be connected to, or refuses us. Some proxies answer a `CONNECT` that they forbid, or cannot
+    /// make, by closing the connection.
+    pub(crate) async fn connect(
+        &self,
+        lookup: &dyn Lookup,
+        target: &DialTarget,
+    ) -> Result<TcpStream, Unreached> {
         let broken = |error: &dyn std::fmt::Display| Unreached::Proxy(format!("{}: {error}", self.address));
         let socket = self.dial(lookup).await.map_err(|error| broken(&error))?;
         let (status, socket) = self
@@ -166,11 +171,11 @@ impl Proxy {
         dial::to_any(addresses, *port).await
     }
 
-    /// What the proxy answered, and the way through it if it said yes.
+    /// Asks the proxy for a tunnel. The answer is its status, and the tunnel if it said yes.
     async fn tunnel(
         &self,
         socket: TcpStream,
-        target: &Target,
+        target: &DialTarget,
     ) -> Result<(StatusCode, Option<TcpStream>), super::BoxError> {
         let mut builder = http1::Builder::new();
         let handshake = builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(socket));
@@ -199,7 +204,7 @@ impl Proxy {
         Ok((status, Some(parts.io.into_inner())))
     }
 
-    fn request(&self, target: &Target) -> Result<Request<Payload>, super::BoxError> {
+    fn request(&self, target: &DialTarget) -> Result<Request<Payload>, super::BoxError> {
         let host = match target.host.contains(':') {
             true => format!("[{}]:{}", target.host, target.port),
             false => format!("{}:{}", target.host, target.port),
@@ -221,7 +226,7 @@ mod tests {
     use url::Url;
 
     fn shown(proxies: &Proxies, url: &str) -> Option<String> {
-        let target = Target::new(&Url::parse(url).expect("a URL"));
+        let target = DialTarget::new(&Url::parse(url).expect("a URL"));
         proxies.of(&target).map(|proxy| proxy.address.to_string())
     }
 

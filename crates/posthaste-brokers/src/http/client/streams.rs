@@ -1,35 +1,37 @@
-//! How many requests a connection of HTTP/2 may carry at once: its server says so.
+//! How many requests a connection of HTTP/2 may carry at once, as its server says.
 //!
-//! h2 takes more and keeps them until a stream is free. Nobody sees how long that takes, and a request that has waited there is
-//! cut off by a deadline that was not meant for it. So requests wait here, where they have not begun.
+//! h2 takes more requests and keeps them until a stream is free. Nobody sees how long that takes, and a
+//! request that has waited there is cut off by a deadline that was not meant for it. So requests wait here,
+//! before they begin.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// What is allowed before the server has spoken. It speaks first, so the others hardly wait.
+/// How many are allowed before the server has said its limit. It says so first, so the other requests hardly
+/// wait.
 pub(crate) const FIRST: usize = 1;
 
 /// The streams of one connection.
 pub(crate) struct Streams {
-    state: Mutex<State>,
+    state: Mutex<StreamCount>,
     changed: Notify,
 }
 
-struct State {
+struct StreamCount {
     allowed: usize,
     open: usize,
 }
 
-impl State {
+impl StreamCount {
     fn has_room(&self) -> bool {
         self.open < self.allowed
     }
 }
 
-/// The right to one of them. Dropping it gives it back.
-pub(crate) struct Stream(Arc<Streams>);
+/// The right to one stream. Dropping it gives the stream back.
+pub(crate) struct StreamPermit(Arc<Streams>);
 
-impl Drop for Stream {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let has_room = {
             let mut state = self.0.state();
@@ -44,15 +46,15 @@ impl Drop for Stream {
 
 impl Streams {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { allowed: FIRST, open: 0 }), changed: Notify::new() })
+        Arc::new(Self { state: Mutex::new(StreamCount { allowed: FIRST, open: 0 }), changed: Notify::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StreamCount> {
         // Nothing under the lock panics half way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server allows so many.
+    /// The server allows this many streams.
     pub(crate) fn allow(&self, allowed: usize) {
         let has_grown = {
             let mut state = self.state();
@@ -63,19 +65,19 @@ impl Streams {
         }
     }
 
-    fn try_open(self: &Arc<Self>) -> Option<Stream> {
+    fn try_open(self: &Arc<Self>) -> Option<StreamPermit> {
         let mut state = self.state();
         if !state.has_room() {
             return None;
         }
         state.open += 1;
-        Some(Stream(Arc::clone(self)))
+        Some(StreamPermit(Arc::clone(self)))
     }
 
     /// Waits until there is room for one more.
-    pub(crate) async fn open(self: &Arc<Self>) -> Stream {
+    pub(crate) async fn open(self: &Arc<Self>) -> StreamPermit {
         loop {
-            // Made before the look: what changes after it is heard.
+            // This is made before the look, so a change after the look is heard.
             let changed = self.changed.notified();
             if let Some(stream) = self.try_open() {
                 return stream;
@@ -113,7 +115,7 @@ mod tests {
         third.await;
     }
 
-    /// Who was called and left without coming calls the next one.
+    /// A waiter that was called and has left calls the next one.
     #[tokio::test]
     async fn nobody_waits_for_one_who_has_left() {
         let streams = Streams::new();

@@ -1,9 +1,10 @@
 //! A stream that says how far it has come.
 //!
-//! hyper and h2 copy what is small into buffers of their own, and TLS keeps back what the kernel does not take. Both flush the
-//! stream only when they keep nothing back, so a flush that ends after a body was handed on means that the kernel has all of it.
+//! hyper and h2 copy what is small into buffers of their own, and TLS keeps back what the kernel does not
+//! take. Both flush the stream only when they keep nothing back. So when a flush ends after a body was handed
+//! on, the kernel has all of that body.
 
-use super::connection::Stream;
+use super::connection::BoxedTransport;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use std::io::{self, IoSlice};
@@ -15,34 +16,34 @@ use tokio::sync::Notify;
 
 /// How far a stream has come.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct FlushProgress {
     flushes: AtomicUsize,
     is_closed: AtomicBool,
     /// A flush has ended, or the stream is closed.
     moved: Notify,
-    /// What came in has been understood, and more is waited for.
+    /// What came in has been read and understood.
     pub(crate) heard: Notify,
 }
 
-/// A moment of a stream: before the flush that counts.
+/// A moment in the life of a stream. The flush that counts ends after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Mark(usize);
+pub(crate) struct FlushMark(usize);
 
-impl Progress {
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.flushes.load(Ordering::Acquire))
+impl FlushProgress {
+    pub(crate) fn mark(&self) -> FlushMark {
+        FlushMark(self.flushes.load(Ordering::Acquire))
     }
 
-    /// Whether a flush has ended since then.
-    pub(crate) fn is_flushed(&self, since: Mark) -> bool {
+    /// Whether a flush has ended since that moment.
+    pub(crate) fn is_flushed(&self, since: FlushMark) -> bool {
         self.mark() != since
     }
 
-    /// Waits for a flush that ends after this moment, and answers whether there was one. Only for a stream that somebody
-    /// else drives.
-    pub(crate) async fn flushed(&self, since: Mark) -> bool {
+    /// Waits for a flush that ends after this moment, and answers whether there was one. Somebody else has to
+    /// drive the stream meanwhile.
+    pub(crate) async fn flushed(&self, since: FlushMark) -> bool {
         loop {
-            // Made before the look: what changes after it is heard.
+            // This is made before the look, so a change after the look is heard.
             let moved = self.moved.notified();
             let is_closed = self.is_closed.load(Ordering::Acquire);
             if is_closed || self.is_flushed(since) {
@@ -58,27 +59,27 @@ impl Progress {
     }
 }
 
-pub(crate) struct Watched {
-    io: TokioIo<Stream>,
-    progress: Arc<Progress>,
+pub(crate) struct TrackedStream {
+    io: TokioIo<BoxedTransport>,
+    progress: Arc<FlushProgress>,
     has_read: bool,
 }
 
-impl Watched {
-    pub(crate) fn new(stream: Stream) -> (Self, Arc<Progress>) {
-        let progress = Arc::<Progress>::default();
+impl TrackedStream {
+    pub(crate) fn new(stream: BoxedTransport) -> (Self, Arc<FlushProgress>) {
+        let progress = Arc::<FlushProgress>::default();
         (Self { io: TokioIo::new(stream), progress: Arc::clone(&progress), has_read: false }, progress)
     }
 }
 
-impl Drop for Watched {
+impl Drop for TrackedStream {
     fn drop(&mut self) {
         self.progress.is_closed.store(true, Ordering::Release);
         self.progress.moved.notify_waiters();
     }
 }
 
-impl Read for Watched {
+impl Read for TrackedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -92,7 +93,7 @@ impl Read for Watched {
     }
 }
 
-impl Write for Watched {
+impl Write for TrackedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -81,7 +81,7 @@ async fn f28_nothing_of_a_call_is_begun_after_its_end() {
     for is_dropped in [true, false] {
         let (done, mut answers) = mpsc::unbounded_channel();
         let in_a_minute = Instant::now() + Duration::from_secs(60);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CallContext {
             done,
             current: sink.reload.current().expect("open"),
             statuses: Arc::clone(&sink.statuses),

@@ -10,7 +10,7 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What matters of a topic's settings.
+/// The settings of a topic that matter to us.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::kafka) struct Settings {
     pub(in crate::kafka) min_insync_replicas: usize,
@@ -23,7 +23,7 @@ pub(in crate::kafka) struct Settings {
 pub(in crate::kafka) struct Partitions {
     pub(in crate::kafka) all: usize,
     pub(in crate::kafka) without_leader: usize,
-    /// Replicas in sync and all replicas, where the fewest are in sync.
+    /// Replicas in sync and all replicas, of the partition with the fewest in sync.
     pub(in crate::kafka) in_sync: usize,
     pub(in crate::kafka) replicas: usize,
     /// Fewest replicas of a partition.
@@ -36,7 +36,7 @@ pub(in crate::kafka) async fn settings(
     topics: &[String],
     within: Duration,
 ) -> Result<BTreeMap<String, Result<Settings, String>>, String> {
-    let client = Client::start(config)?;
+    let client = QuestionClient::start(config)?;
     let options = AdminOptions::new().request_timeout(Some(within));
     let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
     let answer = tokio::time::timeout(within, client.admin().describe_configs(&resources, &options)).await;
@@ -44,11 +44,11 @@ pub(in crate::kafka) async fn settings(
     Ok(topics.iter().cloned().zip(found.iter().map(read)).collect())
 }
 
-/// A client for questions. Its end waits for its threads, so a runtime's thread must not be the one to end it, not even
-/// when whoever asked has stopped waiting.
-struct Client(Option<AdminClient<DefaultClientContext>>);
+/// A client for questions. Dropping it waits for its threads. So no thread of the runtime may drop it, not
+/// even when whoever asked has stopped waiting.
+struct QuestionClient(Option<AdminClient<DefaultClientContext>>);
 
-impl Client {
+impl QuestionClient {
     fn start(config: &KafkaConfig) -> Result<Self, String> {
         let full = config.producer("questions", true).map_err(|error| error.to_string())?;
         let client: KafkaResult<_> = for_questions(&full).create();
@@ -56,12 +56,12 @@ impl Client {
     }
 
     fn admin(&self) -> &AdminClient<DefaultClientContext> {
-        // Taken by `drop` alone.
+        // Only `drop` takes it.
         self.0.as_ref().expect("it is there until it is dropped")
     }
 }
 
-impl Drop for Client {
+impl Drop for QuestionClient {
     fn drop(&mut self) {
         let client = self.0.take();
         match tokio::runtime::Handle::try_current() {
@@ -71,13 +71,13 @@ impl Drop for Client {
     }
 }
 
-/// Of a client that produces nothing, only these options are known.
+/// The options for a client that produces nothing. It knows only these.
 fn for_questions(full: &ClientConfig) -> ClientConfig {
     let ours =
         ["bootstrap.", "client.", "security.", "ssl.", "sasl.", "socket.", "reconnect.", "enable.ssl."];
     let mut client = ClientConfig::new();
     for option in full.config_map().keys().filter(|option| ours.iter().any(|o| option.starts_with(o))) {
-        // The map is for showing: it has other words in the place of secrets.
+        // The configuration's map is for showing, and has other words in the place of secrets.
         if let Some(value) = full.get(option) {
             client.set(*option, value);
         }
@@ -98,14 +98,14 @@ fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, St
 }
 
 /// The partitions of a topic, or the error that the broker has for it.
-pub(in crate::kafka) type Found = Result<Partitions, RDKafkaErrorCode>;
+pub(in crate::kafka) type PartitionsResult = Result<Partitions, RDKafkaErrorCode>;
 
-/// The partitions of topics, as far as a broker answers in time. `metadata` asks for those of one.
+/// The partitions of topics, as far as a broker answers in time. `metadata` asks about one topic.
 pub(in crate::kafka) async fn partitions(
     metadata: impl Fn(&str, Duration) -> KafkaResult<Metadata> + Send + 'static,
     topics: &[String],
     within: Duration,
-) -> BTreeMap<String, Found> {
+) -> BTreeMap<String, PartitionsResult> {
     let (topics, until) = (topics.to_vec(), Instant::now() + within);
     let asked = tokio::task::spawn_blocking(move || {
         let mut found = BTreeMap::new();
@@ -121,10 +121,10 @@ pub(in crate::kafka) async fn partitions(
     asked.await.unwrap_or_default()
 }
 
-fn state_of(topic: &MetadataTopic) -> Found {
+fn state_of(topic: &MetadataTopic) -> PartitionsResult {
     let error = topic.error().unwrap_or(RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
     let partitions = topic.partitions();
-    // Without a leader the whole topic bears that error too.
+    // If a partition has no leader, the whole topic bears that error too.
     if error != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && partitions.is_empty() {
         return Err(error.into());
     }

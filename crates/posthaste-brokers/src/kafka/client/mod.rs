@@ -1,8 +1,8 @@
-//! The connection to the brokers, for whoever needs one: addresses, login, TLS. And what can be asked over it.
+//! The connection to the brokers: addresses, login, TLS, and the questions that can be asked over it.
 //!
-//! librdkafka keeps connections by itself and comes back by itself; what it sends again is bounded by its idempotent
-//! protocol (see [`super`]). It takes certificates and passwords when it is made, so `watch` reads their files again and
-//! says when they have changed.
+//! librdkafka keeps connections and reconnects by itself. Its idempotent protocol bounds what it sends again
+//! (see [`super`]). It takes certificates and passwords when it is made, so `watch` reads their files again
+//! and says when they have changed.
 
 pub(super) mod admin;
 pub(super) mod version;
@@ -28,10 +28,10 @@ const SHAPE: Shape = Shape {
 };
 
 impl KafkaConfig {
-    /// What every client needs: where the brokers are, who we are, whom we trust. Files are read anew.
+    /// The options of every client: where the brokers are, who we are, whom we trust. Files are read anew.
     pub(super) fn connection(&self, name: &str) -> Result<ClientConfig, BuildError> {
         let mut client = ClientConfig::new();
-        // Read by `cause`; our own log shows it at the level of debug.
+        // `cause` reads the client's log, and ours shows it at the level of debug.
         client.set_log_level(RDKafkaLogLevel::Info);
         client.set("bootstrap.servers", self.servers()?).set("client.id", format!("posthaste {name}"));
         self.secure(&mut client)?;
@@ -86,7 +86,7 @@ impl KafkaConfig {
     }
 
     pub(in crate::kafka) fn wants_tls(&self) -> bool {
-        // Words that make no address are refused before anybody asks.
+        // A text that is no address has been refused before.
         let by_url = self.addresses().is_ok_and(|addresses| addresses.iter().any(|address| address.tls));
         by_url || self.options.wants_tls()
     }
@@ -102,7 +102,7 @@ impl SaslMechanism {
     }
 }
 
-/// What the client says about files that it cannot use.
+/// The error for files that the client cannot use.
 pub(super) fn refusal(config: &KafkaConfig, error: &KafkaError) -> BuildError {
     let why = error.to_string();
     let files = [
@@ -115,7 +115,7 @@ pub(super) fn refusal(config: &KafkaConfig, error: &KafkaError) -> BuildError {
             return BuildError::file(option, path, &why);
         }
     }
-    // A key that does not belong to the certificate is named by neither.
+    // The client's words name neither file when the key does not belong to the certificate.
     match &config.options.cert_file {
         Some(path) if why.to_lowercase().contains("key") => BuildError::file("cert_file", path, &why),
         _ => BuildError::option("url", why),

@@ -1,23 +1,23 @@
 //! Certificates and passwords that change while the sink runs.
 //!
-//! The files are read every few seconds; when one has changed, and the new set makes a client, whoever
-//! watches is told. Changes are seen by content and not by time stamps, which a mounted secret does not keep.
+//! The files are read every few seconds. When one has changed, and a client can be made of the new ones, the
+//! owner is told. Changes are seen by content and not by time stamps, which a mounted secret does not keep.
 
 use crate::kafka::KafkaConfig;
 use posthaste::task::{Task, spawn};
 use std::time::Duration;
 
-/// A certificate is changed days before it expires.
+/// How often the files are read. Certificates are changed days before they expire, so this is often enough.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(in crate::kafka) struct Watch {
+pub(in crate::kafka) struct CredentialWatch {
     _task: Task<()>,
 }
 
-impl Watch {
-    /// Calls `renew` for each change, until that says that nobody wants to know any more. `None`: there is nothing to
-    /// watch.
+impl CredentialWatch {
+    /// Calls `renew` for each change, until it answers that nobody wants to know any more. The result is
+    /// `None` when there is nothing to watch.
     pub(in crate::kafka) fn start(
         config: &KafkaConfig,
         renew: impl Fn() -> bool + Send + 'static,
@@ -35,7 +35,7 @@ impl Watch {
                 if found == known {
                     continue;
                 }
-                // Half of the files are new, or one is away for a moment: look again.
+                // If half of the files are new, or one is away for a moment, the next look decides.
                 if config.check().is_ok() {
                     tracing::info!("certificates or passwords have changed: new connections use them");
                     if !renew() {

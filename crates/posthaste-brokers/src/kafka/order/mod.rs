@@ -21,16 +21,16 @@
 mod table;
 mod topics;
 
-use super::verdict::Fault;
+use super::verdict::DeliveryFault;
 use posthaste::sink::Message;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use table::Table;
+use table::OrderTable;
 
 /// The number of a producer. Never used again.
 pub(super) type LineId = u64;
 
-/// What a call hears of one of its messages, by place.
+/// What a call hears of one of its messages, by index.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum News {
     /// Hand it to this line, then say so.
@@ -39,41 +39,41 @@ pub(super) enum News {
     Held,
     /// The broker has it.
     Delivered,
-    /// It failed. `sent`: whether it had been handed to the producer.
-    Failed { fault: Fault, sent: bool, line: LineId },
+    /// It failed. `sent` is whether it had been handed to the producer.
+    Failed { fault: DeliveryFault, sent: bool, line: LineId },
 }
 
-/// A message: the call's number and its place there.
+/// A message, by the call's number and its index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(super) struct MessageRef {
     pub(super) call: u32,
     pub(super) index: u32,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Order {
-    table: Mutex<Table>,
+pub(super) struct KeyOrder {
+    table: Mutex<OrderTable>,
 }
 
 /// The messages of one call.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
-    order: &'a Order,
+pub(super) struct OrderedCall<'a> {
+    order: &'a KeyOrder,
     id: u32,
 }
 
-impl Order {
+impl KeyOrder {
     /// Registers a call's messages, in order, before the first of them is sent.
-    pub(super) fn enter(&self, messages: &[Message]) -> Call<'_> {
-        Call { order: self, id: self.table().enter(messages) }
+    pub(super) fn enter(&self, messages: &[Message]) -> OrderedCall<'_> {
+        OrderedCall { order: self, id: self.table().enter(messages) }
     }
 
     /// What a producer reports, in order.
-    pub(super) fn report(&self, line: LineId, reports: &mut Vec<(Seat, Option<Fault>)>) {
+    pub(super) fn report(&self, line: LineId, reports: &mut Vec<(MessageRef, Option<DeliveryFault>)>) {
         let mut woken = Vec::new();
         let mut table = self.table();
-        for (seat, fault) in reports.drain(..) {
-            table.settle(seat, line, fault, &mut woken);
+        for (message, fault) in reports.drain(..) {
+            table.settle(message, line, fault, &mut woken);
         }
         drop(table);
         woken.into_iter().for_each(Waker::wake);
@@ -90,22 +90,22 @@ impl Order {
     }
 
     /// This topic has to prove itself again.
-    pub(super) fn suspect(&self, topic: &str, fault: Fault) {
+    pub(super) fn suspect(&self, topic: &str, fault: DeliveryFault) {
         self.table().topics.suspect(topic, fault);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, OrderTable> {
         // Nothing under the lock panics half way.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Call<'_> {
+impl OrderedCall<'_> {
     pub(super) fn id(&self) -> u32 {
         self.id
     }
 
-    /// Takes what there is to hear, or leaves the waker.
+    /// Takes the news. If there are none, the waker is kept.
     pub(super) fn poll_news(&self, context: &mut Context<'_>, news: &mut Vec<(u32, News)>) -> Poll<()> {
         let mut table = self.order.table();
         let Some(entry) = table.calls.get_mut(&self.id) else { return Poll::Pending };
@@ -119,7 +119,7 @@ impl Call<'_> {
         Poll::Ready(())
     }
 
-    /// Takes what there is to hear.
+    /// Takes the news that are there.
     pub(super) fn take_news(&self, news: &mut Vec<(u32, News)>) {
         if let Some(entry) = self.order.table().calls.get_mut(&self.id) {
             news.append(&mut entry.news);
@@ -134,27 +134,27 @@ impl Call<'_> {
         let mut woken = Vec::new();
         let mut table = self.order.table();
         for index in indices.drain(..) {
-            table.sent(Seat { call: self.id, index }, &mut woken);
+            table.sent(MessageRef { call: self.id, index }, &mut woken);
         }
         drop(table);
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// The line of this turn is gone: where to go instead, if nothing of its key is out with it.
+    /// The line of this turn is gone. The answer is where to go instead, if nothing else of its key is out.
     pub(super) fn reroute(&self, index: u32) -> Option<LineId> {
-        self.order.table().reroute(Seat { call: self.id, index })
+        self.order.table().reroute(MessageRef { call: self.id, index })
     }
 
-    /// This one could not be handed over.
-    pub(super) fn refuse(&self, index: u32, fault: Fault) {
+    /// This message could not be handed over.
+    pub(super) fn refuse(&self, index: u32, fault: DeliveryFault) {
         let mut woken = Vec::new();
-        let seat = Seat { call: self.id, index };
-        self.order.table().refuse(seat, fault, &mut woken);
+        let message = MessageRef { call: self.id, index };
+        self.order.table().refuse(message, fault, &mut woken);
         woken.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for OrderedCall<'_> {
     fn drop(&mut self) {
         let mut woken = Vec::new();
         self.order.table().leave(self.id, &mut woken);

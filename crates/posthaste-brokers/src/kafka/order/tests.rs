@@ -1,9 +1,9 @@
 //! The table against a model of producers and brokers, with a seed.
 //!
-//! A model line behaves as [`super::super`] says of a real one: per partition, messages are delivered in the order in
-//! which they were handed over, and once one fails all behind it fail, on that line. The trial line fails messages one
-//! by one. The rule to hold (G3): when a message is delivered, every earlier one of its key was delivered before it,
-//! or failed in a call that had returned before this one's call began.
+//! A model line behaves as [`super::super`] says of a real one: per partition, messages are delivered in the
+//! order in which they were handed over, and once one fails all behind it fail, on that line. The trial line
+//! fails messages one by one. The rule to hold (G3): when a message is delivered, every earlier one of its
+//! key was delivered before it, or failed in a call that had returned before this one's call began.
 
 use super::*;
 use posthaste::event::{Event, StoredEvent, Timestamp};
@@ -25,25 +25,25 @@ fn message(topic: &str, key: Option<&str>, partition: Option<&str>) -> Message {
     }
 }
 
-fn order() -> Order {
-    let order = Order::default();
+fn order() -> KeyOrder {
+    let order = KeyOrder::default();
     order.set_main(1);
     order.set_trial(2);
     order
 }
 
-fn news(call: &Call<'_>) -> Vec<(u32, News)> {
+fn news(call: &OrderedCall<'_>) -> Vec<(u32, News)> {
     let mut news = Vec::new();
     call.take_news(&mut news);
     news
 }
 
-fn deliver(order: &Order, call: &Call<'_>, line: LineId, index: u32) {
-    order.report(line, &mut vec![(Seat { call: call.id(), index }, None)]);
+fn deliver(order: &KeyOrder, call: &OrderedCall<'_>, line: LineId, index: u32) {
+    order.report(line, &mut vec![(MessageRef { call: call.id(), index }, None)]);
 }
 
 /// A topic that has delivered a message on trial.
-fn prove(order: &Order, topic: &str) {
+fn prove(order: &KeyOrder, topic: &str) {
     let call = order.enter(&[message(topic, None, None)]);
     assert_eq!(news(&call), [(0, News::Go(2))]);
     call.sent(&mut vec![0]);
@@ -70,8 +70,8 @@ fn what_waits_for_a_trial_fails_with_its_topic() {
     ]);
     assert_eq!(news(&call), [(0, News::Go(2))]);
     call.sent(&mut vec![0]);
-    let fault = Fault(Code::TopicAuthorizationFailed);
-    order.report(2, &mut vec![(Seat { call: call.id(), index: 0 }, Some(fault))]);
+    let fault = DeliveryFault(Code::TopicAuthorizationFailed);
+    order.report(2, &mut vec![(MessageRef { call: call.id(), index: 0 }, Some(fault))]);
     let failed = |sent| News::Failed { fault, sent, line: 2 };
     assert_eq!(news(&call), [(0, failed(true)), (1, failed(false)), (2, News::Held)]);
 }
@@ -126,7 +126,7 @@ fn turns_behind_a_refused_message_are_taken_back() {
     call.sent(&mut vec![0]);
     deliver(&order, &call, 1, 0);
     news(&call);
-    let fault = Fault(Code::MessageSizeTooLarge);
+    let fault = DeliveryFault(Code::MessageSizeTooLarge);
     call.refuse(1, fault);
     assert_eq!(news(&call), [(1, News::Failed { fault, sent: false, line: 1 }), (2, News::Held)]);
     let later = order.enter(&messages[..1]);
@@ -150,7 +150,7 @@ fn a_ghost_keeps_its_key_from_other_lines_until_its_fate_is_known() {
     order.set_main(3);
     let next = order.enter(&messages);
     assert_eq!(news(&next), []);
-    order.report(1, &mut vec![(Seat { call: id, index: 0 }, Some(Fault(Code::PurgeInflight)))]);
+    order.report(1, &mut vec![(MessageRef { call: id, index: 0 }, Some(DeliveryFault(Code::PurgeInflight)))]);
     assert_eq!(news(&next), [(0, News::Go(3))]);
     next.sent(&mut vec![0]);
     deliver(&order, &next, 3, 0);
@@ -187,13 +187,13 @@ struct Sent {
 }
 
 /// Messages of one partition of one line, oldest first.
-type Lane = VecDeque<(Seat, usize)>;
+type Lane = VecDeque<(MessageRef, usize)>;
 
 /// A call with its messages' numbers, what may go, and how many are undecided.
-type Open<'a> = (Call<'a>, Vec<usize>, VecDeque<(u32, LineId)>, usize);
+type Open<'a> = (OrderedCall<'a>, Vec<usize>, VecDeque<(u32, LineId)>, usize);
 
 struct Model<'a> {
-    order: &'a Order,
+    order: &'a KeyOrder,
     dice: Dice,
     clock: u64,
     all: Vec<Sent>,
@@ -205,7 +205,7 @@ struct Model<'a> {
 }
 
 impl<'a> Model<'a> {
-    fn new(order: &'a Order, seed: u64) -> Self {
+    fn new(order: &'a KeyOrder, seed: u64) -> Self {
         Self {
             order,
             dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
@@ -269,12 +269,12 @@ impl<'a> Model<'a> {
                 call.sent(&mut sent);
                 ready.pop_front();
                 self.all[number].fate = Fate::Failed;
-                call.refuse(index, Fault(Code::PurgeQueue));
+                call.refuse(index, DeliveryFault(Code::PurgeQueue));
                 break;
             }
             ready.pop_front();
             let lane = (line, self.destinations[&number].clone());
-            self.lanes.entry(lane).or_default().push_back((Seat { call: call.id(), index }, number));
+            self.lanes.entry(lane).or_default().push_back((MessageRef { call: call.id(), index }, number));
             sent.push(index);
         }
         call.sent(&mut sent);
@@ -291,15 +291,19 @@ impl<'a> Model<'a> {
         let line = at.0;
         let good = !self.broken.contains(&line) && self.dice.roll(25) != 0;
         if good {
-            let Some((seat, number)) = self.lanes.get_mut(&at).and_then(VecDeque::pop_front) else { return };
+            let Some((message, number)) = self.lanes.get_mut(&at).and_then(VecDeque::pop_front) else {
+                return;
+            };
             self.check(number);
             self.all[number].fate = Fate::Delivered;
-            return self.order.report(line, &mut vec![(seat, None)]);
+            return self.order.report(line, &mut vec![(message, None)]);
         }
         if line == 2 {
-            let Some((seat, number)) = self.lanes.get_mut(&at).and_then(VecDeque::pop_front) else { return };
+            let Some((message, number)) = self.lanes.get_mut(&at).and_then(VecDeque::pop_front) else {
+                return;
+            };
             self.all[number].fate = Fate::Failed;
-            return self.order.report(2, &mut vec![(seat, Some(Fault(Code::MessageTimedOut)))]);
+            return self.order.report(2, &mut vec![(message, Some(DeliveryFault(Code::MessageTimedOut)))]);
         }
         self.end(line);
     }
@@ -308,9 +312,9 @@ impl<'a> Model<'a> {
     fn end(&mut self, line: LineId) {
         let mut reports = Vec::new();
         for (_, lane) in self.lanes.iter_mut().filter(|((on, _), _)| *on == line) {
-            for (seat, number) in lane.drain(..) {
+            for (message, number) in lane.drain(..) {
                 self.all[number].fate = Fate::Failed;
-                reports.push((seat, Some(Fault(Code::PurgeQueue))));
+                reports.push((message, Some(DeliveryFault(Code::PurgeQueue))));
             }
         }
         self.broken.insert(line);
@@ -318,13 +322,14 @@ impl<'a> Model<'a> {
             self.main = line + 2;
             self.order.set_main(self.main);
             if self.dice.roll(2) == 0 {
-                self.order.suspect("t0", Fault(Code::Fatal));
+                self.order.suspect("t0", DeliveryFault(Code::Fatal));
             }
         }
         self.order.report(line, &mut reports);
     }
 
-    /// A message is delivered: every earlier one of its key was, or its failure was known before this one entered.
+    /// A message is delivered: every earlier one of its key was, or its failure was known before this one
+    /// entered.
     fn check(&self, number: usize) {
         let this = &self.all[number];
         // One that nobody waits for may come late: its call has returned.

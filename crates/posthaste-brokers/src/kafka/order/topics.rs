@@ -1,52 +1,53 @@
 //! What is known of each topic: whether it has proven itself.
 //!
-//! A failure that Kafka calls permanent ends a whole producer of the main line, because what comes behind it
-//! must not go on (see [`super`]). So the main line gets only topics that work. A topic begins on trial: its
-//! messages go to another producer, one for each request, few at a time, until the first one is delivered. A
-//! topic that fails on the main line is on trial again, for a time that doubles with each relapse.
+//! A failure that Kafka calls permanent ends a whole producer of the main line, because the messages behind
+//! it must not go on (see [`super`]). So the main line gets only topics that work. A topic begins on trial:
+//! its messages go to another producer, one for each request, few at a time, until the first one is
+//! delivered. A topic that fails on the main line is on trial again, for a time that doubles with each
+//! relapse.
 
-use super::Seat;
-use crate::kafka::verdict::Fault;
+use super::MessageRef;
+use crate::kafka::verdict::DeliveryFault;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Messages of one topic that are out on the trial line. A topic that is sound leaves after the first; one that
-/// stays for a while keeps some speed with this many.
+/// Messages of one topic that may be out on the trial line. A sound topic leaves the trial after the first. A
+/// topic that stays for a while keeps some speed with this many.
 const TRIAL_OUT_MAX: usize = 64;
 /// A topic that nobody has heard of yet shows with one message whether it works.
 const PROBE_OUT_MAX: usize = 1;
 /// First and longest probation of a topic that failed on the main line.
 const PROBATION_MIN: Duration = Duration::from_secs(5);
 const PROBATION_MAX: Duration = Duration::from_secs(600);
-/// Probation of a topic that was silent: what was given up comes again at once, and meets the trial line, which finds
-/// out why. Another partition's success does not speak for it.
+/// Probation of a topic that was silent. Its messages come again at once, and the trial line finds out why
+/// they were given up. A success in another partition does not end the probation.
 const SILENCE_PROBATION: Duration = Duration::from_secs(2);
-/// Topics that are remembered. Names may be made from events, so there is no other bound.
+/// Topics that are remembered. Names may be made from events, so they need a bound.
 const TOPICS_MAX: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::kafka) enum Standing {
-    /// Works: the main line takes it.
+pub(in crate::kafka) enum TopicStanding {
+    /// The topic works: the main line takes its messages.
     Proven,
-    /// Must show that it works.
+    /// The topic must show that it works.
     Trial,
 }
 
 #[derive(Debug)]
-struct Topic {
+struct TopicState {
     name: Arc<str>,
-    standing: Standing,
-    /// Not before this.
+    standing: TopicStanding,
+    /// The topic is not proven before this time.
     on_trial_until: Option<Instant>,
     probation: Duration,
-    /// On the trial line.
+    /// Messages that are out on the trial line.
     out: usize,
     /// Whether the last message on trial was delivered.
     sound: bool,
-    /// May go as soon as others are back.
-    queue: VecDeque<Seat>,
+    /// Messages that may go as soon as others are back.
+    queue: VecDeque<MessageRef>,
     /// Messages in the table.
     references: usize,
 }
@@ -54,9 +55,9 @@ struct Topic {
 #[derive(Debug, Default)]
 pub(in crate::kafka) struct Topics {
     numbers: FxHashMap<Arc<str>, u32>,
-    topics: Vec<Option<Topic>>,
+    topics: Vec<Option<TopicState>>,
     free: Vec<u32>,
-    /// Messages of one call mostly have one topic.
+    /// The topic that was asked for last. Messages of one call mostly have one topic.
     last: Option<(Arc<str>, u32)>,
 }
 
@@ -83,9 +84,9 @@ impl Topics {
             self.forget_idle();
         }
         let name: Arc<str> = name.into();
-        let topic = Topic {
+        let topic = TopicState {
             name: Arc::clone(&name),
-            standing: Standing::Trial,
+            standing: TopicStanding::Trial,
             on_trial_until: None,
             probation: PROBATION_MIN,
             out: 0,
@@ -114,7 +115,7 @@ impl Topics {
         }
     }
 
-    fn get(&mut self, number: u32) -> Option<&mut Topic> {
+    fn get(&mut self, number: u32) -> Option<&mut TopicState> {
         self.topics.get_mut(number as usize)?.as_mut()
     }
 
@@ -125,75 +126,79 @@ impl Topics {
         }
     }
 
-    pub(in crate::kafka) fn standing(&self, number: u32) -> Standing {
+    pub(in crate::kafka) fn standing(&self, number: u32) -> TopicStanding {
         let topic = self.topics.get(number as usize).and_then(Option::as_ref);
-        topic.map_or(Standing::Trial, |topic| topic.standing)
+        topic.map_or(TopicStanding::Trial, |topic| topic.standing)
     }
 
     /// Lets a message go, or keeps it until others of the topic are back.
-    pub(in crate::kafka) fn admit(&mut self, number: u32, seat: Seat) -> Option<Standing> {
+    pub(in crate::kafka) fn admit(&mut self, number: u32, message: MessageRef) -> Option<TopicStanding> {
         let topic = self.get(number)?;
-        if topic.standing == Standing::Proven {
-            return Some(Standing::Proven);
+        if topic.standing == TopicStanding::Proven {
+            return Some(TopicStanding::Proven);
         }
         if topic.out < topic.out_max() {
             topic.out += 1;
-            return Some(Standing::Trial);
+            return Some(TopicStanding::Trial);
         }
-        topic.queue.push_back(seat);
+        topic.queue.push_back(message);
         None
     }
 
-    /// A message is back; `trial`: it was out on trial. Answers with those that may go now.
+    /// A message is back, which was out on trial if `trial` says so. The answer is the list of messages that
+    /// may go now.
     pub(in crate::kafka) fn finish(
         &mut self,
         number: u32,
         trial: bool,
         delivered: bool,
-    ) -> Vec<(Seat, Standing)> {
+    ) -> Vec<(MessageRef, TopicStanding)> {
         let Some(topic) = self.get(number) else { return Vec::new() };
         if trial {
             topic.out -= 1;
             topic.sound = delivered;
             if delivered && topic.on_trial_until.is_none_or(|until| until <= Instant::now()) {
-                topic.standing = Standing::Proven;
+                topic.standing = TopicStanding::Proven;
             }
         }
         let mut released = Vec::new();
-        while !topic.queue.is_empty() && (topic.standing == Standing::Proven || topic.out < topic.out_max()) {
-            let Some(seat) = topic.queue.pop_front() else { break };
-            topic.out += usize::from(topic.standing == Standing::Trial);
-            released.push((seat, topic.standing));
+        while !topic.queue.is_empty()
+            && (topic.standing == TopicStanding::Proven || topic.out < topic.out_max())
+        {
+            let Some(message) = topic.queue.pop_front() else { break };
+            topic.out += usize::from(topic.standing == TopicStanding::Trial);
+            released.push((message, topic.standing));
         }
         released
     }
 
-    /// Takes those that wait for the topic's trial.
-    pub(in crate::kafka) fn take_queued(&mut self, number: u32) -> VecDeque<Seat> {
+    /// Takes the messages that wait for the topic's trial.
+    pub(in crate::kafka) fn take_queued(&mut self, number: u32) -> VecDeque<MessageRef> {
         self.get(number).map(|topic| std::mem::take(&mut topic.queue)).unwrap_or_default()
     }
 
-    /// One that waited is gone.
-    pub(in crate::kafka) fn forget(&mut self, number: u32, seat: Seat) {
+    /// A message that waited is gone.
+    pub(in crate::kafka) fn forget(&mut self, number: u32, message: MessageRef) {
         if let Some(topic) = self.get(number) {
-            topic.queue.retain(|other| *other != seat);
+            topic.queue.retain(|other| *other != message);
         }
     }
 
     /// A message of this topic failed on the main line.
-    pub(in crate::kafka) fn suspect(&mut self, name: &str, fault: Fault) {
+    pub(in crate::kafka) fn suspect(&mut self, name: &str, fault: DeliveryFault) {
         let Some(number) = self.numbers.get(name).copied() else { return };
         let Some(topic) = self.get(number) else { return };
-        let relapse = topic.standing == Standing::Proven;
+        let relapse = topic.standing == TopicStanding::Proven;
         if relapse {
-            topic.standing = Standing::Trial;
+            topic.standing = TopicStanding::Trial;
             topic.sound = false;
             topic.on_trial_until = None;
         }
         if fault.is_silence() && topic.on_trial_until.is_none() {
             topic.on_trial_until = Some(Instant::now() + SILENCE_PROBATION);
         }
-        // What heals by itself is over with the first success. What events bring along comes again.
+        // A fault that heals by itself is over with the first success. A fault that events bring along comes
+        // again.
         if fault.is_events() && topic.on_trial_until.is_none() {
             topic.on_trial_until = Some(Instant::now() + topic.probation);
             topic.probation = (topic.probation * 2).min(PROBATION_MAX);
@@ -201,7 +206,7 @@ impl Topics {
     }
 }
 
-impl Topic {
+impl TopicState {
     fn out_max(&self) -> usize {
         if self.sound { TRIAL_OUT_MAX } else { PROBE_OUT_MAX }
     }

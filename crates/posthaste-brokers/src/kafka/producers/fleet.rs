@@ -1,15 +1,15 @@
 //! The lines of a sink: the main one, the trial, and those that are being emptied.
 //!
-//! A line that ended (fatal error), that holds messages past their time, or whose credentials have changed
-//! is replaced: new messages go to a new producer, and the old one ends when its last message is answered.
-//! Events are not dropped by any of this: what an old line could not deliver is told to its call.
+//! A line is replaced when it ended (fatal error), when it holds messages past their time, or when its
+//! credentials have changed. New messages go to a new producer, and the old one ends when its last message is
+//! answered. No event is dropped by this: a call is told what an old line could not deliver.
 
-use super::line::{GRACE, Line, Shared};
+use super::line::{GRACE, LineContext, ProducerLine};
 use crate::BuildError;
 use crate::kafka::KafkaConfig;
 use crate::kafka::client;
 use crate::kafka::order::LineId;
-use crate::kafka::verdict::Fault;
+use crate::kafka::verdict::DeliveryFault;
 use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::Producer as _;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 pub(in crate::kafka) struct Fleet {
     config: KafkaConfig,
     name: String,
-    shared: Shared,
-    lines: Mutex<Lines>,
+    shared: LineContext,
+    lines: Mutex<CurrentLines>,
 }
 
 #[derive(Debug)]
-struct Lines {
-    main: Arc<Line>,
-    trial: Arc<Line>,
+struct CurrentLines {
+    main: Arc<ProducerLine>,
+    trial: Arc<ProducerLine>,
     started: LineId,
     closed: bool,
 }
@@ -36,20 +36,21 @@ impl Fleet {
     pub(in crate::kafka) fn start(
         config: &KafkaConfig,
         name: &str,
-        shared: Shared,
+        shared: LineContext,
     ) -> Result<Self, BuildError> {
         let main = start(config, name, &shared, 1, false)?;
         let trial = start(config, name, &shared, 2, true)?;
         shared.order.set_main(1);
         shared.order.set_trial(2);
-        let lines = Mutex::new(Lines { main, trial, started: 2, closed: false });
+        let lines = Mutex::new(CurrentLines { main, trial, started: 2, closed: false });
         Ok(Self { config: config.clone(), name: name.to_owned(), shared, lines })
     }
 
-    /// The line of this number, if it still takes messages. One that has ended is replaced here, when
-    /// somebody wants it: a principal without rights would end one producer after the other for nobody.
-    pub(in crate::kafka) fn line(&self, id: LineId) -> Result<Arc<Line>, Fault> {
-        let nobodys = Fault(RDKafkaErrorCode::PurgeQueue);
+    /// The line of this number, if it still takes messages. A line that has ended is replaced only here, when
+    /// somebody wants it. Otherwise a principal without rights would end one producer after the other for
+    /// nobody.
+    pub(in crate::kafka) fn line(&self, id: LineId) -> Result<Arc<ProducerLine>, DeliveryFault> {
+        let nobodys = DeliveryFault(RDKafkaErrorCode::PurgeQueue);
         let mut lines = self.lines();
         let line = [&lines.main, &lines.trial].into_iter().find(|line| line.id() == id).map(Arc::clone);
         let Some(line) = line.filter(|_| !lines.closed) else { return Err(nobodys) };
@@ -62,8 +63,8 @@ impl Fleet {
         Err(if line.is_trial() { fault } else { nobodys })
     }
 
-    /// The line on which topics prove themselves: also for questions.
-    fn trial(&self) -> Arc<Line> {
+    /// The line on which topics prove themselves. It is also used for questions.
+    fn trial(&self) -> Arc<ProducerLine> {
         let mut lines = self.lines();
         if lines.trial.broken().is_some() || lines.trial.is_retired() {
             let id = lines.trial.id();
@@ -72,7 +73,7 @@ impl Fleet {
         Arc::clone(&lines.trial)
     }
 
-    /// Asks the brokers about a topic. It blocks.
+    /// Asks the brokers about a topic. This blocks the thread.
     pub(in crate::kafka) fn metadata(
         &self,
     ) -> impl Fn(&str, Duration) -> KafkaResult<Metadata> + Send + 'static {
@@ -88,8 +89,8 @@ impl Fleet {
         self.lines().closed
     }
 
-    /// Messages of this line are past their time. The main line never gives one up by itself: it is
-    /// emptied and ended. The trial line does.
+    /// Messages of this line are past their time. The trial line gives them up by itself. The main line does
+    /// not, so it is emptied and ended.
     pub(in crate::kafka) fn overdue(&self, id: LineId) {
         let mut lines = self.lines();
         if lines.main.id() == id {
@@ -98,7 +99,7 @@ impl Fleet {
         }
     }
 
-    /// Nobody waits any more for something that this line has.
+    /// From this time on nobody waits for some message that this line has.
     pub(in crate::kafka) fn expire(&self, id: LineId, at: Instant) {
         let lines = self.lines();
         if lines.main.id() == id {
@@ -114,7 +115,7 @@ impl Fleet {
         }
     }
 
-    fn replace(&self, lines: &mut Lines, id: LineId, patience: Duration) {
+    fn replace(&self, lines: &mut CurrentLines, id: LineId, patience: Duration) {
         if lines.closed {
             return;
         }
@@ -122,7 +123,7 @@ impl Fleet {
         let number = lines.started + 1;
         let line = match start(&self.config, &self.name, &self.shared, number, trial) {
             Ok(line) => line,
-            // A file is being changed just now, or there is no room for a thread: the next one may succeed.
+            // A file is being changed just now, or there is no room for a thread. The next try may succeed.
             Err(error) => return tracing::warn!(sink = self.name, "no new producer: {error}"),
         };
         lines.started = number;
@@ -136,7 +137,7 @@ impl Fleet {
         old.retire(Instant::now() + patience);
     }
 
-    /// Ends both lines. What has no answer gets none.
+    /// Ends both lines. Messages without an answer get none.
     pub(in crate::kafka) fn close(&self) {
         let mut lines = self.lines();
         lines.closed = true;
@@ -144,7 +145,7 @@ impl Fleet {
         lines.trial.retire(Instant::now());
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, CurrentLines> {
         // Nothing under the lock panics half way.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,10 +160,10 @@ impl Drop for Fleet {
 fn start(
     config: &KafkaConfig,
     name: &str,
-    shared: &Shared,
+    shared: &LineContext,
     id: LineId,
     trial: bool,
-) -> Result<Arc<Line>, BuildError> {
+) -> Result<Arc<ProducerLine>, BuildError> {
     let client_config = config.producer(name, trial)?;
-    Line::start(id, trial, &client_config, shared).map_err(|error| client::refusal(config, &error))
+    ProducerLine::start(id, trial, &client_config, shared).map_err(|error| client::refusal(config, &error))
 }

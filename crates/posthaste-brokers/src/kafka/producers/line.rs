@@ -1,16 +1,17 @@
-//! One producer, the thread that reads its reports, and what it tells beside them.
+//! One producer, and the thread that reads its reports and complaints.
 //!
-//! A report names its message by a number that travels with it as the delivery opaque: call and place. So
-//! nothing is allocated for a report, and a burst of them is told to [`Order`] under one lock.
+//! A report names its message by a number that travels with it as the delivery opaque: the call and the
+//! index. So nothing is allocated for a report, and a burst of reports is told to [`KeyOrder`] under one
+//! lock.
 //!
-//! The reading thread sleeps while nothing is in flight. While something is, it looks for reports twice in a
-//! millisecond, takes all that are there, and wakes each call once for them. Waiting inside the client's `poll` was
-//! refused: it does not return when something has come, and it counts whole milliseconds, so that the last one of
-//! every wait is spent spinning (a fifth of all CPU time, measured).
+//! The reading thread sleeps while nothing is in flight. Otherwise it looks for reports twice in a
+//! millisecond, takes all that are there, and wakes each call once for them. Waiting inside the client's
+//! `poll` was refused. It does not return when something has come, and it counts whole milliseconds, so that
+//! the last one of every wait is spent spinning (a fifth of all CPU time, measured).
 
 use crate::kafka::cause::Causes;
-use crate::kafka::order::{LineId, Order, Seat};
-use crate::kafka::verdict::Fault;
+use crate::kafka::order::{KeyOrder, LineId, MessageRef};
+use crate::kafka::verdict::DeliveryFault;
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
@@ -24,24 +25,24 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// How long reports are gathered before they are told: a quarter of a millisecond of latency, and 2,000 short looks a
-/// second while something is in flight.
+/// How long reports are gathered before they are told. It costs a quarter of a millisecond of latency, and
+/// 2,000 short looks a second while something is in flight.
 const SLICE: Duration = Duration::from_micros(500);
 /// How often an idle producer is asked for errors.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// What a line that is replaced has left for the answers that are on their way.
+/// The time that a replaced line has left for the answers that are on their way.
 pub(in crate::kafka) const GRACE: Duration = Duration::from_millis(500);
 
 const _: () = assert!(usize::BITS == 64, "a call's number and a place there share a pointer");
 
 /// A producer.
-pub(in crate::kafka) struct Line {
+pub(in crate::kafka) struct ProducerLine {
     id: LineId,
     trial: bool,
     producer: BaseProducer<Ears>,
     thread: Mutex<Option<Thread>>,
-    /// Takes nothing more.
+    /// Whether the line takes nothing more.
     retired: RwLock<bool>,
     times: Mutex<Times>,
 }
@@ -50,21 +51,25 @@ pub(in crate::kafka) struct Line {
 struct Times {
     /// When a retired line gives up what is unanswered.
     give_up: Option<Instant>,
-    /// When a line retires by itself, unless all is answered before: nobody waits for what it has.
+    /// When a line retires by itself, because nobody waits for its messages any more. It does not if all is
+    /// answered before.
     expire: Option<Instant>,
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for ProducerLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("id", &self.id).field("trial", &self.trial).finish_non_exhaustive()
+        f.debug_struct("ProducerLine")
+            .field("id", &self.id)
+            .field("trial", &self.trial)
+            .finish_non_exhaustive()
     }
 }
 
 /// What all lines of a sink share.
 #[derive(Debug, Clone)]
-pub(in crate::kafka) struct Shared {
+pub(in crate::kafka) struct LineContext {
     pub(in crate::kafka) sink: Arc<str>,
-    pub(in crate::kafka) order: Arc<Order>,
+    pub(in crate::kafka) order: Arc<KeyOrder>,
     /// Room for messages in all producers together.
     pub(in crate::kafka) window: Arc<Semaphore>,
     pub(in crate::kafka) causes: Arc<Causes>,
@@ -81,18 +86,18 @@ pub(in crate::kafka) struct Record<'a> {
 
 /// Why a producer does not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::kafka) enum Refusal {
-    /// Its queue is full: later.
+pub(in crate::kafka) enum SendError {
+    /// The queue is full: later.
     Full,
-    Fault(Fault),
+    Fault(DeliveryFault),
 }
 
-impl Line {
+impl ProducerLine {
     pub(in crate::kafka) fn start(
         id: LineId,
         trial: bool,
         config: &ClientConfig,
-        shared: &Shared,
+        shared: &LineContext,
     ) -> KafkaResult<Arc<Self>> {
         let ears = Ears {
             line: id,
@@ -133,21 +138,21 @@ impl Line {
         &self.producer
     }
 
-    /// Why it takes nothing any more, if that is so.
-    pub(in crate::kafka) fn broken(&self) -> Option<Fault> {
+    /// Why the line takes nothing any more, if that is so.
+    pub(in crate::kafka) fn broken(&self) -> Option<DeliveryFault> {
         if self.ears().fatal.load(Ordering::Acquire) { self.fatal() } else { None }
     }
 
-    /// The client's own word, which may come before its callback.
-    fn fatal(&self) -> Option<Fault> {
+    /// The fatal error that the client knows of, perhaps before its callback has told it.
+    fn fatal(&self) -> Option<DeliveryFault> {
         let (code, _) = self.producer.client().fatal_error()?;
         self.ears().fatal.store(true, Ordering::Release);
-        Some(Fault(code))
+        Some(DeliveryFault(code))
     }
 
     /// Hands a message over. Whether it arrives is reported later.
-    pub(in crate::kafka) fn send(&self, seat: Seat, record: Record<'_>) -> Result<(), Refusal> {
-        let opaque = (seat.call as usize) << 32 | seat.index as usize;
+    pub(in crate::kafka) fn send(&self, message: MessageRef, record: Record<'_>) -> Result<(), SendError> {
+        let opaque = (message.call as usize) << 32 | message.index as usize;
         let record = BaseRecord {
             topic: record.topic,
             partition: None,
@@ -157,14 +162,15 @@ impl Line {
             headers: Some(record.headers),
             delivery_opaque: opaque,
         };
-        // Counted before it is sent, because the report may be there first; and before the look at `retired`: a
-        // reader that sees both waits for this one.
+        // The message is counted before it is sent, because the report may be there first. It is also counted
+        // before the look at `retired`, so a reader that sees the line retired waits for this message.
         let before = self.ears().in_flight.fetch_add(1, Ordering::SeqCst);
-        // Held until the producer has it: what is handed to a line after it was given up could still go out (G3).
+        // The lock is held until the producer has the message. A message that is handed to a line after that
+        // was given up could still go out (G3).
         let retired = self.retired.read().unwrap_or_else(PoisonError::into_inner);
         if *retired {
             self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
-            return Err(Refusal::Fault(Fault(RDKafkaErrorCode::PurgeQueue)));
+            return Err(SendError::Fault(DeliveryFault(RDKafkaErrorCode::PurgeQueue)));
         }
         let sent = self.producer.send(record);
         drop(retired);
@@ -174,18 +180,18 @@ impl Line {
         let Err((error, _)) = sent else { return Ok(()) };
         self.ears().in_flight.fetch_sub(1, Ordering::SeqCst);
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::QueueFull) => Err(Refusal::Full),
-            // It ended, and the reader has not heard of it yet.
+            Some(RDKafkaErrorCode::QueueFull) => Err(SendError::Full),
+            // The producer has ended, and the reader has not heard of it yet.
             Some(RDKafkaErrorCode::Fatal) => {
                 let fault = self.fatal().filter(|_| self.trial);
-                Err(Refusal::Fault(fault.unwrap_or(Fault(RDKafkaErrorCode::Fatal))))
+                Err(SendError::Fault(fault.unwrap_or(DeliveryFault(RDKafkaErrorCode::Fatal))))
             }
-            Some(code) => Err(Refusal::Fault(Fault(code))),
-            None => Err(Refusal::Fault(Fault(RDKafkaErrorCode::InvalidArgument))),
+            Some(code) => Err(SendError::Fault(DeliveryFault(code))),
+            None => Err(SendError::Fault(DeliveryFault(RDKafkaErrorCode::InvalidArgument))),
         }
     }
 
-    /// Takes nothing more, ends when all is answered, and gives the rest up at that time.
+    /// The line takes nothing more and ends when all is answered. At the time `give_up` it gives up the rest.
     pub(in crate::kafka) fn retire(&self, give_up: Instant) {
         let mut times = lock(&self.times);
         times.give_up = Some(times.give_up.map_or(give_up, |before| before.min(give_up)));
@@ -198,7 +204,7 @@ impl Line {
         *self.retired.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody waits any more for something that it has: from then on it must not keep that for ever.
+    /// From this time on nobody waits for some message of this line, so the line must not keep it for ever.
     pub(in crate::kafka) fn expire(&self, at: Instant) {
         let mut times = lock(&self.times);
         times.expire = Some(times.expire.map_or(at, |before| before.min(at)));
@@ -214,7 +220,7 @@ impl Line {
         self.producer.context()
     }
 
-    /// Reads reports until it is retired and nothing is left.
+    /// Reads reports until the line is retired and nothing is left.
     fn read(self: Arc<Self>) {
         loop {
             let retired = self.is_retired();
@@ -227,13 +233,13 @@ impl Line {
             self.take_events();
             self.tell();
         }
-        // The last owner waits for the client's threads: that must not be a task.
+        // The last owner waits for the client's threads, so it must not be a task.
         while Arc::strong_count(&self) > 1 {
             std::thread::park_timeout(SLICE);
         }
     }
 
-    /// Takes what the client has to say, until it has nothing more.
+    /// Takes the client's events until there are no more.
     fn take_events(&self) {
         loop {
             let before = self.ears().heard.load(Ordering::Relaxed);
@@ -268,7 +274,7 @@ impl Line {
         }
         let fatal = if batch.faults && self.trial { self.fatal() } else { None };
         if let Some(fatal) = fatal {
-            // On trial the reason of the producer's end is the topic's: the client could not even begin.
+            // On trial the producer's end is the topic's fault, because the client could not even begin.
             for fault in batch.reports.iter_mut().filter_map(|(_, fault)| fault.as_mut()) {
                 if fault.is_nobodys() {
                     *fault = fatal;
@@ -279,12 +285,12 @@ impl Line {
     }
 }
 
-/// What the client calls.
+/// The callbacks of the client.
 pub(in crate::kafka) struct Ears {
     line: LineId,
     trial: bool,
-    shared: Shared,
-    /// Handed over and not reported.
+    shared: LineContext,
+    /// Messages that were handed over and not reported.
     in_flight: AtomicUsize,
     fatal: AtomicBool,
     /// Reports, errors and lines of the log so far.
@@ -294,7 +300,7 @@ pub(in crate::kafka) struct Ears {
 
 #[derive(Default)]
 struct Batch {
-    reports: Vec<(Seat, Option<Fault>)>,
+    reports: Vec<(MessageRef, Option<DeliveryFault>)>,
     faults: bool,
 }
 
@@ -331,7 +337,7 @@ impl ClientContext for Ears {
                 self.fatal.store(true, Ordering::Release);
                 tracing::warn!(sink = %self.shared.sink, line = self.line, "a producer ended: {reason}");
                 if let Some(topic) = topic_of(reason) {
-                    self.shared.order.suspect(topic, Fault(RDKafkaErrorCode::Fatal));
+                    self.shared.order.suspect(topic, DeliveryFault(RDKafkaErrorCode::Fatal));
                 }
             }
             Some(code) => self.shared.causes.hear(code, reason),
@@ -344,9 +350,9 @@ impl ProducerContext for Ears {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let seat = Seat { call: (opaque >> 32) as u32, index: opaque as u32 };
+        let message = MessageRef { call: (opaque >> 32) as u32, index: opaque as u32 };
         let fault = result.as_ref().err().map(|(error, record)| {
-            let fault = Fault(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown));
+            let fault = DeliveryFault(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown));
             if !self.trial && !fault.is_nobodys() {
                 self.shared.order.suspect(record.topic(), fault);
             }
@@ -355,7 +361,7 @@ impl ProducerContext for Ears {
         self.heard.fetch_add(1, Ordering::Relaxed);
         let mut batch = lock(&self.batch);
         batch.faults |= fault.is_some();
-        batch.reports.push((seat, fault));
+        batch.reports.push((message, fault));
     }
 }
 

@@ -4,4 +4,4 @@ mod fleet;
 mod line;
 
 pub(super) use fleet::Fleet;
-pub(super) use line::{Line, Record, Refusal, Shared};
+pub(super) use line::{LineContext, ProducerLine, Record, SendError};

@@ -1,11 +1,11 @@
-//! What comes back for a message: a stream's word, or that nobody listens.
+//! What comes back for a message: the word of a stream, or that nobody listens.
 
 use serde::Deserialize;
 use std::borrow::Cow;
 
 /// What the server answered to one message.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::nats) enum Answer {
+pub(in crate::nats) enum PublishReply {
     /// A stream has it.
     Stored,
     /// Status 503: nobody listens on the subject.
@@ -25,9 +25,9 @@ pub(in crate::nats) struct ApiError {
     pub(in crate::nats) description: String,
 }
 
-impl Answer {
-    /// Reads a reply. `None`: it is no word of JetStream's. A service that listens on the same subject
-    /// may answer too, and must not be taken for a stream.
+impl PublishReply {
+    /// Reads a reply. It is `None` for what is no word of JetStream's. A service that listens on the same
+    /// subject may answer too, and must not be taken for a stream.
     pub(in crate::nats) fn read(status: Option<u16>, payload: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Ack<'a> {
@@ -55,13 +55,16 @@ mod tests {
 
     #[test]
     fn only_a_streams_own_word_is_an_answer() {
-        let read = |text: &str| Answer::read(None, text.as_bytes());
-        assert_eq!(read(r#"{"stream":"S","seq":7}"#), Some(Answer::Stored));
-        assert_eq!(read(r#"{"stream":"S","domain":"d","seq":7,"duplicate":true}"#), Some(Answer::Stored));
-        assert_eq!(Answer::read(Some(503), b""), Some(Answer::NoResponders));
+        let read = |text: &str| PublishReply::read(None, text.as_bytes());
+        assert_eq!(read(r#"{"stream":"S","seq":7}"#), Some(PublishReply::Stored));
+        assert_eq!(
+            read(r#"{"stream":"S","domain":"d","seq":7,"duplicate":true}"#),
+            Some(PublishReply::Stored)
+        );
+        assert_eq!(PublishReply::read(Some(503), b""), Some(PublishReply::NoResponders));
         let refused =
             read(r#"{"error":{"code":503,"err_code":10077,"description":"no"},"stream":"S","seq":0}"#);
-        assert!(matches!(refused, Some(Answer::Refused(ApiError { err_code: 10077, .. }))));
+        assert!(matches!(refused, Some(PublishReply::Refused(ApiError { err_code: 10077, .. }))));
         for foreign in [
             "",
             "{",

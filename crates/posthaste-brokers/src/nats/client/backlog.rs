@@ -1,40 +1,41 @@
 //! How many bytes the client has taken and not written yet.
 //!
-//! The client bounds its queue by messages, and a message may have megabytes. So whoever hands messages over counts their
-//! bytes here. Beyond the bound they stay with their calls, and count as not sent, until the client says that it has
-//! written what it had.
+//! The client bounds its queue by messages, and a message may have megabytes. So whoever hands messages over
+//! counts their bytes here. Beyond the bound messages stay with their calls and count as not sent, until the
+//! client says that it has written its queue.
 
 use async_nats::Client;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
-/// Enough for a thousand events; more would only wait here instead of in the calls.
+/// Enough for a thousand events. More would only wait here instead of in the calls.
 const BYTES_MAX: usize = 1 << 20;
-/// From here on the client is asked to say when it has written them. Rare enough to cost nothing.
+/// From so many bytes on the client is asked to say when it has written them. That is rare enough to cost
+/// nothing.
 const FLUSH_BYTES: usize = BYTES_MAX / 4;
 
-/// What one connection has to write.
+/// The bytes that one connection has to write.
 #[derive(Debug, Default)]
-pub(in crate::nats) struct Backlog {
-    inside: Mutex<Inside>,
+pub(in crate::nats) struct WriteBacklog {
+    inside: Mutex<UnwrittenBytes>,
     grown: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct UnwrittenBytes {
     bytes: usize,
-    /// Who waits for room.
+    /// Calls that wait for room.
     waiting: Vec<Waker>,
 }
 
-impl Backlog {
-    /// How many bytes may be handed over before the next look. A single message may have more.
+impl WriteBacklog {
+    /// How many bytes may be handed over before the next look. A single message may be larger.
     pub(in crate::nats) fn room(&self) -> usize {
         BYTES_MAX.saturating_sub(self.inside().bytes)
     }
 
-    /// These were handed over.
+    /// These bytes were handed over.
     pub(in crate::nats) fn add(&self, bytes: usize) {
         let mut inside = self.inside();
         inside.bytes += bytes;
@@ -45,7 +46,7 @@ impl Backlog {
         }
     }
 
-    /// Whether there is room; if not, the waker is kept.
+    /// Whether there is room. If there is none, the waker is kept.
     pub(in crate::nats) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inside = self.inside();
         if inside.bytes < BYTES_MAX {
@@ -57,13 +58,13 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// Looks after it as long as the connection lasts. It does not end.
+    /// Empties the backlog when the client has written, as long as the connection lasts. This does not end.
     pub(in crate::nats) async fn keep(&self, client: &Client) {
         loop {
             self.grown.notified().await;
             let bytes = self.inside().bytes;
             if client.flush().await.is_err() {
-                // The connection is gone, and nothing is written any more. Others tell the calls.
+                // The connection is gone, and nothing is written any more. The session tells the calls.
                 std::future::pending::<()>().await;
             }
             self.written(bytes);
@@ -81,7 +82,7 @@ impl Backlog {
         }
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, UnwrittenBytes> {
         // Nothing under the lock panics half way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn g7_what_waits_to_be_written_has_a_bound() {
-        let backlog = Backlog::default();
+        let backlog = WriteBacklog::default();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MAX, Poll::Ready(())));
         backlog.add(BYTES_MAX + 5);

@@ -1,11 +1,11 @@
 //! The way to the broker: one session at a time, kept by [`crate::link`].
 //!
-//! Servers are tried in the order of the configuration, or in one that is drawn at the start. What a cluster tells of its
-//! other servers is used when none of those answers, if the configuration says so.
+//! Servers are tried in the order of the configuration, or in an order that is drawn at the start. If the
+//! configuration says so, and none of them answers, the other servers that a cluster has told of are tried.
 
 use super::super::{NatsConfig, SHAPE};
 use super::connect;
-use super::session::{End, Inbox, Session};
+use super::session::{Session, SessionEnd, SessionInbox};
 use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
 use async_trait::async_trait;
@@ -14,23 +14,28 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// For the ping that a new session begins with.
+/// The time for the ping that a new session begins with.
 const PING_WAIT: Duration = Duration::from_secs(3);
-/// For answers that are under way when a server asks us to go. Calls that come meanwhile wait for the next server, so it is
-/// shorter than they do.
+/// The time for answers that are under way when a server asks us to go. New calls wait for the next server
+/// meanwhile, so it is shorter than a call's wait for a connection.
 const GRACE: Duration = Duration::from_millis(500);
-/// Servers that a cluster may tell of. More are not remembered.
+/// Servers that a cluster may tell of. More of them are not remembered.
 const DISCOVERED_MAX: usize = 64;
 
 /// The way to the broker.
-pub(in crate::nats) type Link = crate::link::Link<Session>;
+pub(in crate::nats) type NatsLink = crate::link::Link<Session>;
 
 /// Begins to dial.
-pub(in crate::nats) fn start(config: NatsConfig, mut servers: Vec<Address>, name: &str) -> Link {
+pub(in crate::nats) fn start(config: NatsConfig, mut servers: Vec<Address>, name: &str) -> NatsLink {
     if config.shuffle_servers {
         shuffle(&mut servers);
     }
-    Link::start("nats", Scope::Sink, name.into(), Dialler { config, servers, discovered: Mutex::default() })
+    NatsLink::start(
+        "nats",
+        Scope::Sink,
+        name.into(),
+        NatsDialler { config, servers, discovered: Mutex::default() },
+    )
 }
 
 /// A random order, so that many relays spread over a cluster.
@@ -39,14 +44,14 @@ fn shuffle(servers: &mut [Address]) {
     servers.sort_by_cached_key(|server| random.hash_one(server));
 }
 
-struct Dialler {
+struct NatsDialler {
     config: NatsConfig,
     servers: Vec<Address>,
     discovered: Mutex<Vec<Address>>,
 }
 
 #[async_trait]
-impl Dial for Dialler {
+impl Dial for NatsDialler {
     type Server = Address;
     type Session = Session;
 
@@ -68,7 +73,7 @@ impl Dial for Dialler {
     }
 }
 
-impl Dialler {
+impl NatsDialler {
     async fn live_with(&self, server: &Address, port: &Port<Session>) -> Ended {
         let (session, mut inbox) = match port.unless_closed(self.open(server, port.sink())).await {
             Some(Ok(opened)) => opened,
@@ -78,8 +83,8 @@ impl Dialler {
         tracing::info!(sink = port.sink(), server = %server, version = session.info.version, "connected");
         port.up(&session);
         let failure = match port.unless_closed(inbox.serve(&session)).await {
-            Some(End::Lost(failure)) => failure,
-            Some(End::Leaving(failure)) => {
+            Some(SessionEnd::Lost(failure)) => failure,
+            Some(SessionEnd::Leaving(failure)) => {
                 // No new call comes here from now on.
                 port.down(&failure);
                 session.leave();
@@ -92,8 +97,8 @@ impl Dialler {
         Ended::Lost(failure)
     }
 
-    /// Connects, and sends a ping before the first message: it shows that answers reach us.
-    async fn open(&self, server: &Address, sink: &str) -> Result<(Arc<Session>, Inbox), Failure> {
+    /// Connects, and sends a ping before the first message. The ping shows that answers reach us.
+    async fn open(&self, server: &Address, sink: &str) -> Result<(Arc<Session>, SessionInbox), Failure> {
         let unreachable = |why: &str| Failure::of_sink("nats.unreachable", format!("{server}: {why}"));
         let connection = connect(&self.config, server, sink).await?;
         if self.config.discover_servers {
@@ -102,7 +107,7 @@ impl Dialler {
         let opened = Session::open(connection, server, self.config.identity()).await;
         let (session, mut inbox) = opened.ok_or_else(|| unreachable("closed at once"))?;
         let answers = tokio::select! {
-            End::Lost(failure) | End::Leaving(failure) = inbox.serve(&session) => return Err(failure),
+            SessionEnd::Lost(failure) | SessionEnd::Leaving(failure) = inbox.serve(&session) => return Err(failure),
             answers = session.answers_ping(PING_WAIT) => answers,
         };
         if answers { Ok((session, inbox)) } else { Err(unreachable("the server does not answer")) }
@@ -112,7 +117,8 @@ impl Dialler {
         self.discovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remembers servers that are reached in the same way as the one that told of them. What is no address is passed over.
+    /// Remembers the servers that `teller` told of. They are reached in the same way as it. What is no
+    /// address is passed over.
     fn discover(&self, urls: &[String], teller: &Address) {
         let told = urls.iter().filter_map(|url| SHAPE.parse(url).ok());
         let told = told.map(|(address, _)| teller.sibling(&address.host, address.port));
@@ -145,7 +151,7 @@ mod tests {
     #[test]
     fn g7_what_a_server_tells_is_bounded_and_reached_as_it_is() {
         let listed = servers(&["tls://a:1"]);
-        let dialler = Dialler {
+        let dialler = NatsDialler {
             config: NatsConfig::new("tls://a:1"),
             servers: listed.clone(),
             discovered: Mutex::default(),

@@ -1,7 +1,7 @@
 //! The client's options: who we are, whom we trust, and how much may be under way.
 //!
-//! Files are read anew for each connection, so that a rotated password or key is used at the next one. A key never
-//! leaves: the server sends a nonce, and the client sends it back signed.
+//! Files are read anew for each connection, so that a rotated password or key is used at the next one. A key
+//! never leaves this process: the server sends a nonce, and the client sends it back signed.
 
 use super::super::NatsConfig;
 use crate::secret::read_text;
@@ -9,11 +9,11 @@ use crate::{BuildError, Secret};
 use async_nats::ConnectOptions;
 use std::time::Duration;
 
-/// How often a silent server is asked for a sign of life. The client gives a connection up at the third time without one:
-/// a silent one lasts 4 to 6 s, less than the delivery timeout.
+/// How often a silent server is asked for a sign of life. The client gives a connection up at the third time
+/// without an answer. So a silent connection lasts 4 to 6 s, which is less than the delivery timeout.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
-/// Messages that wait to be read by a subscription. The client drops more, and a dropped acknowledgement is an event that
-/// is sent twice; so this is far above what a window can have under way.
+/// Messages of a subscription that may wait to be read. The client drops more, and for a dropped
+/// acknowledgement an event is sent twice. So this is far above what a window can have under way.
 const UNREAD_MAX: usize = 1 << 16;
 /// Commands beside messages: questions, flushes.
 const SPARE_COMMANDS: usize = 1_024;
@@ -29,9 +29,9 @@ pub(super) fn options(config: &NatsConfig, name: &str) -> Result<ConnectOptions,
         .subscription_capacity(UNREAD_MAX.max(2 * window))
         .require_tls(config.wants_tls())
         .tls_client_config(config.options.tls().client_config()?)
-        // Where else to connect is the caller's affair, as all reconnecting is.
+        // The caller decides where else to connect, as it decides about all reconnecting.
         .ignore_discovered_servers()
-        // Checked by ourselves, more strictly.
+        // We check subjects ourselves, more strictly.
         .skip_subject_validation(true);
     log_in(config, if config.tls_first { options.tls_first() } else { options })
 }
@@ -71,7 +71,8 @@ fn log_in_with_key(config: &NatsConfig, options: ConnectOptions) -> Result<Conne
     Ok(options.nkey(seed.to_owned()))
 }
 
-/// Whether it looks like one: base32 of a fixed length, and of a user. The client checks the rest when it signs.
+/// Whether the word looks like the seed of a user: base32 of a fixed length. The client checks the rest when
+/// it signs.
 fn is_user_seed(word: &str) -> bool {
     let is_base32 = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
     word.starts_with("SU") && word.len() == 58 && word.bytes().all(is_base32)

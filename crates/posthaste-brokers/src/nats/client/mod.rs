@@ -1,14 +1,16 @@
 //! Connections to NATS servers, by way of async-nats.
 //!
-//! Here one is opened, as `login` says. A `session` gives each answer to whom it is for, and `backlog` counts what the client
-//! has not written yet. `link` keeps one session at a time. `streams` asks JetStream about its streams.
+//! Here a connection is opened, as `login` says. A `session` gives each answer to the call that it is for,
+//! and `backlog` counts what the client has not written yet. `link` keeps one session at a time. `streams`
+//! asks JetStream about its streams.
 //!
-//! A client lives for one connection here. It could reconnect by itself, but then it keeps what was given to it during an
-//! outage and sends it later, long after the relay has been told that it failed. Whoever wants another connection dials
-//! again. A source, which has nothing to lose by it, can let [`login::options`] reconnect.
+//! A client lives for one connection here. It could reconnect by itself. But then it would keep what it was
+//! given during an outage and send it later, long after the relay has been told that it failed. Whoever wants
+//! another connection dials again. A source has nothing to lose by it, and can let [`login::options`]
+//! reconnect.
 //!
-//! Everything that can be wrong with a connection is told in an operator's words, under the code that says where to look:
-//! the files (read anew each time), the network, the certificate, the login.
+//! Everything that can be wrong with a connection is told in an operator's words, under the code that says
+//! where to look: the files (read anew each time), the network, the certificate, the login.
 
 mod answer;
 mod backlog;
@@ -17,8 +19,8 @@ mod login;
 pub(super) mod session;
 pub(super) mod streams;
 
-pub(super) use answer::{Answer, ApiError};
-use backlog::Backlog;
+pub(super) use answer::{ApiError, PublishReply};
+use backlog::WriteBacklog;
 
 use super::NatsConfig;
 use crate::address::Address;
@@ -35,20 +37,21 @@ use tokio::net::lookup_host;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// For the name and all of its addresses, which the client tries one after the other.
+/// The time for the name and all of its addresses, which the client tries one after the other.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// For TCP, TLS and login together, for each address of a name. With the longest pause between two tries this leaves
-/// 5 s for being back after an outage.
+/// The time for TCP, TLS and login together, for each address of a name. With the longest pause between two
+/// tries we are back 5 s after an outage.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
-/// What the server says beside the messages and nobody has read yet. Then the client waits, and drops more of it.
+/// Events of the server beside the messages that nobody has read yet. The client waits with the next one, and
+/// drops more.
 const EVENTS_MAX: usize = 128;
 
 /// A connection.
 pub(super) struct Connection {
     pub(super) client: Client,
-    /// What the server says beside the messages.
+    /// What the server says beside the messages: errors, and that it is about to stop.
     pub(super) events: mpsc::Receiver<Event>,
-    /// TLS began after the server's greeting. So what it says there may be somebody else's word.
+    /// Whether TLS began after the server's greeting. If so, the greeting may be somebody else's word.
     pub(super) is_hearsay: bool,
 }
 
@@ -87,9 +90,9 @@ pub(super) async fn connect(
     Ok(Connection { client, events, is_hearsay })
 }
 
-/// How long one address of a name may take, so that the last one has its turn.
+/// How long one address of a name may take, so that the last address has its turn.
 async fn address_timeout(server: &Address) -> Duration {
-    // A name that cannot be found is the client's to tell.
+    // If the name cannot be found, the client tells so.
     let found = timeout(DIAL_TIMEOUT / 2, lookup_host((server.host.as_str(), server.port))).await;
     let addresses = found.map_or(1, |found| found.map_or(1, Iterator::count)).max(1);
     ADDRESS_TIMEOUT.min(DIAL_TIMEOUT / 2 / u32::try_from(addresses).unwrap_or(u32::MAX))
@@ -110,9 +113,9 @@ pub(super) fn is_websocket(server: &Address) -> bool {
     server.scheme.starts_with("ws")
 }
 
-/// Makes a client that ends with its connection. It cannot be told not to reconnect: the least that it takes is one
-/// attempt, which is also the first connection's. So the one attempt that it makes after a loss is led to an address
-/// where nobody can listen, and the client ends at once.
+/// Makes a client that ends with its connection. A client cannot be told not to reconnect: it makes at least
+/// one attempt, because the limit counts for the first connection, too. So the attempt after a loss is led to
+/// an address where nobody can listen, and the client ends at once.
 fn single_use(options: ConnectOptions, server: &ServerAddr) -> ConnectOptions {
     let (server, is_used) = (server.clone(), AtomicBool::new(false));
     options.max_reconnects(1).reconnect_to_server_callback(move |_, _| {
@@ -143,20 +146,20 @@ fn failure(error: &ConnectError, server: &Address, identity: &str) -> Failure {
     if is_login || is_refusal(&words) {
         return refused(server, identity, &words);
     }
-    // Last: what a server says of TLS, in the clear.
+    // This is the last case, because its words are what a server says of TLS in the clear.
     if error.kind() == ConnectErrorKind::Tls || tls_error(error).is_some() || words.contains("TLS") {
         return Failure::of_sink("nats.tls", format!("{server}: no TLS connection: {words}"));
     }
     Failure::of_sink("nats.unreachable", format!("{server}: {words}"))
 }
 
-/// Who we are is the reason why there is no connection, or no longer one.
+/// The failure when the server refuses our login, before or after the connection was made.
 fn refused(server: &Address, identity: &str, words: &str) -> Failure {
     Failure::of_sink("nats.auth", format!("{server} refuses {identity}: {words}"))
 }
 
-/// Whether the server's words are about who we are. Only their beginning counts: others quote a subject, which may hold
-/// any word.
+/// Whether the server's words are about our login. Only their beginning counts, because other words quote a
+/// subject, which may hold anything.
 fn is_refusal(words: &str) -> bool {
     const BEGINNINGS: [&str; 4] =
         ["authorization violation", "authentication ", "user authentication ", "account authentication "];
@@ -177,7 +180,7 @@ fn words(error: &ConnectError) -> String {
         return "Authorization Violation".to_owned();
     }
     match source.downcast_ref::<io::Error>().map(io::Error::kind) {
-        // What the client's parser says.
+        // The client's parser says this.
         Some(io::ErrorKind::InvalidInput) => format!("something that is not NATS answers ({source})"),
         _ => source.to_string(),
     }

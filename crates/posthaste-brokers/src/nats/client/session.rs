@@ -1,15 +1,16 @@
 //! One connection as calls see it: where their messages go, and where the answers come from.
 //!
 //! Every call that publishes has a mailbox here, under a number. The reply subject of a message is
-//! `INBOX.<call>-<index>`, so an answer finds its way by itself, and one that comes after its call has gone is
-//! nobody's: numbers are not used again, so it can never be taken for another message's. The client's own publishing with
-//! acknowledgements was refused: it keeps something for each message, and tells an answer of a stream from no other.
+//! `INBOX.<call>-<index>`, so an answer finds its way by itself. Numbers are not used again. So an answer
+//! that comes after its call has gone is nobody's, and can never be taken for another message's. The client's
+//! own publishing with acknowledgements was refused. It keeps something for each message, and does not tell a
+//! stream's answer from any other.
 //!
-//! A session is one connection. When that ends, everybody who waits is told so at once, and nothing of it is ever
-//! sent later.
+//! A session is one connection. When it ends, every call that waits is told so at once, and nothing of it is
+//! ever sent later.
 
-use super::answer::Answer;
-use super::{Backlog, Connection, is_refusal, refused};
+use super::answer::PublishReply;
+use super::{Connection, WriteBacklog, is_refusal, refused};
 use crate::address::Address;
 use crate::mailbox::Mailbox;
 use async_nats::{Client, Event, Message, ServerError, ServerInfo, Subscriber};
@@ -26,31 +27,32 @@ use tokio::time::{Instant, timeout};
 
 /// The last part of the subject that we send pings to.
 const PING: &str = "ping";
-/// How long a server's limits are believed. An operator may change them, and the client does not hear of it. Once in this
-/// time a message that is too large costs a new session.
+/// How long a server's limits are believed. An operator may change them, and the client does not hear of
+/// that. So a message that is too large costs a new session, once in this time.
 const FRESH: Duration = Duration::from_secs(30);
-/// For what a call did not ask for: refusals of others' subjects, answers that come twice. More are dropped.
+/// Notes that a call did not ask for: refusals of others' subjects, answers that come twice. More are
+/// dropped.
 const SPARE_NOTES: usize = 128;
 
 /// What a call hears.
 #[derive(Debug)]
 pub(in crate::nats) enum Note {
     /// The answer to its message of this index.
-    Answer(usize, Answer),
+    Reply(usize, PublishReply),
     /// Publishing to this subject is not allowed.
     Denied(Arc<str>),
-    /// The connection is about to be left: answers may come, and nothing more is to be sent.
+    /// The connection is about to be left. Answers may still come, and nothing more is to be sent.
     Leaving,
     /// The connection is gone, and no answer will come.
     Ended(Arc<str>),
 }
 
-/// How it came to an end.
+/// How a session came to an end.
 #[derive(Debug)]
-pub(in crate::nats) enum End {
+pub(in crate::nats) enum SessionEnd {
     /// The connection is gone, or of no use.
     Lost(Failure),
-    /// The server asks us to go. What is under way may still be answered.
+    /// The server asks us to go. Messages that are under way may still be answered.
     Leaving(Failure),
 }
 
@@ -58,21 +60,21 @@ pub(in crate::nats) enum End {
 #[derive(Debug)]
 pub(in crate::nats) struct Session {
     pub(in crate::nats) client: Client,
-    pub(in crate::nats) backlog: Backlog,
+    pub(in crate::nats) backlog: WriteBacklog,
     /// What the server said of itself at the beginning.
     pub(in crate::nats) info: ServerInfo,
-    /// Whether that may be somebody else's word.
+    /// Whether `info` may be somebody else's word.
     pub(in crate::nats) is_hearsay: bool,
     opened_at: Instant,
-    /// Somebody wants to know what the server says now.
+    /// Notified when somebody wants to know what the server says of itself now.
     stale: Notify,
     /// As whom we are connected, in words.
     pub(in crate::nats) identity: String,
     server: Address,
-    /// With the dot at its end.
+    /// The subject of the inbox, with the dot at its end.
     inbox: String,
     calls: Mutex<Calls>,
-    /// The last call has gone.
+    /// Notified when the last call has gone.
     idle: Notify,
     /// How many pings were answered.
     pongs: watch::Sender<u64>,
@@ -81,49 +83,49 @@ pub(in crate::nats) struct Session {
 #[derive(Debug, Default)]
 struct Calls {
     opened: u64,
-    open: FxHashMap<u64, Arc<Line>>,
+    open: FxHashMap<u64, Arc<CallMailbox>>,
     is_leaving: bool,
     ended: Option<Arc<str>>,
 }
 
 /// A call's mailbox, and how many messages the call has.
 #[derive(Debug)]
-struct Line {
-    mailbox: Mailbox<Note>,
+struct CallMailbox {
+    notes: Mailbox<Note>,
     messages: usize,
 }
 
-impl Line {
-    /// Every message is answered once, or refused. Others fill no more than what is left.
-    fn answer(&self, index: usize, answer: Answer) -> bool {
-        self.mailbox.post_within(Note::Answer(index, answer), 2 * (self.messages + SPARE_NOTES))
+impl CallMailbox {
+    /// Every message is answered once, or refused. Other notes fill no more than the spare room.
+    fn answer(&self, index: usize, answer: PublishReply) -> bool {
+        self.notes.post_within(Note::Reply(index, answer), 2 * (self.messages + SPARE_NOTES))
     }
 
     fn deny(&self, subject: Arc<str>) {
-        self.mailbox.post_within(Note::Denied(subject), self.messages + SPARE_NOTES);
-        self.mailbox.ring();
+        self.notes.post_within(Note::Denied(subject), self.messages + SPARE_NOTES);
+        self.notes.ring();
     }
 
     fn tell(&self, note: Note) {
-        self.mailbox.post(note);
-        self.mailbox.ring();
+        self.notes.post(note);
+        self.notes.ring();
     }
 }
 
 impl Session {
-    /// Opens the inbox. `None`: the connection is gone already.
+    /// Opens the inbox. It is `None` if the connection is gone already.
     pub(super) async fn open(
         connection: Connection,
         server: &Address,
         identity: String,
-    ) -> Option<(Arc<Self>, Inbox)> {
+    ) -> Option<(Arc<Self>, SessionInbox)> {
         let Connection { client, events, is_hearsay } = connection;
         let inbox = format!("{}.", client.new_inbox());
         let answers = client.subscribe(format!("{inbox}*")).await.ok()?;
         let session = Arc::new(Self {
             info: client.server_info(),
             client,
-            backlog: Backlog::default(),
+            backlog: WriteBacklog::default(),
             is_hearsay,
             opened_at: Instant::now(),
             stale: Notify::new(),
@@ -134,15 +136,18 @@ impl Session {
             idle: Notify::new(),
             pongs: watch::Sender::new(0),
         });
-        Some((session, Inbox { answers, events, rung: Vec::new(), is_leaving: false, last_words: None }))
+        Some((
+            session,
+            SessionInbox { answers, events, rung: Vec::new(), is_leaving: false, last_words: None },
+        ))
     }
 
-    /// Headers and payload of a message together, if the server has named a limit.
+    /// The server's limit for headers and payload of a message together, if it has named one.
     pub(in crate::nats) fn bytes_max(&self) -> Option<usize> {
         Some(self.info.max_payload).filter(|bytes| *bytes > 0)
     }
 
-    /// Whether what the server said of itself is recent.
+    /// Whether the server's limits are recent.
     pub(in crate::nats) fn is_fresh(&self) -> bool {
         self.opened_at.elapsed() < FRESH
     }
@@ -152,24 +157,24 @@ impl Session {
         self.stale.notify_one();
     }
 
-    /// Opens a mailbox for a call with so many messages. It closes when the handle is dropped.
+    /// Opens a mailbox for a call with this many messages. It closes when the handle is dropped.
     pub(in crate::nats) fn register(self: &Arc<Self>, messages: usize) -> Registration {
-        let line = Arc::new(Line { mailbox: Mailbox::default(), messages });
+        let mailbox = Arc::new(CallMailbox { notes: Mailbox::default(), messages });
         let mut calls = self.calls();
         calls.opened += 1;
         let call = calls.opened;
         if calls.is_leaving {
-            line.mailbox.post(Note::Leaving);
+            mailbox.notes.post(Note::Leaving);
         }
         match &calls.ended {
-            Some(why) => drop(line.mailbox.post(Note::Ended(Arc::clone(why)))),
-            None => drop(calls.open.insert(call, Arc::clone(&line))),
+            Some(why) => drop(mailbox.notes.post(Note::Ended(Arc::clone(why)))),
+            None => drop(calls.open.insert(call, Arc::clone(&mailbox))),
         }
         drop(calls);
-        Registration { session: Arc::clone(self), call, line }
+        Registration { session: Arc::clone(self), call, mailbox }
     }
 
-    /// Until no call waits for anything.
+    /// Waits until no call waits for anything.
     async fn until_idle(&self) {
         loop {
             let idle = self.idle.notified();
@@ -180,23 +185,23 @@ impl Session {
         }
     }
 
-    /// Tells everybody to send nothing more here.
+    /// Tells every call to send nothing more here.
     pub(in crate::nats) fn leave(&self) {
         let mut calls = self.calls();
         calls.is_leaving = true;
         let open: Vec<_> = calls.open.values().map(Arc::clone).collect();
         drop(calls);
-        open.iter().for_each(|line| line.tell(Note::Leaving));
+        open.iter().for_each(|mailbox| mailbox.tell(Note::Leaving));
     }
 
-    /// Tells everybody that no answer will come any more.
+    /// Tells every call that no answer will come any more.
     pub(in crate::nats) fn end(&self, why: &str) {
         let why: Arc<str> = why.into();
         let mut calls = self.calls();
         calls.ended = Some(Arc::clone(&why));
         let open = std::mem::take(&mut calls.open);
         drop(calls);
-        open.into_values().for_each(|line| line.tell(Note::Ended(Arc::clone(&why))));
+        open.into_values().for_each(|mailbox| mailbox.tell(Note::Ended(Arc::clone(&why))));
     }
 
     /// Sends a message to ourselves, through the server. A server that refuses it has answered too.
@@ -210,26 +215,26 @@ impl Session {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        // A panic elsewhere leaves what is inside whole: nothing under this lock can panic half way.
+        // Nothing under this lock panics half way.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an answer into its mailbox and notes which one is to be rung.
-    fn deliver(&self, message: &Message, rung: &mut Vec<Arc<Line>>) {
+    /// Puts an answer into its mailbox, and remembers that this one is to be rung.
+    fn deliver(&self, message: &Message, rung: &mut Vec<Arc<CallMailbox>>) {
         let Some(token) = message.subject.strip_prefix(self.inbox.as_str()) else { return };
         if token == PING {
             return self.pongs.send_modify(|pongs| *pongs += 1);
         }
         let Some((call, index)) = parse(token) else { return };
         let status = message.status.map(|status| status.as_u16());
-        let Some(answer) = Answer::read(status, &message.payload) else { return };
-        let Some(line) = self.calls().open.get(&call).map(Arc::clone) else { return };
-        if line.answer(index, answer) {
-            rung.push(line);
+        let Some(answer) = PublishReply::read(status, &message.payload) else { return };
+        let Some(mailbox) = self.calls().open.get(&call).map(Arc::clone) else { return };
+        if mailbox.answer(index, answer) {
+            rung.push(mailbox);
         }
     }
 
-    /// What the server said beside the messages. `Some`: this session is of no use.
+    /// Handles what the server said beside the messages. If it is `Some`, this session is of no use.
     fn complain(&self, text: &str) -> Option<Failure> {
         let subject = &quoted(text)?;
         if text.contains("Permissions Violation for Subscription") {
@@ -258,7 +263,7 @@ impl Session {
         }
         let subject: Arc<str> = subject.into();
         let open: Vec<_> = self.calls().open.values().map(Arc::clone).collect();
-        open.iter().for_each(|line| line.deny(Arc::clone(&subject)));
+        open.iter().for_each(|mailbox| mailbox.deny(Arc::clone(&subject)));
     }
 }
 
@@ -279,7 +284,7 @@ fn escaped(rest: &mut std::str::Chars<'_>) -> Option<char> {
         'x' => 2,
         'u' => 4,
         'U' => 8,
-        // A quote or a backslash: subjects have no other ones.
+        // A quote or a backslash. Subjects have no other escapes.
         plain => return Some(plain),
     };
     let digits: String = rest.by_ref().take(digits).collect();
@@ -291,18 +296,18 @@ fn parse(token: &str) -> Option<(u64, usize)> {
     Some((u64::from_str_radix(call, 16).ok()?, usize::from_str_radix(index, 16).ok()?))
 }
 
-/// What comes over a session's connection.
-pub(in crate::nats) struct Inbox {
+/// The incoming side of a session's connection.
+pub(in crate::nats) struct SessionInbox {
     answers: Subscriber,
     events: mpsc::Receiver<Event>,
-    rung: Vec<Arc<Line>>,
+    rung: Vec<Arc<CallMailbox>>,
     is_leaving: bool,
     last_words: Option<String>,
 }
 
-impl Inbox {
-    /// Gives everything to whom it is for, until the connection ends or is to be left.
-    pub(in crate::nats) async fn serve(&mut self, session: &Session) -> End {
+impl SessionInbox {
+    /// Gives every answer to its call, until the connection ends or is to be left.
+    pub(in crate::nats) async fn serve(&mut self, session: &Session) -> SessionEnd {
         let mut backlog = pin!(session.backlog.keep(&session.client));
         loop {
             tokio::select! {
@@ -318,14 +323,14 @@ impl Inbox {
                 () = session.stale.notified(), if !self.is_leaving => {
                     self.is_leaving = true;
                     let text = format!("{}: a new connection asks what the server takes now", session.server);
-                    return End::Leaving(Failure::of_sink("nats.unreachable", text));
+                    return SessionEnd::Leaving(Failure::of_sink("nats.unreachable", text));
                 }
                 () = &mut backlog => {}
             }
         }
     }
 
-    /// Goes on until no call waits for an answer, or this time is over.
+    /// Serves until no call waits for an answer, or this time is over.
     pub(in crate::nats) async fn serve_until_idle(&mut self, session: &Session, within: Duration) {
         let rest = async {
             tokio::select! {
@@ -336,19 +341,19 @@ impl Inbox {
         let _ = timeout(within, rest).await;
     }
 
-    /// All that is there, before anybody is woken: calls then send their next messages in one go, and the client writes
-    /// them in one go.
+    /// Takes all answers that are there, before any call is woken. So calls send their next messages in one
+    /// go, and the client writes them in one go.
     fn take(&mut self, answer: &Message, session: &Session) {
-        // It went on talking, so they were no reason to hang up.
+        // The server went on talking, so its last words were no reason to hang up.
         self.last_words = None;
         session.deliver(answer, &mut self.rung);
         while let Some(Some(answer)) = self.answers.next().now_or_never() {
             session.deliver(&answer, &mut self.rung);
         }
-        self.rung.drain(..).for_each(|line| line.mailbox.ring());
+        self.rung.drain(..).for_each(|mailbox| mailbox.notes.ring());
     }
 
-    fn hear(&mut self, event: Event, session: &Session) -> Option<End> {
+    fn hear(&mut self, event: Event, session: &Session) -> Option<SessionEnd> {
         match event {
             Event::ServerError(ServerError::AuthorizationViolation) => {
                 self.complain("Authorization Violation".to_owned(), session)
@@ -357,10 +362,10 @@ impl Inbox {
             Event::LameDuckMode if !self.is_leaving => {
                 self.is_leaving = true;
                 let text = format!("{}: the server is about to stop (lame duck mode)", session.server);
-                Some(End::Leaving(Failure::of_sink("nats.unreachable", text)))
+                Some(SessionEnd::Leaving(Failure::of_sink("nats.unreachable", text)))
             }
             Event::Disconnected => {
-                // What came before counts.
+                // An answer that came before counts.
                 if let Some(Some(answer)) = self.answers.next().now_or_never() {
                     self.take(&answer, session);
                 }
@@ -370,18 +375,19 @@ impl Inbox {
         }
     }
 
-    fn complain(&mut self, words: String, session: &Session) -> Option<End> {
+    fn complain(&mut self, words: String, session: &Session) -> Option<SessionEnd> {
         if is_refusal(&words) {
-            return Some(End::Lost(refused(&session.server, &session.identity, &words)));
+            return Some(SessionEnd::Lost(refused(&session.server, &session.identity, &words)));
         }
         let failure = session.complain(&words);
-        // After most of its complaints the server hangs up, and then they are the reason. After this one it does not.
+        // After most complaints the server hangs up, and then the complaint is the reason. After this one it
+        // does not.
         self.last_words = Some(words).filter(|words| !words.starts_with("Permissions Violation"));
-        failure.map(End::Lost)
+        failure.map(SessionEnd::Lost)
     }
 
-    /// The client has ended. What the server said before it is still on its way.
-    async fn lost(&mut self, session: &Session) -> End {
+    /// The client has ended. What the server said before that is still on its way.
+    async fn lost(&mut self, session: &Session) -> SessionEnd {
         while let Some(event) = self.events.recv().await {
             if let Some(end) = self.hear(event, session) {
                 return end;
@@ -390,10 +396,10 @@ impl Inbox {
         self.gone(session)
     }
 
-    fn gone(&self, session: &Session) -> End {
+    fn gone(&self, session: &Session) -> SessionEnd {
         let last = self.last_words.as_ref().map(|words| format!("; its last words: {words}"));
         let text = format!("{}: the connection was lost{}", session.server, last.unwrap_or_default());
-        End::Lost(Failure::of_sink("nats.unreachable", text))
+        SessionEnd::Lost(Failure::of_sink("nats.unreachable", text))
     }
 }
 
@@ -402,7 +408,7 @@ impl Inbox {
 pub(in crate::nats) struct Registration {
     session: Arc<Session>,
     call: u64,
-    line: Arc<Line>,
+    mailbox: Arc<CallMailbox>,
 }
 
 impl Registration {
@@ -410,14 +416,14 @@ impl Registration {
         &self.session
     }
 
-    /// Where answers go, but for the index of the message.
+    /// The reply subject, but for the index of the message.
     pub(in crate::nats) fn reply(&self) -> String {
         format!("{}{:x}-", self.session.inbox, self.call)
     }
 
-    /// Takes all notes, or leaves the waker.
+    /// Takes all notes. If there are none, the waker is kept.
     pub(in crate::nats) fn poll_notes(&self, context: &mut Context<'_>, notes: &mut Vec<Note>) -> Poll<()> {
-        self.line.mailbox.poll_take(context, notes)
+        self.mailbox.notes.poll_take(context, notes)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Questions to JetStream: which stream takes a subject, and what is it like?
+//! Asks JetStream which stream takes a subject, and how that stream is configured.
 //!
-//! They go over the connection that publishes, as the same user. They are rare, so they are plain JSON.
+//! Questions go over the connection that publishes, as the same user. They are rare, so they are plain JSON.
 
 use super::session::{Note, Session};
 use async_nats::RequestErrorKind;
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What we want to know of a stream.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(in crate::nats) struct Config {
+pub(in crate::nats) struct StreamConfig {
     pub(in crate::nats) name: String,
     /// `file` or `memory`.
     pub(in crate::nats) storage: String,
@@ -26,13 +26,13 @@ pub(in crate::nats) struct Config {
     pub(in crate::nats) retention: String,
     pub(in crate::nats) no_ack: bool,
     pub(in crate::nats) sealed: bool,
-    /// `async`: acknowledged before it is written. Empty otherwise.
+    /// `async` if a message is acknowledged before it is written, and empty otherwise.
     pub(in crate::nats) persist_mode: String,
     /// In nanoseconds.
     duplicate_window: u64,
 }
 
-impl Config {
+impl StreamConfig {
     pub(in crate::nats) fn duplicate_window(&self) -> Duration {
         Duration::from_nanos(self.duplicate_window)
     }
@@ -41,9 +41,9 @@ impl Config {
 /// Why a stream cannot be seen.
 #[derive(Debug)]
 pub(in crate::nats) enum Unseen {
-    /// None takes the subject.
+    /// No stream takes the subject.
     NoStream,
-    /// Nobody says so.
+    /// There is no answer, for this reason.
     NoAnswer(String),
 }
 
@@ -51,14 +51,14 @@ pub(in crate::nats) enum Unseen {
 pub(in crate::nats) async fn stream_by_subject(
     session: &Arc<Session>,
     subject: &str,
-) -> Result<Config, Unseen> {
+) -> Result<StreamConfig, Unseen> {
     #[derive(Deserialize)]
     struct Names {
         streams: Option<Vec<String>>,
     }
     #[derive(Deserialize)]
-    struct Found {
-        config: Config,
+    struct StreamInfo {
+        config: StreamConfig,
     }
     let body = serde_json::json!({ "subject": subject }).to_string();
     let names: Names = ask(session, "$JS.API.STREAM.NAMES", &body).await.map_err(Unseen::NoAnswer)?;
@@ -67,13 +67,13 @@ pub(in crate::nats) async fn stream_by_subject(
         return Err(Unseen::NoAnswer("a strange answer: a stream that has no name".to_owned()));
     }
     let subject = format!("$JS.API.STREAM.INFO.{name}");
-    let found: Found = ask(session, &subject, "").await.map_err(Unseen::NoAnswer)?;
+    let found: StreamInfo = ask(session, &subject, "").await.map_err(Unseen::NoAnswer)?;
     Ok(found.config)
 }
 
 async fn ask<T: DeserializeOwned>(session: &Arc<Session>, subject: &str, body: &str) -> Result<T, String> {
     #[derive(Deserialize)]
-    struct Refused {
+    struct ErrorResponse {
         error: Error,
     }
     #[derive(Deserialize)]
@@ -93,13 +93,13 @@ async fn ask<T: DeserializeOwned>(session: &Arc<Session>, subject: &str, body: &
         },
         () = denied(session, subject) => return Err(format!("not allowed to ask {subject}")),
     };
-    if let Ok(Refused { error }) = serde_json::from_slice(&words) {
+    if let Ok(ErrorResponse { error }) = serde_json::from_slice(&words) {
         return Err(error.description);
     }
     serde_json::from_slice(&words).map_err(|error| format!("a strange answer: {error}"))
 }
 
-/// Until the server says that we may not publish to this subject.
+/// Waits until the server says that we may not publish to this subject.
 async fn denied(session: &Arc<Session>, subject: &str) {
     let (call, mut notes) = (session.register(0), Vec::new());
     let is_told = |note: Note| matches!(note, Note::Denied(denied) if *denied == *subject);
@@ -114,7 +114,8 @@ async fn denied(session: &Arc<Session>, subject: &str) {
     .await;
 }
 
-/// Whether it can be a part of a subject. The client writes a subject as it is, and a line break would begin another line.
+/// Whether the name can be a part of a subject. The client writes a subject as it is, and a line break would
+/// begin another line.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.bytes().any(|byte| byte <= b' ' || byte == 0x7f)
 }

@@ -30,7 +30,7 @@ impl Server {
         if vhost.len() > SHORT_MAX {
             return Err("holds a virtual host of more than 255 bytes".to_owned());
         }
-        // A slash at the end means the usual virtual host for everybody but the specification.
+        // A slash at the end means the usual virtual host. Everybody but the specification reads it so.
         Ok(Self { address, vhost: if vhost.is_empty() { ROOT.to_owned() } else { vhost } })
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Close {
 }
 
 impl Close {
-    /// Whether every message for that exchange would have the same end.
+    /// Whether every message for that exchange would be refused in the same way.
     pub(super) fn concerns_exchange(&self) -> bool {
         self.code == NOT_FOUND || (self.code == ACCESS_REFUSED && !self.text.contains("access to topic"))
     }
@@ -29,7 +29,8 @@ impl Close {
 
     /// The largest body that the broker takes, if that is what it says.
     pub(crate) fn bytes_max(&self) -> Option<usize> {
-        // "is larger than configured max size 1000", or without "configured" where the limit is the broker's own.
+        // "is larger than configured max size 1000", or without "configured" where the limit is the broker's
+        // own.
         let (_, tail) = self.text.split_once("larger than ")?.1.split_once("max size ")?;
         let digits: String = tail.chars().take_while(char::is_ascii_digit).collect();
         digits.parse().ok()
@@ -38,16 +39,16 @@ impl Close {
 
 /// What became of one message.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum PublishOutcome {
     /// Confirmed: every queue that it was routed to has it.
     Stored,
     /// No queue takes it.
     Returned(Close),
     /// A queue refused it, or could not store it.
     Nacked,
-    /// Its channel was closed, by itself (`culprit`) or by one of the others on it.
+    /// Its channel was closed, because of itself (`culprit`) or of another message on it.
     Closed { close: Close, culprit: bool },
-    /// The connection ended; `left`: all of it may have been written.
+    /// The connection ended. `left` is whether all of the message may have been written.
     Lost { left: bool, why: Arc<str> },
 }
 
@@ -55,7 +56,7 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub(crate) enum Note {
     /// What became of its message of this index.
-    Answer(usize, Answer),
+    Outcome(usize, PublishOutcome),
     /// The connection is gone: there will be no more answers.
     Ended(Arc<str>),
 }

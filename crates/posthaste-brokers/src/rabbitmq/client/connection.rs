@@ -13,12 +13,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::time::{interval, timeout};
 
-/// Unanswered messages of calls that have given up. More of them, and the connection is not worth keeping.
+/// Unanswered messages of calls that have given up. With more of them the connection is not worth keeping.
 const UNANSWERED_MAX: usize = 65_536;
-/// For saying goodbye.
+/// The time for saying goodbye.
 pub(super) const FAREWELL: Duration = Duration::from_millis(200);
 
-/// An open connection. It works while somebody lets it [`serve`](Self::serve).
+/// An open connection. It works while somebody polls [`serve`](Self::serve).
 pub(crate) struct Connection {
     session: Arc<Session>,
     transport: Transport,
@@ -34,12 +34,13 @@ impl Connection {
         &self.session
     }
 
-    /// Reads and writes until the connection ends, and tells everybody who waits; the answer is why it ended.
+    /// Reads and writes until the connection ends, and tells everybody who waits. The answer is why it ended.
     pub(crate) async fn serve(&mut self) -> Failure {
         let failure = match self.exchange_frames().await {
             Ok(failure) => failure,
             Err(error) => {
-                // What came before the end still counts: confirmations, and why the broker hung up.
+                // What came before the end still counts: confirmations, and the broker's reason for hanging
+                // up.
                 let _ = self.transport.read_now();
                 self.hear().ok().flatten().unwrap_or_else(|| failure::lost(&error))
             }
@@ -50,9 +51,9 @@ impl Connection {
 
     /// Ends it, and tells everybody who waits why.
     ///
-    /// The broker hears a goodbye, so that its log does not complain of a client that vanished. But half a message
-    /// must not be finished now, because its call has been told that it was not sent; and behind half a message
-    /// nothing can be said.
+    /// The broker hears a goodbye, so that its log does not complain of a client that vanished. But half a
+    /// message must not be finished now, because its call has been told that it was not sent. And behind half
+    /// a message nothing can be said.
     pub(crate) async fn close(mut self, why: &str) {
         self.session.end(why);
         if !self.transport.is_drained() {
@@ -63,7 +64,7 @@ impl Connection {
             while self.transport.converse().await?.1 != Heard::ConnectionCloseOk {}
             io::Result::Ok(())
         };
-        // A broker that does not answer does not keep us.
+        // We do not wait longer for a broker that does not answer.
         let _ = timeout(FAREWELL, goodbye).await;
     }
 
@@ -95,7 +96,7 @@ impl Connection {
             }
             let patience = silence_max(heartbeat, session.is_asking());
             if heard_at.elapsed() > patience {
-                // What came while nobody looked, because this process was stopped, counts.
+                // This process may have been stopped. What came meanwhile counts.
                 if !self.transport.read_now() {
                     return Ok(failure::silent(patience));
                 }
@@ -110,7 +111,7 @@ impl Connection {
         }
     }
 
-    /// Writes what the broker takes now. Whether anything was.
+    /// Writes what the broker takes now, and answers whether anything was written.
     fn write(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let mut any = false;
         loop {
@@ -128,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Handles every frame that is there. `Some`: the connection is over.
+    /// Handles every frame that is there. If it is `Some`, the connection is over.
     fn hear(&mut self) -> io::Result<Option<Failure>> {
         let mut bells = Vec::new();
         let mut table = self.session.table();
@@ -147,7 +148,7 @@ impl Connection {
         Ok(too_many.then(failure::too_many_unanswered))
     }
 
-    /// The broker's last word gets an answer, unless half a message stands before it.
+    /// Answers the broker's last word, unless half a message stands before the answer.
     fn answer_close(&mut self, close: &Close) -> Failure {
         if self.transport.is_drained() {
             frames::connection_close_ok(&mut self.transport.out);
@@ -158,7 +159,8 @@ impl Connection {
     }
 }
 
-/// How long a broker may be silent, heartbeats included. One that leaves a question unanswered as well gets half of it.
+/// How long a broker may be silent, heartbeats included. A broker that leaves a question unanswered as well
+/// gets half of that.
 fn silence_max(heartbeat: Duration, is_asking: bool) -> Duration {
     if is_asking { heartbeat } else { heartbeat * 2 }
 }

@@ -54,8 +54,8 @@ pub(super) fn connect(error: &io::Error, server: &str, files: &str) -> Failure {
     }
 }
 
-/// With TLS 1.3 a server looks at our certificate after the handshake is over for us, and its alert may be
-/// lost when it hangs up at once.
+/// The broker hung up after TLS. With TLS 1.3 it looks at our certificate after the handshake is over for us,
+/// and its alert may be lost when it hangs up at once.
 pub(super) fn hung_up_after_tls(error: &io::Error, server: &str, files: &str) -> Failure {
     if tls_error(error).is_some() {
         return connect(error, server, files);

@@ -2,8 +2,8 @@
 //!
 //! A frame is a type, a channel, a length, that many bytes and an end mark. A method frame begins with its
 //! class and number; arguments follow in the order of the specification. A publish is three kinds of frames
-//! in a row: the method, a header with the properties, and the body in pieces. Here is only this syntax:
-//! what a method means is said in `table`.
+//! in a row: the method, a header with the properties, and the body in pieces. Here is only this syntax.
+//! `table` says what a method means.
 
 use super::answer::Close;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -15,9 +15,9 @@ const FRAME_HEARTBEAT: u8 = 8;
 const FRAME_END: u8 = 0xce;
 /// Type, channel and length before the bytes of a frame, and the mark behind them.
 pub(super) const FRAME_OVERHEAD: usize = 8;
-/// Names, and other texts that are called short.
+/// The longest short string: names and the like.
 pub(crate) const SHORT_MAX: usize = 255;
-/// What a client says first.
+/// The first bytes of a client.
 pub(super) const PROTOCOL: &[u8] = b"AMQP\x00\x00\x09\x01";
 
 const BASIC: u16 = 60;
@@ -31,7 +31,7 @@ const TIMESTAMP: u16 = 1 << 6;
 const TYPE: u16 = 1 << 5;
 const APP_ID: u16 = 1 << 3;
 
-/// The bytes are no AMQP, or break off.
+/// The bytes are not AMQP, or break off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -57,14 +57,14 @@ pub(super) enum Heard {
     ChannelOpenOk,
     ChannelClose(Close),
     ChannelCloseOk,
-    /// The broker's old way to slow a channel down. It wants an answer.
+    /// The broker's old way to slow a channel down. The broker wants an answer.
     Flow(bool),
     ExchangeDeclareOk,
     QueueDeclareOk,
     QosOk,
     SelectOk,
     Return(Close),
-    /// The properties of what is returned: its message id.
+    /// The properties of a returned message, of which we read the message id.
     Header {
         size: u64,
         message_id: Option<String>,
@@ -91,7 +91,7 @@ pub(crate) struct Product {
     pub(crate) cluster: String,
 }
 
-/// Takes the next whole frame out of the buffer; `None` if it is not complete yet.
+/// Takes the next whole frame out of the buffer. It is `None` if the frame is not complete yet.
 pub(super) fn next_frame(buffer: &mut BytesMut, frame_max: usize) -> Parsed<Option<(u16, Heard)>> {
     if buffer.len() < FRAME_OVERHEAD {
         return Ok(None);
@@ -178,12 +178,12 @@ fn content_header(bytes: &mut Bytes) -> Parsed<Heard> {
     if flags & DELIVERY_MODE != 0 {
         skip(bytes, 1)?;
     }
-    // Nothing that we never send stands between: it is our own message that comes back.
+    // It is our own message that comes back, so no property stands in between that we never send.
     let message_id = if flags & MESSAGE_ID != 0 { Some(short(bytes)?) } else { None };
     Ok(Heard::Header { size, message_id })
 }
 
-/// Reads a table and tells of its texts.
+/// Reads a table, and calls `field` for each text in it.
 fn each_field(bytes: &mut Bytes, mut field: impl FnMut(&str, &str)) -> Parsed<()> {
     let size = u32_of(bytes)? as usize;
     let mut table = take(bytes, size)?;
@@ -235,7 +235,7 @@ fn u64_of(bytes: &mut Bytes) -> Parsed<u64> {
     bytes.try_get_u64().map_err(|_| Malformed)
 }
 
-/// Texts are for people and for comparison: what is not UTF-8 is replaced.
+/// Texts are for people and for comparison, so what is not UTF-8 is replaced.
 fn short(bytes: &mut Bytes) -> Parsed<String> {
     let size = usize::from(u8_of(bytes)?);
     Ok(String::from_utf8_lossy(&take(bytes, size)?).into_owned())
@@ -266,7 +266,7 @@ fn method_frame(out: &mut Vec<u8>, channel: u16, class: u16, number: u16, fill: 
     });
 }
 
-/// The text must fit: whoever builds a message has checked that.
+/// The text must fit. Whoever builds a message has checked that.
 fn put_short(out: &mut Vec<u8>, text: &str) {
     debug_assert!(text.len() <= SHORT_MAX);
     out.put_u8(text.len().min(SHORT_MAX) as u8);
@@ -363,7 +363,7 @@ pub(super) fn confirm_select(out: &mut Vec<u8>, channel: u16) {
     method_frame(out, channel, 85, 10, |out| out.put_u8(0));
 }
 
-/// Changes nothing, needs no right, and is answered after everything before it: a ping, and a barrier.
+/// A ping, and a barrier. It changes nothing, needs no right, and is answered after everything before it.
 pub(super) fn qos(out: &mut Vec<u8>, channel: u16) {
     method_frame(out, channel, BASIC, 10, |out| out.put_slice(&[0; 7]));
 }
@@ -393,7 +393,7 @@ pub(super) fn heartbeat(out: &mut Vec<u8>) {
     frame(out, FRAME_HEARTBEAT, 0, |_| {});
 }
 
-/// The properties of a message. Texts that are too long for their place are left out by whoever fills this.
+/// The properties of a message. Whoever fills them leaves out texts that are too long for their place.
 #[derive(Debug, Default)]
 pub(crate) struct Properties<'a> {
     pub(crate) content_type: Option<&'a str>,
@@ -430,7 +430,7 @@ pub(crate) fn header_frame_size(properties: &[u8]) -> usize {
     properties.len() + 12 + FRAME_OVERHEAD
 }
 
-/// A whole publish: `mandatory`, so that what no queue takes comes back.
+/// A whole publish. It is `mandatory`, so that a message that no queue takes comes back.
 pub(super) fn publish(
     out: &mut Vec<u8>,
     channel: u16,

@@ -1,14 +1,15 @@
 //! How a connection begins: start, tune, open.
 //!
-//! The broker says who it is and how one may log in; we say who we are; it says what a connection may have; we
-//! name the virtual host. A refusal comes in the broker's own words, which name the user or the host.
+//! The broker says who it is and how one may log in, and we say who we are. Then the broker says what a
+//! connection may have, and we name the virtual host. A refusal comes in the broker's own words, which name
+//! the user or the host.
 
 use super::ConnectOptions;
 use super::answer::Close;
+use super::channel::CHANNELS;
 use super::connection::FAREWELL;
 use super::frames::{self, Heard};
 use super::session::Terms;
-use super::table::CHANNELS;
 use super::transport::{FRAME_MAX, Transport};
 use crate::BuildError;
 use crate::options::Options;
@@ -21,7 +22,7 @@ const FRAME_MIN: u32 = 4_096;
 /// RabbitMQ's own first user. It is let in from the broker's machine only.
 const GUEST: &str = "guest";
 
-/// A mechanism and what it says first.
+/// A mechanism of SASL, and its first response.
 pub(super) struct SaslLogin {
     mechanism: &'static str,
     response: Vec<u8>,
@@ -63,7 +64,7 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-/// Start, tune, open: after this there is a connection.
+/// Start, tune, open. After this there is a connection.
 pub(super) async fn shake_hands(
     transport: &mut Transport,
     vhost: &str,
@@ -85,12 +86,12 @@ pub(super) async fn shake_hands(
         return Err(out_of_turn());
     };
     if (1..FRAME_MIN).contains(&frame_max) {
-        // No message would fit, and every event would be too large.
+        // With smaller frames no message would fit, and every event would be too large.
         let text =
             format!("the broker takes frames of {frame_max} bytes, and AMQP asks for {FRAME_MIN} at least");
         return Err(HandshakeError::Said("rabbitmq.unreachable", text));
     }
-    // Zero means "no limit" and "no heartbeats": ours hold then.
+    // Zero means "no limit" and "no heartbeats". Then our values hold.
     let channels = if channel_max == 0 { CHANNELS } else { CHANNELS.min(channel_max) };
     let frame_max = if frame_max == 0 { FRAME_MAX } else { FRAME_MAX.min(frame_max as usize) };
     let heartbeat = if heartbeat == 0 { client.heartbeat_secs } else { client.heartbeat_secs.min(heartbeat) };
@@ -112,7 +113,7 @@ async fn answer(transport: &mut Transport) -> Result<Heard, HandshakeError> {
     match transport.converse().await? {
         (_, Heard::ConnectionClose(close)) => {
             frames::connection_close_ok(&mut transport.out);
-            // It hangs up now, with or without our word.
+            // The broker hangs up now, with or without our answer.
             let _ = timeout(FAREWELL, transport.flush()).await;
             Err(HandshakeError::Closed(close))
         }

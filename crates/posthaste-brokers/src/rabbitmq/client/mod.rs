@@ -1,26 +1,29 @@
-//! A connection to RabbitMQ by AMQP 0-9-1, as far as a publisher needs it. It knows nothing of events and verdicts.
+//! A connection to RabbitMQ by AMQP 0-9-1, as far as a publisher needs it. It knows nothing of events and
+//! verdicts.
 //!
-//! [`connect`] dials, logs in and gives a [`Connection`]. Whoever asked for it lets it [`serve`](Connection::serve) and
-//! decides what comes after its end: a connection never dials again by itself. Calls use its [`Session`].
+//! [`connect`] dials, logs in and gives a [`Connection`]. Whoever asked for it polls
+//! [`serve`](Connection::serve) and decides what comes after its end, because a connection never dials again
+//! by itself. Calls use its [`Session`].
 //!
-//! `address` is where a broker is; `transport` the socket and TLS; `frames` the syntax of AMQP; `handshake` how a
-//! connection begins; `connection` the task that reads and writes; `session` what calls see of it; `table` what is
-//! under way on it; `answer` and `failure` what comes of that.
+//! `address` is where a broker is; `transport` the socket and TLS; `frames` the syntax of AMQP; `handshake`
+//! how a connection begins; `connection` the task that reads and writes; `session` what calls see of it;
+//! `table` and `channel` what is under way on it; `answer` and `failure` what comes of that.
 //!
 //! # Why it is our own
 //!
-//! The usual client, lapin, gives a returned message to whichever confirmation comes next: with two messages in
-//! flight the lost one counts as delivered, and one that arrived as lost. A test says so as long as it is true. lapin
-//! also writes returned messages with their payload to the log, does not show the server's version, and cannot take
-//! back what a blocked connection holds.
+//! The usual client, lapin, gives a returned message to whichever confirmation comes next. With two messages
+//! in flight the lost one counts as delivered, and the one that arrived counts as lost. A test fails when
+//! this is no longer true. lapin also writes returned messages with their payload to the log, does not show
+//! the server's version, and cannot take back what a blocked connection holds.
 //!
-//! Its codec alone, the crate amq-protocol, was refused too. It brings 40 crates that this sink does not need (it has 63),
-//! among them a TCP connector and a URL parser with Unicode's tables, in place of the 450 lines of `frames`. It also
-//! copies every text and every returned body, and a publisher wants two numbers of a confirmation. What `frames` parses
-//! is tested by properties and with garbage.
+//! Its codec alone, the crate amq-protocol, was refused too. It brings 40 crates that this sink does not need
+//! (it has 63), among them a TCP connector and a URL parser with Unicode's tables, in place of the 450 lines
+//! of `frames`. It also copies every text and every returned body, where a publisher wants two numbers of a
+//! confirmation. The parser in `frames` is tested by properties and with garbage.
 
 mod address;
 mod answer;
+mod channel;
 mod connection;
 mod failure;
 mod frames;
@@ -31,7 +34,7 @@ mod transport;
 
 pub(crate) use address::Server;
 pub(crate) use answer::{
-    ACCESS_REFUSED, Answer, CONTENT_TOO_LARGE, Close, NOT_FOUND, Note, PRECONDITION_FAILED,
+    ACCESS_REFUSED, CONTENT_TOO_LARGE, Close, NOT_FOUND, Note, PRECONDITION_FAILED, PublishOutcome,
 };
 pub(crate) use connection::Connection;
 pub(crate) use frames::{Properties, SHORT_MAX, header_frame_size, put_field};
@@ -49,11 +52,11 @@ use std::time::Duration;
 use tokio::time::timeout;
 use transport::{Tls, Transport};
 
-/// For name, TCP, TLS and login together. With the longest pause between two tries this leaves 5 s for
-/// being back after an outage.
+/// The time for name, TCP, TLS and login together. With the longest pause between two tries we are back 5 s
+/// after an outage.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who we are to a broker, and what we ask of the connection.
+/// Our side of a connection: login, TLS and what we ask of the broker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectOptions<'a> {
     /// Login and TLS. Their files are read for each connection.

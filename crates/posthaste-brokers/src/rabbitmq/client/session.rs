@@ -1,9 +1,9 @@
 //! One connection as the calls see it: messages go in, answers come out.
 //!
-//! All of it is one table under one lock, and one task ([`Connection`](super::Connection)) that reads and writes. Calls
-//! leave their messages in a queue; the task takes them when the broker takes bytes, and only then gives them a number.
-//! So a message that has not left can be taken back: nothing is sent after the relay was told that it failed,
-//! and a blocked connection holds whole messages, not half-sent ones.
+//! There is one table under one lock, and one task ([`Connection`](super::Connection)) that reads and writes.
+//! Calls leave their messages in a queue. The task takes them when the broker takes bytes, and only then
+//! gives them a number. So a message that has not left can be taken back. Nothing is sent after the relay was
+//! told that it failed, and a blocked connection holds whole messages, not half-sent ones.
 
 use super::answer::{Close, Note};
 use super::frames::Product;
@@ -66,7 +66,7 @@ impl Session {
         Registration { session: Arc::clone(self), call, mailbox }
     }
 
-    /// Asks, and waits for the answer: `Err(Some)` is a refusal, `Err(None)` silence.
+    /// Asks, and waits for the answer. `Err(Some)` is a refusal, and `Err(None)` is silence.
     pub(crate) async fn ask(&self, question: Question, within: Duration) -> Result<(), Option<Close>> {
         let (answer, answered) = oneshot::channel();
         self.table().ask(question, answer);
@@ -89,13 +89,13 @@ impl Session {
         bells.iter().for_each(|mailbox| mailbox.ring());
     }
 
-    /// Until a call wants something.
+    /// Waits until a call wants something.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, ChannelTable> {
-        // A panic elsewhere leaves the table whole: no code of others runs under the lock.
+        // Nothing under the lock panics half way.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,12 +121,12 @@ impl Registration {
         self.session.wake.notify_one();
     }
 
-    /// Takes back what has not left; answers with the indexes.
+    /// Takes back the messages that have not left, and answers with their indices.
     pub(crate) fn withdraw(&self) -> Vec<usize> {
         self.session.table().withdraw(self.call)
     }
 
-    /// Takes all notes, or leaves the waker.
+    /// Takes all notes. If there are none, the waker is kept.
     pub(crate) fn poll_notes(&self, context: &mut Context<'_>, notes: &mut Vec<Note>) -> Poll<()> {
         self.mailbox.poll_take(context, notes)
     }

@@ -1,90 +1,38 @@
-//! What is under way on one connection: messages, numbers, answers. Pure: bytes and frames go in and out, and
-//! nothing waits here.
-//!
-//! # Channels
-//!
-//! An error of one publish (no such exchange, no right, too large) closes the whole channel, and everything
-//! unanswered on it has an unknown fate. So nothing new goes among the others. The first message for an
-//! exchange, one that is larger than any before, and one whose destination was on a channel that was closed
-//! goes to a channel for trials, one at a time, with a question behind it that is answered in order: if the
-//! answer comes, the broker took the message, and its like go on by the ordinary channels; if the channel is
-//! closed instead, it is known who did it. That is the topology check of each new connection, too. A
-//! passive declaration was refused for it: it shows that an exchange is there, not that we may use it.
-//!
-//! Each trial channel has one trial at a time, and an exchange one trial on all of them. So an exchange whose trial is
-//! never answered keeps its own messages waiting, and new exchanges are tried beside it, until as many hang as there are
-//! trial channels.
-//!
-//! A few ordinary channels, by the exchange's name, bound what the deletion of an exchange costs others.
-//!
-//! | channels allowed | questions | trials | ordinary |
-//! |---|---|---|---|
-//! | 5 and more | 1 | 2, 3, 4 | 5 to 12 |
-//! | 4 | 1 | 2, 3 | 4 |
-//! | 3 | 1 | 2 | 3 |
-//! | 2 | 1 | 1 | 2 |
-//! | 1 | 1 | 1 | none: every message is a trial |
-//!
-//! On a channel with both, questions and trials are answered in the order in which they were written. The fewer channels
-//! there are, the more unconfirmed messages a refused one takes along; they are sent again, and nothing is lost.
+//! What is under way on one connection: messages, numbers, answers; `channel` says which channel is for what.
+//! The table is pure: bytes and frames go in and out, and nothing waits here.
 //!
 //! # Bounds
 //!
-//! What the broker says never grows what we hold: channels that we have not opened are not heard, and of what wants an
-//! answer (`channel.flow`) only the last is answered.
+//! What the broker says never grows what we hold. Frames on channels that we have not opened are not heard.
+//! Of several frames that want an answer (`channel.flow`), only the last is answered.
 //!
 //! # Returns
 //!
-//! A message that no queue takes comes back before it is confirmed (`mandatory`), without the number that
-//! the confirmation has. It is known by its message id. A client that guesses ("the next confirmation must be
-//! its own") takes a lost message for a delivered one as soon as two are in flight.
+//! A message that no queue takes comes back before it is confirmed (`mandatory`), without the number that the
+//! confirmation has. Its message id tells which one it is. A client that guesses ("the next confirmation must
+//! be its own") takes a lost message for a delivered one as soon as two are in flight.
 
-use super::answer::{Answer, Close, Note};
+use super::answer::{Close, Note, PublishOutcome};
+use super::channel::{Awaited, CONTROL, Channel, ChannelPlan, InFlight, Trial};
 use super::frames::{self, Heard};
 use crate::mailbox::Mailbox;
 use bytes::Bytes;
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
-use std::hash::Hasher;
-use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// For questions.
-const CONTROL: u16 = 1;
-/// All together, if the broker allows them.
-pub(super) const CHANNELS: u16 = 12;
-/// Encoded and not written yet: enough to keep the socket busy. One more message may stand behind it.
+/// Bytes that are encoded and not written yet. This many keep the socket busy. One more message may stand
+/// behind them.
 const OUT_BYTES: usize = 256 << 10;
 /// No broker is set up to refuse messages of this size.
 const ORDINARY_BYTES: usize = 64 << 10;
-/// Names that are remembered; they are only a short cut.
+/// Names that are remembered. They are only a short cut.
 const NAMES_MAX: usize = 1_024;
-
-/// Which channel is for what, by the number of channels that the broker allows.
-#[derive(Debug, Clone, Default)]
-struct ChannelPlan {
-    /// For what has not proven itself.
-    trials: Range<u16>,
-    ordinary: Range<u16>,
-}
-
-impl ChannelPlan {
-    fn of(channels: u16) -> Self {
-        let (trials, ordinary) = match channels {
-            0 | 1 => (1..2, 2..2),
-            2 => (1..2, 2..3),
-            3 => (2..3, 3..4),
-            4 => (2..4, 4..5),
-            more => (2..5, 5..more.saturating_add(1)),
-        };
-        Self { trials, ordinary }
-    }
-}
 
 /// A message on its way.
 pub(crate) struct Publish {
-    /// The call's own number for it.
+    /// The message's index in its call.
     pub(crate) index: usize,
     pub(crate) exchange: String,
     pub(crate) routing_key: String,
@@ -108,87 +56,14 @@ pub(super) type Bells = Vec<Arc<Mailbox<Note>>>;
 /// Whoever asked waits at the other end.
 pub(super) type Answered = oneshot::Sender<Result<(), Close>>;
 
-/// A message that has been encoded for its channel.
-#[derive(Debug)]
-struct InFlight {
-    call: u64,
-    index: usize,
-    id: String,
-    exchange: String,
-    routing_key: String,
-    bytes: usize,
-    /// Place of its last byte among all that were ever written here.
-    end: u64,
-    returned: Option<Close>,
-}
-
-#[derive(Debug, Default)]
-struct Channel {
-    open: bool,
-    /// Number of the first entry; those that were answered out of turn leave a gap.
-    first: u64,
-    entries: VecDeque<Option<InFlight>>,
-    /// What comes back now: its properties follow.
-    returning: Option<Close>,
-    /// What is answered in order.
-    awaits: VecDeque<Awaited>,
-}
-
-impl Channel {
-    /// Takes the entries that a confirmation is about.
-    fn answered(&mut self, tag: u64, multiple: bool) -> Vec<InFlight> {
-        let place = tag.checked_sub(self.first).map(|place| place as usize);
-        let Some(last) = place.filter(|place| *place < self.entries.len()) else { return Vec::new() };
-        let from = if multiple { 0 } else { last };
-        let found = self.entries.range_mut(from..).take(last + 1 - from).filter_map(Option::take).collect();
-        while let Some(None) = self.entries.front() {
-            self.entries.pop_front();
-            self.first += 1;
-        }
-        found
-    }
-
-    fn mark_returned(&mut self, id: &str) {
-        let Some(close) = self.returning.take() else { return };
-        // Every copy of it: a copy too many is sent again, and none is lost.
-        for entry in self.entries.iter_mut().flatten().filter(|entry| entry.id == id) {
-            entry.returned = Some(close.clone());
-        }
-    }
-
-    fn trial(&self) -> Option<&Trial> {
-        self.awaits.iter().find_map(|awaited| match awaited {
-            Awaited::Trial(trial) => Some(trial),
-            Awaited::Answer => None,
-        })
-    }
-}
-
-/// A question that is written and has no answer.
-#[derive(Debug)]
-enum Awaited {
-    /// Whether a message was taken.
-    Trial(Trial),
-    /// What somebody asked.
-    Answer,
-}
-
-/// A message that nothing is known of yet.
-#[derive(Debug)]
-struct Trial {
-    tag: u64,
-    exchange: String,
-    bytes: usize,
-}
-
 /// What is under way.
 #[derive(Default)]
 pub(super) struct ChannelTable {
     frame_max: usize,
     plan: ChannelPlan,
-    /// Encoded, for the transport to take.
+    /// Encoded bytes, for the transport to take.
     out: Vec<u8>,
-    /// Bytes that were ever encoded, and those that have left.
+    /// How many bytes were ever encoded, and how many of them have left.
     encoded: u64,
     left: u64,
     queue: VecDeque<(u64, Publish)>,
@@ -215,7 +90,7 @@ pub(super) struct ChannelTable {
 }
 
 impl std::fmt::Debug for ChannelTable {
-    /// Not what is in the messages.
+    /// Messages are not shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChannelTable").field("unanswered", &self.unanswered).finish_non_exhaustive()
     }
@@ -236,7 +111,7 @@ impl ChannelTable {
         self.registered
     }
 
-    /// A call that is gone: what it has not sent is never sent, and answers to it are nobody's.
+    /// The call is gone. What it has not sent is never sent, and answers to it are nobody's.
     pub(super) fn forget(&mut self, call: u64) {
         self.withdraw(call);
         self.calls.remove(&call);
@@ -273,13 +148,13 @@ impl ChannelTable {
         self.beat = true;
     }
 
-    /// That many bytes more may have left.
+    /// So many more bytes may have left.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.left += bytes as u64;
     }
 
     pub(super) fn submit(&mut self, call: u64, message: Publish) {
-        // Otherwise the mailbox says so already.
+        // After the end the mailbox says so already.
         if self.ended.is_none() {
             let queue = if self.needs_trial(&message) { &mut self.trials } else { &mut self.queue };
             queue.push_back((call, message));
@@ -294,7 +169,7 @@ impl ChannelTable {
                 && self.suspects.contains(&(message.exchange.clone(), message.routing_key.clone())))
     }
 
-    /// Takes back what has not left; answers with the indexes.
+    /// Takes back the messages that have not left, and answers with their indices.
     pub(super) fn withdraw(&mut self, call: u64) -> Vec<usize> {
         let mut taken = Vec::new();
         for queue in [&mut self.queue, &mut self.trials] {
@@ -312,7 +187,7 @@ impl ChannelTable {
     pub(super) fn fill(&mut self, out: &mut Vec<u8>) {
         self.answer_broker();
         self.ask_next();
-        // Trials first: behind a queue that is always full they would never come.
+        // Trials come first, because behind a queue that is always full they would never leave.
         while self.has_room()
             && let Some((number, call, message)) = self.next_trial()
         {
@@ -321,7 +196,7 @@ impl ChannelTable {
         while self.has_room()
             && let Some((call, message)) = self.queue.pop_front()
         {
-            self.encode(self.ordinary_channel(&message.exchange), call, message);
+            self.encode(self.plan.ordinary_channel(&message.exchange), call, message);
         }
         self.encoded += self.out.len() as u64;
         std::mem::swap(&mut self.out, out);
@@ -335,7 +210,7 @@ impl ChannelTable {
         self.blocked.is_none() && self.out.len() < OUT_BYTES
     }
 
-    /// What the broker wants to hear: a sign of life, and that it was heard.
+    /// Writes what the broker wants to hear: a sign of life, and that its flow was heard.
     fn answer_broker(&mut self) {
         if std::mem::take(&mut self.beat) {
             frames::heartbeat(&mut self.out);
@@ -345,7 +220,8 @@ impl ChannelTable {
         }
     }
 
-    /// The first message whose exchange is not on trial, for the free channel on which a refusal hurts fewest.
+    /// The first message whose exchange is not on trial, and the free channel on which a refusal hurts the
+    /// fewest.
     fn next_trial(&mut self) -> Option<(u16, u64, Publish)> {
         if self.trials.is_empty() {
             return None;
@@ -373,14 +249,6 @@ impl ChannelTable {
         self.channels.entry(number).or_default().awaits.push_back(awaited);
     }
 
-    fn ordinary_channel(&self, exchange: &str) -> u16 {
-        let ordinary = &self.plan.ordinary;
-        let mut hasher = FxHasher::default();
-        hasher.write(exchange.as_bytes());
-        // Less than CHANNELS.
-        ordinary.start + (hasher.finish() % ordinary.len().max(1) as u64) as u16
-    }
-
     fn ask_next(&mut self) {
         if self.asked.is_some() {
             return;
@@ -403,7 +271,7 @@ impl ChannelTable {
         self.await_answer(CONTROL, Awaited::Answer);
     }
 
-    /// Every channel confirms: one that is for questions may be for trials too.
+    /// Opens a channel. Every channel confirms, because one that is for questions may be for trials too.
     fn open(&mut self, number: u16) {
         let channel = self.channels.entry(number).or_default();
         if std::mem::replace(&mut channel.open, true) {
@@ -414,7 +282,7 @@ impl ChannelTable {
         frames::confirm_select(&mut self.out, number);
     }
 
-    /// Writes a message behind what is there, and answers with its number.
+    /// Encodes a message behind what is there, and answers with its number.
     fn encode(&mut self, number: u16, call: u64, message: Publish) -> u64 {
         self.open(number);
         let Publish { index, exchange, routing_key, id, properties, payload } = message;
@@ -437,7 +305,7 @@ impl ChannelTable {
         channel.first + channel.entries.len() as u64 - 1
     }
 
-    /// What the broker says. `Some`: it ends the connection.
+    /// Handles what the broker says. If it is `Some`, the connection is over.
     pub(super) fn hear(&mut self, number: u16, heard: Heard, bells: &mut Bells) -> Option<Close> {
         match heard {
             Heard::Ack { tag, multiple } => self.confirm(number, tag, multiple, true, bells),
@@ -452,7 +320,7 @@ impl ChannelTable {
                     channel.mark_returned(&id);
                 }
             }
-            // Returned without our id: nobody knows which one it was.
+            // The message came back without our id, and nobody knows which one it was.
             Heard::Header { message_id: None, .. } => {
                 return Some(Close { code: 0, text: "a message came back without its id".to_owned() });
             }
@@ -497,26 +365,26 @@ impl ChannelTable {
                 self.suspects.remove(&(entry.exchange, entry.routing_key));
             }
             let answer = match entry.returned {
-                Some(close) => Answer::Returned(close),
-                None if taken => Answer::Stored,
-                None => Answer::Nacked,
+                Some(close) => PublishOutcome::Returned(close),
+                None if taken => PublishOutcome::Stored,
+                None => PublishOutcome::Nacked,
             };
             self.tell(entry.call, entry.index, answer, bells);
         }
     }
 
-    fn tell(&self, call: u64, index: usize, answer: Answer, bells: &mut Bells) {
+    fn tell(&self, call: u64, index: usize, answer: PublishOutcome, bells: &mut Bells) {
         if let Some(mailbox) = self.calls.get(&call)
-            && mailbox.post(Note::Answer(index, answer))
+            && mailbox.post(Note::Outcome(index, answer))
         {
             bells.push(Arc::clone(mailbox));
         }
     }
 
-    /// The one on trial was taken: its like need none.
+    /// The message on trial was taken, so its like need no trial.
     fn passed(&mut self, trial: Trial) {
         self.bytes_proven = self.bytes_proven.max(trial.bytes);
-        // Without ordinary channels there is nothing to be trusted with.
+        // Without ordinary channels every message is a trial.
         if !self.plan.ordinary.is_empty() {
             self.trust(trial.exchange);
         }
@@ -543,24 +411,25 @@ impl ChannelTable {
             if culprit == Some(tag) {
                 self.refuse_its_like(&entry, close, bells);
             }
-            let answer = Answer::Closed { close: close.clone(), culprit: culprit == Some(tag) };
+            let answer = PublishOutcome::Closed { close: close.clone(), culprit: culprit == Some(tag) };
             self.tell(entry.call, entry.index, answer, bells);
             self.suspect(entry, close);
         }
         self.bytes_max = close.bytes_max().or(self.bytes_max);
-        // What is under suspicion now does not go on among the others.
+        // Messages that are under suspicion now do not go on among the others.
         for (call, message) in std::mem::take(&mut self.queue) {
             self.submit(call, message);
         }
     }
 
-    /// The first of a channel's questions is the one that closed it. If that was a trial, its message is to blame.
+    /// The first question of a channel is the one that closed it. If that was a trial, its message is to
+    /// blame.
     fn blame(&mut self, mut awaits: VecDeque<Awaited>, close: &Close) -> Option<u64> {
         let first = awaits.pop_front();
         if let Some(Awaited::Answer) = first {
             self.answer(Err(close.clone()));
         } else if awaits.iter().any(|awaited| matches!(awaited, Awaited::Answer)) {
-            // It was not answered, but closed by what was before it: it is asked again.
+            // What stood before the question closed the channel, so the question is asked again.
             self.questions.extend(self.asked.take());
         }
         match first {
@@ -569,7 +438,7 @@ impl ChannelTable {
         }
     }
 
-    /// What waits for the same trial, and would have the same end.
+    /// Refuses the messages that wait for the same trial, because they would have the same end.
     fn refuse_its_like(&mut self, culprit: &InFlight, close: &Close, bells: &mut Bells) {
         let whole_exchange = close.concerns_exchange();
         let (refused, left): (VecDeque<_>, _) =
@@ -580,12 +449,13 @@ impl ChannelTable {
             });
         self.trials = left;
         for (call, message) in refused {
-            let answer = Answer::Closed { close: close.clone(), culprit: true };
+            let answer = PublishOutcome::Closed { close: close.clone(), culprit: true };
             self.tell(call, message.index, answer, bells);
         }
     }
 
-    /// A size proves itself by being taken; everything else must show that it was not to blame.
+    /// The message was on a channel that was closed, and must show that it was not to blame. After a refusal
+    /// for size there is no suspicion, because a size proves itself by being taken.
     fn suspect(&mut self, entry: InFlight, close: &Close) {
         if close.bytes_max().is_some() {
             return;
@@ -602,7 +472,7 @@ impl ChannelTable {
         self.ended = Some(Arc::clone(why));
         let entries = std::mem::take(&mut self.channels).into_values().flat_map(|channel| channel.entries);
         for entry in entries.flatten() {
-            let answer = Answer::Lost { left: entry.end <= self.left, why: Arc::clone(why) };
+            let answer = PublishOutcome::Lost { left: entry.end <= self.left, why: Arc::clone(why) };
             self.tell(entry.call, entry.index, answer, bells);
         }
         self.queue.clear();

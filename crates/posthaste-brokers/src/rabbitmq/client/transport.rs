@@ -1,9 +1,9 @@
 //! The bytes of one connection: TCP, or TLS over it.
 //!
-//! What is to be written waits in [`Transport::out`] and leaves in order. For each byte it is known whether it can have
-//! left: a message of which one byte has not left cannot have arrived. Without TLS a byte has left when the kernel has
-//! taken it. With TLS it has left when it was handed to the TLS stream, which may still hold it. That is the careful
-//! side: such a message is in doubt, and is sent again.
+//! What is to be written waits in [`Transport::out`] and leaves in order. For each byte it is known whether
+//! it can have left, and a message of which one byte has not left cannot have arrived. Without TLS a byte has
+//! left when the kernel has taken it. With TLS it has left when it was handed to the TLS stream, although
+//! that may still hold it. This errs on the careful side: such a message is in doubt, and is sent again.
 
 use super::frames::{self, Heard};
 use bytes::BytesMut;
@@ -18,13 +18,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Bytes read in one go. Answers are small; a burst of them is not.
+/// Bytes that are read in one go. Answers are small, but a burst of them is not.
 const READ_BYTES: usize = 64 << 10;
-/// Reads before the frames are looked at.
+/// How many reads come before the frames are looked at.
 const READS_MAX: usize = 16;
-/// Handed to TLS in one go: what it buffers. If the connection breaks meanwhile, all of it is in doubt.
+/// Bytes that are handed to TLS in one go: as many as it buffers. If the connection breaks meanwhile, all of
+/// them are in doubt.
 const SEALED_BYTES: usize = 64 << 10;
-/// Largest frame that is accepted before one is agreed on, and the largest that we ask for: RabbitMQ's default.
+/// The largest frame that is accepted before one is agreed on, and the largest that we ask for. It is
+/// RabbitMQ's default.
 pub(super) const FRAME_MAX: usize = 128 << 10;
 
 /// Whom we trust, and whom we expect.
@@ -42,7 +44,7 @@ pub(super) struct Transport {
     stream: Box<dyn ByteStream>,
     is_encrypted: bool,
     is_local: bool,
-    /// To be written.
+    /// Bytes that are to be written.
     pub(super) out: Vec<u8>,
     out_from: usize,
     input: BytesMut,
@@ -51,7 +53,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Greets by way of TLS, if there is any. An error of TLS is inside of the error.
+    /// Makes the TLS handshake, if there is TLS. An error of TLS is inside of the error.
     pub(super) async fn open(tcp: TcpStream, tls: Option<Tls>) -> io::Result<Self> {
         let is_local = tcp.peer_addr().is_ok_and(|addr| addr.ip().is_loopback());
         let is_encrypted = tls.is_some();
@@ -89,8 +91,8 @@ impl Transport {
         self.out.is_empty()
     }
 
-    /// Writes what can be written without waiting. `left` grows by the bytes of `out` that may have left, also when
-    /// the connection breaks: what may have left is in doubt, and must not count as kept.
+    /// Writes what can be written without waiting. `left` grows by the bytes of `out` that may have left. It
+    /// grows also when the connection breaks, because bytes in doubt must not count as kept.
     pub(super) fn poll_write(&mut self, context: &mut Context<'_>, left: &mut usize) -> Poll<io::Result<()>> {
         while self.out_from < self.out.len() {
             let rest = &self.out[self.out_from..];
@@ -109,19 +111,19 @@ impl Transport {
         }
         self.out.clear();
         self.out_from = 0;
-        // What TLS holds back.
+        // TLS may hold something back.
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
     /// Reads what is there, at least something.
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Not without end: what was read is looked at in between.
+        // The loop has an end, so that what was read is looked at in between.
         for reads in 0..READS_MAX {
             let mut buffer = ReadBuf::new(&mut self.scratch);
             let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
             let size = match polled {
                 Poll::Ready(Ok(())) => buffer.filled().len(),
-                // First what came before the end.
+                // What came before the end is handled first.
                 _ if reads > 0 => return Poll::Ready(Ok(())),
                 other => return other,
             };
@@ -130,7 +132,7 @@ impl Transport {
                 return Poll::Ready(end);
             }
             self.input.extend_from_slice(&self.scratch[..size]);
-            // A socket that gave less has no more; TLS gives what one record held.
+            // A socket that gave less has no more. TLS gives what one record held.
             if size < self.scratch.len() && !self.is_encrypted {
                 break;
             }
@@ -138,7 +140,7 @@ impl Transport {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what is there now. Whether anything was.
+    /// Reads what is there now, and answers whether anything was.
     pub(super) fn read_now(&mut self) -> bool {
         matches!(self.poll_read(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())))
     }
@@ -150,12 +152,13 @@ impl Transport {
         })
     }
 
-    /// Writes all of `out`. Nothing of a message may be in it: nobody is told what has left.
+    /// Writes all of `out`. No part of a message may be in it, because nobody is told what has left.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_write(context, &mut 0)).await
     }
 
-    /// For the beginning and the end, when one word follows the other: writes all of `out`, then waits for a frame.
+    /// Writes all of `out`, then waits for a frame. That is for the beginning and the end, when one word
+    /// follows the other.
     pub(super) async fn converse(&mut self) -> io::Result<(u16, Heard)> {
         self.flush().await?;
         loop {
@@ -204,8 +207,8 @@ mod tests {
         }
     }
 
-    /// A socket says how much it took. TLS does not say how much of a piece it wrote before it broke: all of it may
-    /// have left.
+    /// A socket says how much it took. TLS does not say how much of a piece it wrote before it broke: all of
+    /// it may have left.
     #[test]
     fn f28_what_may_have_left_counts_as_left_when_the_connection_breaks() {
         for (is_encrypted, expected) in [(false, 1_000), (true, 1_000 + SEALED_BYTES)] {

@@ -1,66 +1,68 @@
 //! How many bytes a session has been handed and has not answered.
 //!
-//! The window counts messages, and those may be large or the line narrow. What is handed over to a narrow line and not
-//! answered in its call's time is `Unknown` and is sent again, in front of which it then stands itself. So no more is
-//! handed over than the server has lately answered within a second; the rest stays with its calls, and counts as not
-//! sent.
+//! The window counts messages, but messages may be large, or the line narrow. A message that a narrow line
+//! does not answer in its call's time is `Unknown` and is sent again. Then the first copy still stands before
+//! the second. So no more is handed over than the server has lately answered within a second. The rest stays
+//! with its calls, and counts as not sent.
 //!
-//! Replies come in the order of the requests. So an answer settles all that was handed over before, also requests whose
-//! calls are gone.
+//! Replies come in the order of the requests. So an answer settles all that was handed over before, also for
+//! calls that are gone.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::time::Instant;
 
-/// For a server that has answered nothing lately: 50 kB/s carry it within half of the default delivery timeout.
+/// The bound for a server that has answered nothing lately. 50 kB/s carry it within half of the default
+/// delivery timeout.
 pub(in crate::redis) const BYTES_MIN: u64 = 128 << 10;
-/// More than the relay leaves unsettled by default: on a line that carries it, this is no bound but for large messages.
+/// The bound for a quick server. It is more than the relay leaves unsettled by default, so it bounds large
+/// messages only.
 const BYTES_MAX: u64 = 8 << 20;
 const SECOND_MS: u64 = 1_000;
 
-/// The connections of a session.
+/// One of the two connections of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::redis) enum Lane {
+pub(in crate::redis) enum SessionConnection {
     Plain,
     Fence,
 }
 
-/// What one session has to answer.
+/// The bytes that one session has to answer.
 #[derive(Debug)]
-pub(in crate::redis) struct Backlog {
-    inside: Mutex<Inside>,
+pub(in crate::redis) struct ReplyBacklog {
+    inside: Mutex<ByteCounts>,
 }
 
 #[derive(Debug)]
-struct Inside {
-    /// Bytes since the beginning, of each lane.
+struct ByteCounts {
+    /// Bytes since the beginning, for each connection.
     handed: [u64; 2],
     answered: [u64; 2],
-    /// Bytes that were answered since then, and in a second before.
+    /// `recent` are the bytes that were answered since then, and `before` those of the second before.
     since: Instant,
     recent: u64,
     before: u64,
     is_over: bool,
-    /// Who waits for room.
+    /// Calls that wait for room.
     waiting: Vec<Waker>,
 }
 
-impl Default for Backlog {
+impl Default for ReplyBacklog {
     fn default() -> Self {
         let since = Instant::now();
         let (handed, answered, waiting) = ([0; 2], [0; 2], Vec::new());
-        let inside = Inside { handed, answered, since, recent: 0, before: 0, is_over: false, waiting };
+        let inside = ByteCounts { handed, answered, since, recent: 0, before: 0, is_over: false, waiting };
         Self { inside: Mutex::new(inside) }
     }
 }
 
-impl Backlog {
-    /// How many bytes may be handed over before the next look. A single message may have more.
+impl ReplyBacklog {
+    /// How many bytes may be handed over before the next look. A single message may be larger.
     pub(in crate::redis) fn room(&self) -> u64 {
         self.inside().room()
     }
 
-    /// Whether there is room; if not, the waker is kept.
+    /// Whether there is room. If there is none, the waker is kept.
     pub(in crate::redis) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inside = self.inside();
         if inside.room() > 0 {
@@ -72,25 +74,25 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// These were handed over. Says where they end.
-    pub(in crate::redis) fn add(&self, lane: Lane, bytes: u64) -> u64 {
+    /// These bytes were handed over. The answer is where they end.
+    pub(in crate::redis) fn add(&self, connection: SessionConnection, bytes: u64) -> u64 {
         let mut inside = self.inside();
-        inside.handed[lane as usize] += bytes;
-        inside.handed[lane as usize]
+        inside.handed[connection as usize] += bytes;
+        inside.handed[connection as usize]
     }
 
-    /// Where that ends which was handed over last.
-    pub(super) fn end(&self, lane: Lane) -> u64 {
-        self.inside().handed[lane as usize]
+    /// Where the bytes end that were handed over last.
+    pub(super) fn end(&self, connection: SessionConnection) -> u64 {
+        self.inside().handed[connection as usize]
     }
 
     /// Everything up to there is answered.
-    pub(super) fn answered(&self, lane: Lane, end: u64) {
+    pub(super) fn answered(&self, connection: SessionConnection, end: u64) {
         let mut inside = self.inside();
-        let bytes = end.saturating_sub(inside.answered[lane as usize]);
-        inside.answered[lane as usize] += bytes;
+        let bytes = end.saturating_sub(inside.answered[connection as usize]);
+        inside.answered[connection as usize] += bytes;
         inside.recent += bytes;
-        // An answer may be for seconds of a narrow line's work, so it does not count as one moment's.
+        // An answer may stand for seconds of a narrow line's work, so it does not count for one moment.
         let elapsed = u64::try_from(inside.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         if elapsed >= SECOND_MS {
             inside.before = inside.recent.saturating_mul(SECOND_MS) / elapsed;
@@ -99,20 +101,20 @@ impl Backlog {
         inside.wake();
     }
 
-    /// The session is over: nobody needs to wait for it.
+    /// The session is over, so nobody needs to wait for room.
     pub(super) fn close(&self) {
         let mut inside = self.inside();
         inside.is_over = true;
         inside.wake();
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, ByteCounts> {
         // Nothing under the lock panics half way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inside {
+impl ByteCounts {
     fn room(&self) -> u64 {
         if self.is_over {
             return u64::MAX;
@@ -136,44 +138,44 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn g7_a_narrow_line_gets_little_and_a_wide_one_more() {
-        let backlog = Backlog::default();
+        let backlog = ReplyBacklog::default();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(backlog.room(), BYTES_MIN);
-        let first = backlog.add(Lane::Plain, BYTES_MIN);
-        let second = backlog.add(Lane::Fence, 5);
+        let first = backlog.add(SessionConnection::Plain, BYTES_MIN);
+        let second = backlog.add(SessionConnection::Fence, 5);
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (0, Poll::Pending));
         // 50 kB/s.
         tokio::time::advance(Duration::from_millis(2_622)).await;
-        backlog.answered(Lane::Plain, first);
+        backlog.answered(SessionConnection::Plain, first);
         assert_eq!((backlog.room(), backlog.poll_room(&mut context)), (BYTES_MIN - 5, Poll::Ready(())));
         assert!(backlog.inside().waiting.is_empty());
-        backlog.answered(Lane::Fence, second);
+        backlog.answered(SessionConnection::Fence, second);
         for _ in 0..100 {
-            let end = backlog.add(Lane::Plain, backlog.room() + 1_000);
+            let end = backlog.add(SessionConnection::Plain, backlog.room() + 1_000);
             tokio::time::advance(Duration::from_millis(2_642)).await;
-            backlog.answered(Lane::Plain, end);
+            backlog.answered(SessionConnection::Plain, end);
             assert_eq!(backlog.room(), BYTES_MIN, "it does not creep");
         }
         // The same in a moment, again and again: twice as much each time.
         for _ in 0..20 {
-            let end = backlog.add(Lane::Plain, backlog.room());
-            backlog.answered(Lane::Plain, end);
+            let end = backlog.add(SessionConnection::Plain, backlog.room());
+            backlog.answered(SessionConnection::Plain, end);
         }
         assert_eq!(backlog.room(), BYTES_MAX);
         tokio::time::advance(Duration::from_secs(6_000)).await;
-        backlog.answered(Lane::Plain, backlog.end(Lane::Plain));
+        backlog.answered(SessionConnection::Plain, backlog.end(SessionConnection::Plain));
         assert_eq!(backlog.room(), BYTES_MIN, "what was long ago says nothing");
     }
 
     #[tokio::test]
     async fn an_answer_settles_what_was_before_and_an_end_everything() {
-        let backlog = Backlog::default();
+        let backlog = ReplyBacklog::default();
         let mut context = Context::from_waker(Waker::noop());
-        backlog.add(Lane::Plain, BYTES_MIN);
-        let last = backlog.add(Lane::Plain, 7);
-        backlog.answered(Lane::Plain, last);
+        backlog.add(SessionConnection::Plain, BYTES_MIN);
+        let last = backlog.add(SessionConnection::Plain, 7);
+        backlog.answered(SessionConnection::Plain, last);
         assert_eq!(backlog.room(), BYTES_MIN + 7, "so much was answered within a second");
-        backlog.add(Lane::Plain, BYTES_MAX);
+        backlog.add(SessionConnection::Plain, BYTES_MAX);
         assert!(backlog.poll_room(&mut context).is_pending());
         backlog.close();
         assert!(backlog.poll_room(&mut context).is_ready());

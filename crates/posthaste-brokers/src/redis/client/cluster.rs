@@ -1,12 +1,13 @@
 //! A cluster: which server has which slot, and a link to each.
 //!
-//! The map is asked for at the start, when a server says that a slot has moved, and when one of them is down; in
-//! between it is believed. It comes from any server that answers, those of the configuration last. The client's own
-//! cluster connection was refused ([`super`] says why): here a request goes to one server and has that one's answer.
+//! The map is asked for at the start, when a server says that a slot has moved, and when a server is down. In
+//! between it is believed. It comes from any server that answers, and those of the configuration are asked
+//! last. The client's own cluster connection was refused ([`super`] says why). Here a request goes to one
+//! server and has that server's answer.
 
 use super::config_failure;
 use super::connection::{self, Wanted};
-use super::session::{self, Link, Session, Target, closed};
+use super::session::{self, EntryPoint, RedisLink, Session, closed};
 use crate::address::Address;
 use crate::redis::RedisConfig;
 use ::redis::{Value, cmd};
@@ -21,55 +22,55 @@ use tokio::time::{Instant, sleep, timeout};
 const SLOTS: usize = 16_384;
 const SLOT_MAX: i64 = SLOTS as i64 - 1;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two looks at the map.
+/// The pause between two looks at the map.
 const PAUSE: Duration = Duration::from_millis(300);
-/// A map is looked at again after this time, even if nobody has complained.
+/// The map is asked for again after this time, even if nobody has doubted it.
 const STALE: Duration = Duration::from_secs(30);
 
-/// Who serves each slot. `None`: nobody.
+/// The server of each slot, as an index into the nodes. It is `None` where nobody serves the slot.
 #[derive(Debug, Clone, PartialEq)]
-struct Map {
+struct SlotMap {
     slots: Vec<Option<u16>>,
     nodes: Vec<Address>,
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum ClusterState {
     New,
     Down(Failure),
-    Up(Arc<Map>),
+    Up(Arc<SlotMap>),
     Closed,
 }
 
 /// The way to all servers of a cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    inside: Arc<Inside>,
+    inside: Arc<ClusterShared>,
     task: Task<()>,
 }
 
 #[derive(Debug)]
-struct Inside {
+struct ClusterShared {
     config: Arc<RedisConfig>,
     name: Arc<str>,
     seeds: Vec<Address>,
-    state: watch::Sender<State>,
-    links: Mutex<HashMap<Address, Arc<Link>>>,
+    state: watch::Sender<ClusterState>,
+    links: Mutex<HashMap<Address, Arc<RedisLink>>>,
     doubt: Notify,
 }
 
 impl Cluster {
     pub(super) fn start(config: Arc<RedisConfig>, seeds: Vec<Address>, name: Arc<str>) -> Self {
-        let state = watch::Sender::new(State::New);
+        let state = watch::Sender::new(ClusterState::New);
         let links = Mutex::default();
-        let inside = Arc::new(Inside { config, name, seeds, state, links, doubt: Notify::new() });
+        let inside = Arc::new(ClusterShared { config, name, seeds, state, links, doubt: Notify::new() });
         let task = spawn("redis.cluster", Arc::clone(&inside).keep_map());
         Self { inside, task }
     }
 
-    /// The session for a stream, waiting for one at most this long; otherwise why there is none.
+    /// The session for a stream, which may be waited for this long, or why there is none.
     pub(crate) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
-        let known = |state: &State| matches!(state, State::Up(_) | State::Closed);
+        let known = |state: &ClusterState| matches!(state, ClusterState::Up(_) | ClusterState::Closed);
         let until = Instant::now() + wait;
         let map = self.inside.map(wait, known).await?;
         let slot = slot_of(stream.as_bytes());
@@ -81,18 +82,18 @@ impl Cluster {
         let left = until.saturating_duration_since(Instant::now());
         let found = self.inside.link(address)?.session(left).await;
         if found.is_err() {
-            // Perhaps a replica has taken over.
+            // Perhaps a replica has taken over, so the map is asked for again.
             self.inside.doubt.notify_one();
         }
         found
     }
 
-    /// The sessions with all servers, or why there is none, as soon as each was tried once.
+    /// The sessions with all servers, or why there is none, as soon as each server was tried once.
     pub(crate) async fn sessions(
         &self,
         wait: Duration,
     ) -> Result<Vec<Result<Arc<Session>, Failure>>, Failure> {
-        let map = self.inside.map(wait, |state| !matches!(state, State::New)).await?;
+        let map = self.inside.map(wait, |state| !matches!(state, ClusterState::New)).await?;
         let links: Result<Vec<_>, _> = map.nodes.iter().map(|address| self.inside.link(address)).collect();
         let links = links?;
         Ok(futures_util::future::join_all(links.iter().map(|link| link.session_if_any(wait))).await)
@@ -101,12 +102,12 @@ impl Cluster {
     /// Slots that nobody serves.
     pub(crate) fn unserved(&self) -> usize {
         match &*self.inside.state.borrow() {
-            State::Up(map) => map.slots.iter().filter(|owner| owner.is_none()).count(),
+            ClusterState::Up(map) => map.slots.iter().filter(|owner| owner.is_none()).count(),
             _ => SLOTS,
         }
     }
 
-    /// A server says that a slot is elsewhere, and knows better than the map.
+    /// The server `says` tells that a slot is elsewhere, and it knows better than the map.
     pub(crate) fn moved(&self, slot: u16, to: &str, says: &Session) {
         self.inside.moved(slot, to, &says.address);
     }
@@ -118,64 +119,68 @@ impl Cluster {
     }
 }
 
-impl Inside {
-    async fn map(&self, wait: Duration, known: impl FnMut(&State) -> bool) -> Result<Arc<Map>, Failure> {
+impl ClusterShared {
+    async fn map(
+        &self,
+        wait: Duration,
+        known: impl FnMut(&ClusterState) -> bool,
+    ) -> Result<Arc<SlotMap>, Failure> {
         let mut state = self.state.subscribe();
-        // Too late: then the state says why.
+        // If it is too late, the state says why.
         let _ = timeout(wait, state.wait_for(known)).await;
         match &*state.borrow() {
-            State::New => {
+            ClusterState::New => {
                 Err(Failure::of_sink("redis.unreachable", "no node of the cluster has answered yet"))
             }
-            State::Up(map) => Ok(Arc::clone(map)),
-            State::Down(failure) => Err(failure.clone()),
-            State::Closed => Err(closed()),
+            ClusterState::Up(map) => Ok(Arc::clone(map)),
+            ClusterState::Down(failure) => Err(failure.clone()),
+            ClusterState::Closed => Err(closed()),
         }
     }
 
-    fn links(&self) -> MutexGuard<'_, HashMap<Address, Arc<Link>>> {
+    fn links(&self) -> MutexGuard<'_, HashMap<Address, Arc<RedisLink>>> {
         // Nothing under the lock panics half way.
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The link to a server. After the end none is begun: nobody would close it.
-    fn link(&self, address: &Address) -> Result<Arc<Link>, Failure> {
+    /// The link to a server. After the end none is begun, because nobody would close it.
+    fn link(&self, address: &Address) -> Result<Arc<RedisLink>, Failure> {
         let start = || {
-            let target = Target::Server { address: address.clone(), database: 0 };
+            let target = EntryPoint::Server { address: address.clone(), database: 0 };
             let (config, name) = (Arc::clone(&self.config), Arc::clone(&self.name));
             Arc::new(session::start(config, vec![target], Scope::Destination, name))
         };
         let mut links = self.links();
-        if matches!(&*self.state.borrow(), State::Closed) {
+        if matches!(&*self.state.borrow(), ClusterState::Closed) {
             return Err(closed());
         }
         Ok(Arc::clone(links.entry(address.clone()).or_insert_with(start)))
     }
 
-    /// There are no links from now on; those that were are given back.
-    fn close(&self) -> HashMap<Address, Arc<Link>> {
-        // Under the lock, so that nobody begins one in between.
+    /// From now on there are no links. The last ones are given back.
+    fn close(&self) -> HashMap<Address, Arc<RedisLink>> {
+        // The lock keeps others from beginning a link in between.
         let mut links = self.links();
-        self.state.send_replace(State::Closed);
+        self.state.send_replace(ClusterState::Closed);
         std::mem::take(&mut *links)
     }
 
     fn moved(&self, slot: u16, to: &str, says: &Address) {
         let Some(address) = named(to, says) else { return };
         self.state.send_modify(|state| {
-            if let State::Up(map) = state {
+            if let ClusterState::Up(map) = state {
                 Arc::make_mut(map).assign(slot, address);
             }
         });
         self.doubt.notify_one();
     }
 
-    /// This is the map, unless it is too late for one.
-    fn believe(&self, map: Map) {
+    /// Takes this map, unless the cluster is closed.
+    fn believe(&self, map: SlotMap) {
         self.state.send_if_modified(|state| {
-            let is_open = !matches!(state, State::Closed);
+            let is_open = !matches!(state, ClusterState::Closed);
             if is_open {
-                *state = State::Up(Arc::new(map));
+                *state = ClusterState::Up(Arc::new(map));
             }
             is_open
         });
@@ -185,31 +190,32 @@ impl Inside {
         loop {
             match self.ask_around().await {
                 Ok(map) => {
-                    // What is under way to a server without slots becomes `Unknown`; that is rare enough.
+                    // Messages that are under way to a server without slots become `Unknown`. That is rare
+                    // enough.
                     self.links().retain(|address, _| map.nodes.contains(address));
                     self.believe(map);
                 }
                 Err(failure) => {
                     self.state.send_if_modified(|state| {
-                        let unknown = !matches!(state, State::Up(_) | State::Closed);
+                        let unknown = !matches!(state, ClusterState::Up(_) | ClusterState::Closed);
                         if unknown {
-                            *state = State::Down(failure);
+                            *state = ClusterState::Down(failure);
                         }
                         unknown
                     });
                 }
             }
             sleep(PAUSE).await;
-            if matches!(&*self.state.borrow(), State::Up(_)) {
-                // Asked or not, after a while: both are reasons to look.
+            if matches!(&*self.state.borrow(), ClusterState::Up(_)) {
+                // A doubt and the end of this time are both reasons to look.
                 let _ = timeout(STALE, self.doubt.notified()).await;
             }
         }
     }
 
-    async fn ask_around(&self) -> Result<Map, Failure> {
+    async fn ask_around(&self) -> Result<SlotMap, Failure> {
         let mut nodes = match &*self.state.borrow() {
-            State::Up(map) => map.nodes.clone(),
+            ClusterState::Up(map) => map.nodes.clone(),
             _ => Vec::new(),
         };
         nodes.extend(self.seeds.iter().cloned());
@@ -223,7 +229,7 @@ impl Inside {
         Err(failure.unwrap_or_else(|| Failure::of_sink("redis.unreachable", "the cluster has no nodes")))
     }
 
-    async fn ask(&self, node: &Address) -> Result<Map, Failure> {
+    async fn ask(&self, node: &Address) -> Result<SlotMap, Failure> {
         let login = self.config.login(0).map_err(|error| config_failure(&error))?;
         let (connection, _driver) =
             connection::open(&self.config, node, login, &self.name, Wanted::Anybody).await?;
@@ -232,7 +238,7 @@ impl Inside {
         let answer = timeout(ANSWER_TIMEOUT, connection.ask_one(&question)).await;
         let answer = answer.map_err(|_| connection::unreachable(node, "no answer in time"))?;
         match answer.map_err(|error| connection::lost(node, &error))? {
-            Value::Array(ranges) => Map::read(&ranges, node).in_use(node),
+            Value::Array(ranges) => SlotMap::read(&ranges, node).in_use(node),
             Value::ServerError(error) => {
                 let words = error.details().unwrap_or_default();
                 let code = if error.code() == "NOPERM" { "redis.denied" } else { "redis.unsupported" };
@@ -244,8 +250,9 @@ impl Inside {
     }
 }
 
-impl Map {
-    /// Reads `CLUSTER SLOTS`: first slot, last slot, then the master as host and port, and its replicas.
+impl SlotMap {
+    /// Reads `CLUSTER SLOTS`. An entry has the first slot, the last slot, the master as host and port, and
+    /// its replicas.
     fn read(ranges: &[Value], asked: &Address) -> Self {
         let mut map = Self { slots: vec![None; SLOTS], nodes: Vec::new() };
         for range in ranges {
@@ -255,7 +262,7 @@ impl Map {
             };
             let (host, port) = match master.as_slice() {
                 [Value::BulkString(host), Value::Int(port), ..] => (String::from_utf8_lossy(host), port),
-                // It does not know its own name.
+                // The server does not know its own name.
                 [Value::Nil, Value::Int(port), ..] => ("".into(), port),
                 _ => continue,
             };
@@ -269,8 +276,8 @@ impl Map {
         map
     }
 
-    /// A node that was taken out of its cluster, or has not joined one yet, serves nothing and knows nobody who does.
-    /// The others know better.
+    /// The map, if it is in use. A node that was taken out of its cluster, or has not joined one yet, serves
+    /// nothing and knows nobody who does. The others know better.
     fn in_use(self, asked: &Address) -> Result<Self, Failure> {
         if self.nodes.is_empty() {
             let text = format!("{asked} is in no cluster: as far as it knows, nobody serves any slot");
@@ -286,7 +293,7 @@ impl Map {
             self.nodes.push(address);
             self.nodes.len() - 1
         });
-        // There are fewer servers than slots.
+        // The index fits, because there are fewer servers than slots.
         *owner = u16::try_from(index).ok();
     }
 
@@ -299,7 +306,7 @@ impl Map {
     }
 }
 
-/// The slot of a key: of the part between the first braces, if there is one.
+/// The slot of a key. It is that of the part between the first braces, if there is one.
 fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -328,7 +335,7 @@ pub(super) fn named(text: &str, like: &Address) -> Option<Address> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan;
+    use super::super::topology;
     use super::*;
 
     #[test]
@@ -352,9 +359,9 @@ mod tests {
             range(10, 19, vec![Value::Nil, Value::Int(8)]),
             Value::Nil,
         ];
-        let asked = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
-        let mut map = Map::read(&ranges, &asked).in_use(&asked).expect("two nodes serve");
-        let owner = |map: &Map, slot| map.owner(slot).map(ToString::to_string);
+        let asked = topology::server(topology::SHAPE, "redis://seed:1").expect("an address").0;
+        let mut map = SlotMap::read(&ranges, &asked).in_use(&asked).expect("two nodes serve");
+        let owner = |map: &SlotMap, slot| map.owner(slot).map(ToString::to_string);
         assert_eq!(owner(&map, 9), Some("redis://10.0.0.1:7".into()));
         assert_eq!(owner(&map, 10), Some("redis://seed:8".into()));
         assert_eq!((owner(&map, 20), owner(&map, u16::MAX)), (None, None));
@@ -362,21 +369,21 @@ mod tests {
         assert_eq!((owner(&map, 9), map.nodes.len()), (Some("redis://seed:8".into()), 2));
     }
 
-    fn inside() -> (Inside, Address) {
-        let seed = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
-        let inside = Inside {
+    fn inside() -> (ClusterShared, Address) {
+        let seed = topology::server(topology::SHAPE, "redis://seed:1").expect("an address").0;
+        let inside = ClusterShared {
             config: Arc::new(RedisConfig::new("redis://seed:1")),
             name: "test".into(),
             seeds: vec![seed.clone()],
-            state: watch::Sender::new(State::New),
+            state: watch::Sender::new(ClusterState::New),
             links: Mutex::default(),
             doubt: Notify::new(),
         };
         (inside, seed)
     }
 
-    fn map(owner: Address) -> Map {
-        let mut map = Map { slots: vec![None; SLOTS], nodes: Vec::new() };
+    fn map(owner: Address) -> SlotMap {
+        let mut map = SlotMap { slots: vec![None; SLOTS], nodes: Vec::new() };
         map.assign(7, owner);
         map
     }
@@ -405,15 +412,15 @@ mod tests {
 
     #[test]
     fn a_map_without_slots_is_none() {
-        let asked = plan::server(plan::SHAPE, "redis://seed:1").expect("an address").0;
-        let failure = Map::read(&[], &asked).in_use(&asked).expect_err("nobody serves anything");
+        let asked = topology::server(topology::SHAPE, "redis://seed:1").expect("an address").0;
+        let failure = SlotMap::read(&[], &asked).in_use(&asked).expect_err("nobody serves anything");
         assert_eq!(failure.code, "redis.cluster_down");
         assert!(failure.message.contains("redis://seed:1"), "{failure:?}");
     }
 
     #[test]
     fn a_node_without_a_name_is_where_it_was_asked() {
-        let like = plan::server(plan::SHAPE, "rediss://seed:1").expect("an address").0;
+        let like = topology::server(topology::SHAPE, "rediss://seed:1").expect("an address").0;
         let named = |text| named(text, &like).map(|address| address.to_string());
         assert_eq!(named("10.0.0.1:7"), Some("rediss://10.0.0.1:7".to_owned()));
         assert_eq!(named(":7"), Some("rediss://seed:7".to_owned()));

@@ -1,12 +1,12 @@
 //! One connection: name, TCP, TLS, login, and the first answers.
 //!
-//! Everything that can be wrong with it is known before the first event: the files (read anew each time, so that a
-//! rotated certificate or password is used at the next connection), the certificate, the password, a server that is
-//! still loading, a replica where a master is wanted.
+//! Everything that can be wrong with a connection is known before the first event: the files, the
+//! certificate, the password, a server that is still loading, a replica where a master is wanted. Files are
+//! read anew each time, so that a rotated certificate or password is used at the next connection.
 
-use super::life::{Life, Watched};
-use super::plan::Login;
-use super::{Refusal, config_failure};
+use super::life::{Life, WatchedStream};
+use super::topology::Login;
+use super::{ErrorReply, config_failure};
 use crate::address::Address;
 use crate::dial::tls_error;
 use crate::redis::RedisConfig;
@@ -22,13 +22,13 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// For name, TCP, TLS and login together. With the longest pause between two tries this leaves 5 s for
-/// being back after an outage.
+/// The time for name, TCP, TLS and login together. With the longest pause between two tries we are back 5 s
+/// after an outage.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Requests that are no events: pings, questions of a diagnosis, the fence's.
+/// Room for requests that are no events: pings, questions of a diagnosis, those of the fence.
 const OTHER_REQUESTS: usize = 64;
-/// What is collected before it is written.
+/// Bytes that are collected before they are written.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The sending end of a connection. Clones share it.
@@ -42,10 +42,10 @@ pub(super) struct Connection {
 pub(super) type Driver = Task<()>;
 
 impl Connection {
-    /// A reply for each command, errors of the server among them. Dropping this shifts nobody's replies: those to a
-    /// request that has left are read and thrown away.
+    /// A reply for each command. Errors of the server are among them. Dropping this shifts nobody's replies,
+    /// because those to a request that has left are read and thrown away.
     pub(super) async fn ask(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
-        // Not `query_async`: there one error of the server would hide the other replies.
+        // With `query_async` one error of the server would hide the other replies.
         self.client.clone().send_packed_commands(commands, 0, commands.len()).await
     }
 
@@ -97,7 +97,7 @@ async fn connect(config: &RedisConfig, address: &Address) -> Result<(Connection,
         greet(&mut stream).await?;
         Ok::<_, io::Error>(stream)
     };
-    // A server without TLS takes the greeting for the beginning of a command, and waits for the rest of it.
+    // A server without TLS takes the handshake for the beginning of a command, and waits for the rest of it.
     let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await;
     let stream =
         stream.map_err(|_| refused("no answer; does the server speak TLS on this port?".to_owned()))?;
@@ -106,18 +106,20 @@ async fn connect(config: &RedisConfig, address: &Address) -> Result<(Connection,
     over(stream, config, address).await
 }
 
-/// The first question and its answer. With TLS 1.3 a server judges our certificate when we believe that all is done,
-/// and says so in an alert that somebody must read: redis-rs would stop at the write that fails with it.
+/// Sends a first question and waits for its answer. With TLS 1.3 a server judges our certificate when the
+/// handshake is over for us, and says so in an alert. Somebody must read that alert, and redis-rs would stop
+/// at the write that fails before it.
 async fn greet(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     let written = stream.write_all(b"PING\r\n").await;
     let mut answer = BufReader::with_capacity(1, stream);
     let read = answer.read_until(b'\n', &mut Vec::new()).await?;
     written?;
-    // What the answer says is said again at the login.
+    // The login asks again, so the answer itself is not read.
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// The client over a stream. Login and time limits are ours: the client's own would hide which step failed.
+/// The client over a stream. We log in and limit the time ourselves, because the client would hide which step
+/// failed.
 async fn over<S>(stream: S, config: &RedisConfig, address: &Address) -> Result<(Connection, Driver), Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -125,12 +127,13 @@ where
     let info = RedisConnectionInfo::default().set_skip_set_lib_name();
     let options = AsyncConnectionConfig::new()
         .set_response_timeout(None)
-        // The window and the backlog bound what is unanswered, so handing a request over never waits, and none leaves
-        // much later than its call believes. The client's own limit would count the same once more.
+        // The window and the backlog bound what is unanswered. So handing a request over never waits, and no
+        // request leaves much later than its call believes. The client's own limit would count the same once
+        // more.
         .set_pipeline_buffer_size(config.options.max_in_flight + OTHER_REQUESTS)
         .set_write_backpressure_boundary(WRITE_BYTES);
     let life = Life::new();
-    let stream = Watched { stream, life: Arc::clone(&life) };
+    let stream = WatchedStream { stream, life: Arc::clone(&life) };
     let made = MultiplexedConnection::new_with_config(&info, stream, options).await;
     let (client, driver) = made.map_err(|error| unreachable(address, error))?;
     Ok((Connection { client, life }, spawn("redis.connection", driver)))
@@ -147,14 +150,14 @@ async fn log_in(
     let mut steps = Vec::new();
     if let Some(password) = &login.password {
         commands.cmd("AUTH").arg(login.user.as_deref()).arg(password.expose());
-        steps.push(Step::Auth);
+        steps.push(LoginStep::Auth);
     }
     if login.database > 0 {
         commands.cmd("SELECT").arg(login.database);
-        steps.push(Step::Select);
+        steps.push(LoginStep::Select);
     }
     commands.cmd("CLIENT").arg("SETNAME").arg(shown_name(name)).cmd("PING").cmd("ROLE");
-    steps.extend([Step::Name, Step::Ping, Step::Role]);
+    steps.extend([LoginStep::Name, LoginStep::Ping, LoginStep::Role]);
     let sent = connection.ask(&commands).await;
     let replies = sent.map_err(|error| lost(address, &error))?;
     for (step, reply) in steps.iter().zip(&replies) {
@@ -165,7 +168,7 @@ async fn log_in(
 
 /// What the login asks the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Step {
+enum LoginStep {
     Auth,
     Select,
     Name,
@@ -173,7 +176,7 @@ enum Step {
     Role,
 }
 
-impl Step {
+impl LoginStep {
     fn check(self, reply: &Value, address: &Address, login: &Login, wanted: Wanted) -> Result<(), Failure> {
         if let (Self::Role, Value::Array(role), Wanted::Master) = (self, reply, wanted)
             && matches!(role.first(), Some(Value::BulkString(role)) if role == b"slave")
@@ -182,7 +185,7 @@ impl Step {
             return Err(Failure::of_sink("redis.readonly", text));
         }
         let Value::ServerError(error) = reply else { return Ok(()) };
-        let Refusal { code, words } = Refusal::of(error);
+        let ErrorReply { code, words } = ErrorReply::of(error);
         let words = login.without_secrets(words);
         let fail = |name, text| Err(Failure::of_sink(name, format!("{address} {text}: {code} {words}")));
         match (self, code) {
@@ -190,13 +193,13 @@ impl Step {
             (_, "LOADING") => fail("redis.loading", "is starting".to_owned()),
             (_, "DENIED") => fail("redis.denied", "lets nobody in from here".to_owned()),
             (Self::Select, _) => fail("redis.denied", format!("refuses database {}", login.database)),
-            // Rights that delivery does not need.
+            // Other steps may be refused for rights that delivery does not need.
             _ => Ok(()),
         }
     }
 }
 
-/// Names with spaces are refused by the server.
+/// The name as the server lists it. A server refuses names with spaces.
 fn shown_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_graphic() { c } else { '-' };
     format!("posthaste-{}", name.chars().map(plain).collect::<String>())
@@ -212,7 +215,7 @@ pub(super) fn lost(address: &Address, error: &RedisError) -> Failure {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::plan;
+    use super::super::topology;
     use super::*;
     use ::redis::cmd;
     use futures_util::poll;
@@ -222,7 +225,7 @@ pub(super) mod tests {
     /// A connection, and the server's end of it.
     pub(in super::super) async fn connected() -> (Connection, Driver, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let (address, _) = topology::server(topology::SHAPE, "redis://h:1").expect("an address");
         let made = over(ours, &RedisConfig::new("redis://h:1"), &address).await;
         let (connection, driver) = made.expect("no word is exchanged");
         (connection, driver, theirs)
@@ -245,7 +248,7 @@ pub(super) mod tests {
     /// A proxy that does not know the command repeats what it was given.
     #[test]
     fn a_password_that_the_server_repeats_is_not_shown() {
-        let (address, _) = plan::server(plan::SHAPE, "redis://h:1").expect("an address");
+        let (address, _) = topology::server(topology::SHAPE, "redis://h:1").expect("an address");
         let login = Login {
             user: Some("shop".to_owned()),
             password: Some(crate::Secret::new("hunter2")),
@@ -254,7 +257,7 @@ pub(super) mod tests {
         };
         let words = "-ERR unknown command 'AUTH', with args beginning with: 'shop' 'hunter2'\r\n";
         let reply = ::redis::parse_redis_value(words.as_bytes()).expect("a reply");
-        let failure = Step::Auth.check(&reply, &address, &login, Wanted::Master).expect_err("refused");
+        let failure = LoginStep::Auth.check(&reply, &address, &login, Wanted::Master).expect_err("refused");
         assert!(failure.message.contains("unknown command"), "{failure:?}");
         assert!(!failure.message.contains("hunter2"), "{failure:?}");
     }
@@ -278,7 +281,7 @@ pub(super) mod tests {
         let [Value::BulkString(id), Value::ServerError(error), Value::Int(7)] = replies.as_slice() else {
             panic!("{replies:?}");
         };
-        assert_eq!((id.as_slice(), Refusal::of(error).code), (&b"1-0"[..], "OOM"));
+        assert_eq!((id.as_slice(), ErrorReply::of(error).code), (&b"1-0"[..], "OOM"));
     }
 
     #[tokio::test]

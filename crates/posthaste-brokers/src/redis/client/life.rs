@@ -1,7 +1,7 @@
 //! When a connection was last heard.
 //!
-//! A question waits behind all that was sent before it, and a narrow line takes seconds for that. So a server is silent
-//! when nothing at all comes from it, not when one answer is late.
+//! A question waits behind all that was sent before it, and a narrow line takes seconds for that. So a server
+//! counts as silent when nothing at all comes from it, not when one answer is late.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 #[derive(Debug)]
 pub(super) struct Life {
     began: Instant,
-    /// Milliseconds after that.
+    /// Milliseconds after `began` at which something last came.
     heard: AtomicU64,
 }
 
@@ -25,7 +25,7 @@ impl Life {
         Arc::new(Self { began: Instant::now(), heard: AtomicU64::new(0) })
     }
 
-    /// Until nothing has come for this long, from now on.
+    /// Waits until nothing has come for this long, counted from now on.
     pub(super) async fn silence(&self, limit: Duration) {
         let asked = Instant::now();
         loop {
@@ -47,13 +47,13 @@ impl Life {
     }
 }
 
-/// A stream whose life is seen.
-pub(super) struct Watched<S> {
+/// A stream that notes when something came.
+pub(super) struct WatchedStream<S> {
     pub(super) stream: S,
     pub(super) life: Arc<Life>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

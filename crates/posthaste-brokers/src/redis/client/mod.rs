@@ -1,48 +1,48 @@
 //! The way to Redis: connections, logins, TLS, and finding the server by sentinels or in a cluster.
 //!
-//! A connection is redis-rs' `MultiplexedConnection` over a stream that we have dialled ourselves (`connection`): one
-//! connection, many requests at once, replies in the order of the requests. It never reconnects; [`crate::link`] does,
-//! and each time with files and passwords that are read anew. A [`Session`] is two connections to one server, `sentinel`
-//! and `cluster` find the server or the servers.
+//! A connection is redis-rs' `MultiplexedConnection` over a stream that we have dialled ourselves
+//! (`connection`): one connection, many requests at once, replies in the order of the requests. It never
+//! reconnects; [`crate::link`] does, and each time with files and passwords that are read anew. A [`Session`]
+//! is two connections to one server. `sentinel` and `cluster` find the server or the servers.
 //!
-//! The crate's own cluster and sentinel clients are not used: they send again by themselves what was refused or lost,
-//! after messages that came later, and a key's order would be lost with it. Its `ConnectionManager` reconnects by
-//! itself, and its own TLS takes the crypto provider from the process.
+//! The crate's own cluster and sentinel clients are not used. They send again by themselves what was refused
+//! or lost, after messages that came later, and so they would lose a key's order. Its `ConnectionManager`
+//! reconnects by itself, and its own TLS takes the crypto provider from the process.
 
 mod backlog;
 mod cluster;
 mod connection;
 mod life;
-mod plan;
 mod sentinel;
 mod session;
+mod topology;
 
-pub(super) use backlog::{BYTES_MIN, Lane};
-pub(super) use plan::Plan;
+pub(super) use backlog::{BYTES_MIN, SessionConnection};
 pub(super) use session::{Broken, Session};
+pub(super) use topology::Topology;
 
 use super::RedisConfig;
 use crate::BuildError;
 use ::redis::ServerError;
 use cluster::Cluster;
 use posthaste::sink::{Failure, Scope};
-use session::Link;
+use session::RedisLink;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The server, or the servers.
 #[derive(Debug)]
 pub(super) enum Servers {
-    One(Link),
+    One(RedisLink),
     Many(Cluster),
 }
 
 /// Begins to connect, and connects again whenever a session is lost. A server that is down is no error.
-pub(super) fn connect(config: &Arc<RedisConfig>, plan: Plan, name: &str) -> Servers {
+pub(super) fn connect(config: &Arc<RedisConfig>, topology: Topology, name: &str) -> Servers {
     let (config, name) = (Arc::clone(config), Arc::from(name));
-    match plan {
-        Plan::One(targets) => Servers::One(session::start(config, targets, Scope::Sink, name)),
-        Plan::Cluster(seeds) => Servers::Many(Cluster::start(config, seeds, name)),
+    match topology {
+        Topology::One(targets) => Servers::One(session::start(config, targets, Scope::Sink, name)),
+        Topology::Cluster(seeds) => Servers::Many(Cluster::start(config, seeds, name)),
     }
 }
 
@@ -55,7 +55,7 @@ impl Servers {
         }
     }
 
-    /// The session for a stream, waiting for one at most this long; otherwise why there is none.
+    /// The session for a stream, which may be waited for this long, or why there is none.
     pub(super) async fn session(&self, stream: &str, wait: Duration) -> Result<Arc<Session>, Failure> {
         match self {
             Self::One(link) => link.session(wait).await,
@@ -63,7 +63,7 @@ impl Servers {
         }
     }
 
-    /// The sessions with all servers, each or why there is none, as soon as each was tried once.
+    /// For each server the session with it, or why there is none, as soon as each was tried once.
     pub(super) async fn sessions(&self, wait: Duration) -> Vec<Result<Arc<Session>, Failure>> {
         match self {
             Self::One(link) => vec![link.session_if_any(wait).await],
@@ -79,17 +79,17 @@ impl Servers {
     }
 }
 
-/// A server's refusal: the word it begins with, and the rest.
+/// An error reply: the word it begins with, and the rest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Refusal<'a> {
+pub(super) struct ErrorReply<'a> {
     pub(super) code: &'a str,
     pub(super) words: &'a str,
 }
 
-impl<'a> Refusal<'a> {
+impl<'a> ErrorReply<'a> {
     pub(super) fn of(error: &'a ServerError) -> Self {
         let words = error.details().unwrap_or_default();
-        // `EXEC` repeats the reason for which it was itself refused.
+        // `EXEC` repeats the reason for which it was refused.
         let inner = words.split_once("because of: ").and_then(|(_, reason)| reason.split_once(' '));
         match (error.code(), inner) {
             ("EXECABORT", Some((code, words))) => Self { code, words },
@@ -103,7 +103,7 @@ impl<'a> Refusal<'a> {
         Some((slot.parse().ok()?, address.trim()))
     }
 
-    /// Whether this connection can be of no more use: another one may lead to the master, or be let in.
+    /// Whether this connection is of no more use, because another one may lead to the master, or be let in.
     pub(super) fn ends_session(self) -> bool {
         matches!(self.code, "READONLY" | "NOAUTH" | "WRONGPASS")
     }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn where_a_moved_slot_is() {
-        let moved = |code, words| Refusal { code, words }.moved();
+        let moved = |code, words| ErrorReply { code, words }.moved();
         assert_eq!(moved("MOVED", "3999 127.0.0.1:6381"), Some((3999, "127.0.0.1:6381")));
         assert_eq!(moved("MOVED", "3999 :6381"), Some((3999, ":6381")));
         assert_eq!(moved("ASK", "3999 127.0.0.1:6381"), None);

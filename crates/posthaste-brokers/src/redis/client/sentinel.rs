@@ -1,7 +1,8 @@
 //! Asking sentinels who the master is.
 //!
-//! The server that a sentinel names is asked for its role before anything is sent to it: for a moment after a failover,
-//! or for as long as it is cut off from the others, a sentinel names the old master. Then the next one is asked.
+//! The server that a sentinel names is asked for its role before anything is sent to it. For a moment after a
+//! failover, or while it is cut off from the others, a sentinel names the old master. Then the next sentinel
+//! is asked.
 
 use super::connection::{self, Wanted};
 use super::{cluster, config_failure};

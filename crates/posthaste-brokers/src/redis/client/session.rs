@@ -1,14 +1,14 @@
 //! A session with a server.
 //!
-//! [`crate::link`] keeps one at a time; before each try we ask where the server is, so that a failover is followed. A
-//! [`Session`] is two connections: one for ordinary pipelines, and the *fence*, which transactions go through
-//! ([`crate::redis`] says why). It lives as long as both do: when it ends, everything that waits on it is told so at
-//! once, and nothing of it is ever sent later.
+//! [`crate::link`] keeps one session at a time. Before each try we ask where the server is, so that a
+//! failover is followed. A [`Session`] is two connections: one for ordinary pipelines, and the *fence*, which
+//! transactions go through ([`crate::redis`] says why). It lives as long as both do. When it ends, whoever
+//! waits on it is told so at once, and nothing of it is ever sent later.
 
-use super::backlog::{Backlog, Lane};
+use super::backlog::{ReplyBacklog, SessionConnection};
 use super::connection::{self, Connection, Driver, Wanted};
 use super::life::Life;
-use super::{Refusal, config_failure, sentinel};
+use super::{ErrorReply, config_failure, sentinel};
 use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
 use crate::redis::RedisConfig;
@@ -21,32 +21,38 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 const PING_INTERVAL: Duration = Duration::from_secs(2);
-/// A silent session lasts 4 to 6 s, less than the delivery timeout. Shorter would end one over a slow disk.
+/// With this a silent session lasts 4 to 6 s, which is less than the delivery timeout. A shorter time would
+/// end a session over a slow disk.
 const PING_WAIT: Duration = Duration::from_secs(4);
-/// For answers that are under way when a session is given up by ourselves.
+/// The time for answers that are under way when we give a session up.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// What leads to a server.
+/// The address of a server, or of a sentinel that knows it.
 #[derive(Debug, Clone)]
-pub(crate) enum Target {
+pub(crate) enum EntryPoint {
     Server { address: Address, database: u32 },
     Sentinel { sentinel: Address, master: String, database: u32 },
 }
 
 /// The way to one server.
-pub(crate) type Link = crate::link::Link<Session>;
+pub(crate) type RedisLink = crate::link::Link<Session>;
 
-/// Begins to dial: the first target that leads to a server is used. `reach` is the scope of this server's
-/// failures.
-pub(crate) fn start(config: Arc<RedisConfig>, targets: Vec<Target>, reach: Scope, name: Arc<str>) -> Link {
-    Link::start("redis", reach, name, Dialler { config, targets, reach })
+/// Begins to dial. The first entry point that leads to a server is used. `reach` is the scope of this
+/// server's failures.
+pub(crate) fn start(
+    config: Arc<RedisConfig>,
+    targets: Vec<EntryPoint>,
+    reach: Scope,
+    name: Arc<str>,
+) -> RedisLink {
+    RedisLink::start("redis", reach, name, RedisDialler { config, targets, reach })
 }
 
 pub(crate) fn closed() -> Failure {
     Failure::of_sink("redis.closed", "the sink was closed")
 }
 
-impl Target {
+impl EntryPoint {
     async fn find(&self, config: &RedisConfig, name: &str) -> Result<(Address, u32), Failure> {
         match self {
             Self::Server { address, database } => Ok((address.clone(), *database)),
@@ -57,22 +63,22 @@ impl Target {
     }
 }
 
-struct Dialler {
+struct RedisDialler {
     config: Arc<RedisConfig>,
-    targets: Vec<Target>,
+    targets: Vec<EntryPoint>,
     reach: Scope,
 }
 
 #[async_trait]
-impl Dial for Dialler {
-    type Server = Target;
+impl Dial for RedisDialler {
+    type Server = EntryPoint;
     type Session = Session;
 
-    fn servers(&self) -> &[Target] {
+    fn servers(&self) -> &[EntryPoint] {
         &self.targets
     }
 
-    async fn live_through(&self, target: &Target, port: &Port<Session>) -> Ended {
+    async fn live_through(&self, target: &EntryPoint, port: &Port<Session>) -> Ended {
         let dialled = port.unless_closed(async {
             let (address, database) = target.find(&self.config, port.sink()).await?;
             Session::dial(&self.config, &address, database, self.reach, port.sink()).await
@@ -95,7 +101,7 @@ impl Dial for Dialler {
     }
 }
 
-/// The tasks that carry a session's two connections. Dropping them ends it.
+/// The tasks that carry a session's two connections. Dropping them ends the session.
 struct Drivers {
     plain: Driver,
     fence: Driver,
@@ -104,11 +110,11 @@ struct Drivers {
 /// Why a request has no replies.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// Its time was over before its turn came: it never left.
+    /// Its time was over before its turn came. It never left.
     Late,
     /// It never left.
     Unsent(Failure),
-    /// It may have.
+    /// It may have left.
     Lost(RedisError),
 }
 
@@ -118,14 +124,14 @@ pub(crate) struct Session {
     plain: Connection,
     fence: Mutex<Fence>,
     fence_life: Arc<Life>,
-    pub(crate) backlog: Backlog,
+    pub(crate) backlog: ReplyBacklog,
     pub(super) address: Address,
     pub(crate) server: String,
     pub(crate) loopback: bool,
     /// As whom we are connected, in words.
     pub(crate) identity: String,
     pub(crate) reach: Scope,
-    /// The longest string that the server takes, if we may know.
+    /// The longest string that the server takes, if we may know it.
     pub(crate) bulk_bytes_max: Option<usize>,
     unfit: watch::Sender<Option<Failure>>,
 }
@@ -134,7 +140,8 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Fence {
     connection: Connection,
-    /// Confirmed by the server. Not so while a run is on its way, or after its call was dropped.
+    /// Whether the server has confirmed the transaction. It is false while a run is on its way, and after a
+    /// call was dropped meanwhile.
     open: bool,
 }
 
@@ -153,7 +160,7 @@ impl Session {
             plain,
             fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: false }),
-            backlog: Backlog::default(),
+            backlog: ReplyBacklog::default(),
             address: address.clone(),
             server: address.to_string(),
             loopback: address.is_loopback(),
@@ -167,15 +174,16 @@ impl Session {
         Ok((Arc::new(session), Drivers { plain: plain_driver, fence: fence_driver }))
     }
 
-    /// Commands that have nothing to do with each other; one reply for each. `end` is their end in the backlog.
+    /// Sends commands that have nothing to do with each other, for one reply each. `end` is their end in the
+    /// backlog.
     pub(crate) async fn send_each(&self, commands: &Pipeline, end: u64) -> Result<Vec<Value>, Broken> {
         let replies = self.plain.ask(commands).await.map_err(Broken::Lost)?;
-        self.backlog.answered(Lane::Plain, end);
+        self.backlog.answered(SessionConnection::Plain, end);
         Ok(replies)
     }
 
-    /// Commands that are all done or none of them, but for those whose reply in the last list is an error. The
-    /// replies are one for each command, and then the one of `EXEC`. Nothing leaves after `until`.
+    /// Sends commands of which all are done or none, except for those whose result in the list of `EXEC` is
+    /// an error. There is one reply for each command, and then that of `EXEC`. Nothing leaves after `until`.
     pub(crate) async fn send_together(
         &self,
         mut commands: Pipeline,
@@ -191,20 +199,20 @@ impl Session {
         if Instant::now() >= until {
             return Err(Broken::Late);
         }
-        // Should this future be dropped below, nobody knows how far the server came.
+        // If this future is dropped below, nobody knows how far the server came.
         fence.open = false;
         let mut replies = fence.connection.ask(&commands).await.map_err(Broken::Lost)?;
         fence.open = replies.pop() == Some(Value::Okay);
-        self.backlog.answered(Lane::Fence, end);
+        self.backlog.answered(SessionConnection::Fence, end);
         Ok(replies)
     }
 
-    /// Questions beside the events; a reply for each.
+    /// Asks questions beside the events, for a reply each.
     pub(crate) async fn ask(&self, questions: &Pipeline) -> Result<Vec<Value>, RedisError> {
         self.plain.ask(questions).await
     }
 
-    /// Whether the server answers anything at all: this question, or what stands before it.
+    /// Whether the server answers anything at all, be it this question or what stands before it.
     pub(crate) async fn is_there(&self, within: Duration) -> bool {
         let asked = Instant::now();
         match timeout(within, self.plain.ask_one(&cmd("PING"))).await {
@@ -213,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Gives the session up: another one may be better.
+    /// Gives the session up, because another one may be better.
     pub(crate) fn give_up(&self, failure: Failure) {
         self.unfit.send_if_modified(|unfit| {
             let first = unfit.is_none();
@@ -247,21 +255,22 @@ impl Session {
         }
     }
 
-    /// The fence can be gone alone: a gateway may have forgotten one of two connections. Whoever has it waits for it, so
-    /// this waits behind the runs.
+    /// Watches the fence, which can be gone alone: a gateway may have forgotten one of two connections. The
+    /// fence has one user at a time, so this waits behind the runs.
     async fn keep_fence(&self) -> Failure {
         loop {
             sleep(PING_INTERVAL).await;
-            let end = self.backlog.end(Lane::Fence);
+            let end = self.backlog.end(SessionConnection::Fence);
             let opened = async { self.fence.lock().await.open(self).await };
             if let Some(failure) = self.unless_silent(opened, &self.fence_life).await {
                 return failure;
             }
-            self.backlog.answered(Lane::Fence, end);
+            self.backlog.answered(SessionConnection::Fence, end);
         }
     }
 
-    /// Why the session is over, if it is. A narrow line is not silent: what it carries is answered bit by bit.
+    /// Why the session is over, if it is. A narrow line is not silent, because what it carries is answered
+    /// bit by bit.
     async fn unless_silent(
         &self,
         question: impl Future<Output = Result<(), Failure>>,
@@ -277,15 +286,15 @@ impl Session {
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        let end = self.backlog.end(Lane::Plain);
+        let end = self.backlog.end(SessionConnection::Plain);
         let answer = self.plain.ask_one(&cmd("PING")).await;
         if let Value::ServerError(error) = answer.map_err(|error| self.unreachable(&error.to_string()))?
-            && Refusal::of(&error).ends_session()
+            && ErrorReply::of(&error).ends_session()
         {
             let text = format!("{} refuses {}: {error}", self.server, self.identity);
             return Err(Failure::of_sink("redis.auth", text));
         }
-        self.backlog.answered(Lane::Plain, end);
+        self.backlog.answered(SessionConnection::Plain, end);
         Ok(())
     }
 
@@ -295,7 +304,8 @@ impl Session {
 }
 
 impl Fence {
-    /// Leaves the transaction, if there is one, and begins a new one. An error means that there is none.
+    /// Leaves the transaction, if there is one, and begins a new one. An error means that no transaction is
+    /// open.
     async fn open(&mut self, session: &Session) -> Result<(), Failure> {
         self.open = false;
         let mut commands = Pipeline::new();
@@ -341,7 +351,7 @@ async fn bulk_bytes_max(connection: &Connection) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::connection::tests::{commands, connected};
-    use super::super::plan;
+    use super::super::topology;
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -358,9 +368,9 @@ mod tests {
             plain,
             fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: true }),
-            backlog: Backlog::default(),
+            backlog: ReplyBacklog::default(),
             server: "redis://h:1".to_owned(),
-            address: plan::server(plan::SHAPE, "redis://h:1").expect("an address").0,
+            address: topology::server(topology::SHAPE, "redis://h:1").expect("an address").0,
             loopback: false,
             identity: "a user".to_owned(),
             reach: Scope::Sink,
@@ -395,7 +405,7 @@ mod tests {
             end
         };
         let replies = async {
-            let bytes = session.backlog.add(Lane::Plain, 100_000);
+            let bytes = session.backlog.add(SessionConnection::Plain, 100_000);
             session.send_each(&request, bytes).await
         };
         let answered = async { tokio::join!(replies, slowly) };

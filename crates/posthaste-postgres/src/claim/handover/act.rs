@@ -1,9 +1,10 @@
-//! The steps.
+//! The steps of a move: start, finish, stop.
 
 use super::lock::{Lock, Next, WAIT_MS};
-use super::{Done, Handover, HandoverError, Standing, Trigger};
+use super::{Done, Handover, HandoverError, HandoverStatus, Trigger};
 use crate::claim::statements::handover::OFF;
 use crate::error::{commit_error, is_code};
+use crate::session::SqlResult;
 use posthaste::admin::Actor;
 use posthaste::store::StoreError;
 use serde_json::json;
@@ -11,11 +12,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 
-/// A try: done, or what the server said to its last statement.
-type Try = Result<(), tokio_postgres::Error>;
+/// The result of a try: it is done, or what the server said to its last statement.
+type Try = SqlResult<()>;
 
 impl Handover {
-    /// From now on rows are handed over as they are committed. `hold` names sinks of the log to hold back until `finish`.
+    /// From now on rows are handed over as they are committed. `hold` names sinks of the log to hold back
+    /// until `finish`.
     pub async fn start(
         &mut self,
         hold: &[String],
@@ -40,8 +42,8 @@ impl Handover {
             return self.arm(patience, actor).await;
         }
         self.hold(hold, actor).await?;
-        // CRASH(handover.held): sinks are paused and no row is handed over: what is in the log waits. `start` goes on from
-        // here, `stop` lets them go.
+        // CRASH(handover.held): sinks are paused and no row is handed over. What is in the log waits. `start`
+        // goes on from here, `stop` lets them go.
         posthaste::crash_point!("handover.held");
         let armed = match self.noticed().await {
             Ok(()) => self.arm(patience, actor).await,
@@ -86,28 +88,29 @@ impl Handover {
             Trigger::Disabled => self.place.enable(),
             Trigger::On | Trigger::Other | Trigger::Off => String::new(),
         };
-        if let Err(error) = self.line.batch(&last).await {
+        if let Err(error) = self.session.batch(&last).await {
             return Ok(Err(error));
         }
-        // CRASH(handover.start): before this commit there is no trigger, and rows wait in their table; after it, every row
-        // that is committed is handed over. Transactions that wrote to the table before have ended: it waited for them.
+        // CRASH(handover.start): before this commit there is no trigger, and rows wait in their table; after
+        // it, every row that is committed is handed over. Transactions that wrote to the table before have
+        // ended: it waited for them.
         posthaste::crash_point!("handover.start");
-        Ok(self.line.commit().await)
+        Ok(self.session.commit().await)
     }
 
-    /// Nothing waits in the table any more: held sinks go on. Answers which.
+    /// Lets held sinks go on, if nothing waits in the table any more. Answers which.
     pub async fn finish(&mut self, actor: &Actor) -> Result<Vec<String>, HandoverError> {
-        self.finish_if(Standing::is_drained, actor).await
+        self.finish_if(HandoverStatus::is_drained, actor).await
     }
 
-    /// The same, although rows wait for their time or next attempt: what is in the log goes before them.
+    /// The same, although rows wait for their time or next attempt. What is in the log goes before them.
     pub async fn finish_anyway(&mut self, actor: &Actor) -> Result<Vec<String>, HandoverError> {
         self.finish_if(|standing| standing.waiting.count == 0, actor).await
     }
 
     async fn finish_if(
         &mut self,
-        is_done: impl Fn(&Standing) -> bool,
+        is_done: impl Fn(&HandoverStatus) -> bool,
         actor: &Actor,
     ) -> Result<Vec<String>, HandoverError> {
         let standing = self.standing().await?;
@@ -137,7 +140,8 @@ impl Handover {
         let sinks = self.let_go_in().await?;
         let detail = json!({ "table": self.place.table.to_string(), "sinks": sinks });
         self.audit(actor, "adopt.finish", &detail).await?;
-        // CRASH(handover.finish): before this commit sinks are still held, and `finish` is tried again; after it they go on.
+        // CRASH(handover.finish): before this commit sinks are still held, and `finish` is tried again; after
+        // it they go on.
         posthaste::crash_point!("handover.finish");
         Ok(sinks)
     }
@@ -148,8 +152,8 @@ impl Handover {
         let trigger = self.trigger().await?;
         let is_held = !self.hold_line().await?.is_empty();
         if trigger == Trigger::Absent && !is_held {
-            // The table may have been dropped and made again: its function is not left behind.
-            self.line.batch(&self.place.take_off()).await.map_err(|error| self.refused(error))?;
+            // The table may have been dropped and made again. Its function is not left behind.
+            self.session.batch(&self.place.take_off()).await.map_err(|error| self.refused(error))?;
             return Ok(Done::Before);
         }
         if trigger != Trigger::Off || is_held {
@@ -157,12 +161,14 @@ impl Handover {
             let result = self.switch_off_in(trigger, actor).await;
             self.end(result).await?;
         }
-        // CRASH(handover.off): the trigger does nothing, rows stay in their table and are claimed. `stop` removes it.
+        // CRASH(handover.off): the trigger does nothing, rows stay in their table and are claimed. `stop`
+        // removes it.
         posthaste::crash_point!("handover.off");
         self.remove(patience).await
     }
 
-    /// Needs no lock on the table, so it takes effect at once, whoever reads or writes there.
+    /// Switches the trigger off. That needs no lock on the table, so it takes effect at once, whoever reads
+    /// or writes there.
     async fn switch_off_in(&mut self, trigger: Trigger, actor: &Actor) -> Result<(), HandoverError> {
         if trigger != Trigger::Absent {
             let zone = self.statements.layout().time_zone.clone();
@@ -187,18 +193,19 @@ impl Handover {
     }
 
     async fn remove_in(&mut self) -> Try {
-        self.line.batch(&self.place.take_off()).await?;
-        // CRASH(handover.stop): before this commit the trigger is there and does nothing; after it, it is gone.
+        self.session.batch(&self.place.take_off()).await?;
+        // CRASH(handover.stop): before this commit the trigger is there and does nothing; after it, it is
+        // gone.
         posthaste::crash_point!("handover.stop");
-        self.line.commit().await
+        self.session.commit().await
     }
 
     /// A statement about the function.
     async fn run(&mut self, sql: &str) -> Result<(), HandoverError> {
-        self.line.batch(sql).await.map_err(|error| self.refused(error))
+        self.session.batch(sql).await.map_err(|error| self.refused(error))
     }
 
-    /// What the server does not permit is the table's or the function's owner's affair.
+    /// An error of the server. What it does not permit is up to the owner of the table or the function.
     pub(super) fn refused(&self, error: tokio_postgres::Error) -> HandoverError {
         if !is_code(&error, &SqlState::INSUFFICIENT_PRIVILEGE) {
             return commit_error(error).into();
@@ -213,7 +220,7 @@ impl Handover {
     async fn or_rollback<T>(&mut self, result: Result<T, HandoverError>) -> Result<T, HandoverError> {
         if result.is_err() {
             // Best effort: a lost connection rolls back by itself.
-            let _ = self.line.rollback().await;
+            let _ = self.session.rollback().await;
         }
         result
     }
@@ -224,7 +231,7 @@ impl Handover {
         result: Result<T, impl Into<HandoverError>>,
     ) -> Result<T, HandoverError> {
         let value = self.or_rollback(result.map_err(Into::into)).await?;
-        self.line.commit().await.map_err(commit_error)?;
+        self.session.commit().await.map_err(commit_error)?;
         Ok(value)
     }
 }

@@ -1,11 +1,13 @@
 //! Holding the log's sinks back while older rows drain, for those who ask for order by key.
 //!
-//! The log keeps the order of a key; the rows that wait in the table are outside of it. A sink that is paused before the
-//! first row is handed over, and goes on when the table is drained, delivers what is new after what is old.
+//! The log keeps the order of a key, but the rows that wait in the table are outside of it. So a sink is
+//! paused before the first row is handed over, and goes on when the table is drained. Then it delivers what
+//! is new after what is old.
 //!
-//! Which sinks a table wants held is one line in `state`, and beside each of them the line of the audit with which a hold
-//! paused it; nothing, if somebody else had paused it before. A sink goes on when the last table that wants it held is
-//! drained, and only if its pause is still a hold's: somebody else's is not lifted, whether it came before or in between.
+//! One line in `state` names the sinks that a table wants held. Beside each stands the line of the audit with
+//! which a hold paused it, or nothing if somebody else had paused it before. A sink goes on when the last
+//! table that wants it held is drained, and only if its pause is still that of a hold. Somebody else's pause
+//! is not lifted, whether it came before or in between.
 
 use super::{Handover, HandoverError};
 use crate::error::store_error;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::Type;
 
-/// Longest wait for relays to notice: several leases.
+/// Longest wait for relays to notice, which is several leases.
 const NOTICED_MAX: Duration = Duration::from_secs(90);
 /// A relay writes its presence down every few seconds.
 const LOOK: Duration = Duration::from_millis(100);
@@ -34,7 +36,7 @@ impl Handover {
     /// The lines of all tables that go to this log.
     async fn hold_lines(&mut self) -> Result<BTreeMap<String, Hold>, StoreError> {
         let sql = format!("select name, value from {}.state where name like 'hand\\_over %'", self.log());
-        let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
+        let rows = self.session.query(&sql, &[]).await.map_err(store_error)?;
         let line = |row: &tokio_postgres::Row| {
             let (name, value): (String, &str) = (row.get(0), row.get(1));
             let unreadable = |error| {
@@ -77,7 +79,7 @@ impl Handover {
                  on conflict (kind, name) do update set paused = true where not c.paused
              returning name, (select max(id) from {log}.audit where action = 'adopt.hold')"
         );
-        let rows = self.line.query(&sql, &[(&sinks, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
+        let rows = self.session.query(&sql, &[(&sinks, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
         let paused: Hold = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         // A pause of another hold is ours, too.
         let theirs = |sink: &String| lines.values().find_map(|line| line.get(sink).copied().flatten());
@@ -95,7 +97,7 @@ impl Handover {
         let name = format!("{} holds", self.place.log);
         let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
         let params: [Param<'_>; 2] = [(&class, Type::INT4), (&name, Type::TEXT)];
-        self.line.query(sql, &params).await.map(drop).map_err(store_error)
+        self.session.query(sql, &params).await.map(drop).map_err(store_error)
     }
 
     async fn put_line(&mut self, name: &str, line: &Hold) -> Result<(), StoreError> {
@@ -105,7 +107,7 @@ impl Handover {
         );
         let value = json!(line).to_string();
         let params: [Param<'_>; 2] = [(&name, Type::TEXT), (&value, Type::TEXT)];
-        self.line.query(&sql, &params).await.map(drop).map_err(store_error)
+        self.session.query(&sql, &params).await.map(drop).map_err(store_error)
     }
 
     /// Lets go what was held, within the open transaction. Answers which sinks go on.
@@ -117,7 +119,7 @@ impl Handover {
         for (sink, since) in line {
             let mut wanted = false;
             for other in lines.values_mut().filter_map(|line| line.get_mut(&sink)) {
-                // Whoever goes last lifts it: the latest hold counts.
+                // The last table lifts the pause, so the latest hold counts.
                 *other = (*other).max(since);
                 wanted = true;
             }
@@ -129,20 +131,21 @@ impl Handover {
             self.put_line(name, line).await?;
         }
         let sql = format!("delete from {}.state where name = $1", self.log());
-        self.line.query(&sql, &[(&name, Type::TEXT)]).await.map_err(store_error)?;
+        self.session.query(&sql, &[(&name, Type::TEXT)]).await.map_err(store_error)?;
         let resumed = self.resume(&free).await?;
         self.wake().await?;
         Ok(resumed)
     }
 
-    /// Lifts pauses that are still a hold's. Who pauses by hand leaves a line in the audit.
+    /// Lifts pauses that are still those of a hold. An operator who pauses by hand leaves a line in the
+    /// audit.
     async fn resume(&mut self, sinks: &Hold) -> Result<Vec<String>, StoreError> {
         let own = sinks.iter().filter_map(|(sink, since)| since.map(|since| (sink.clone(), since)));
         let (names, since): (Vec<String>, Vec<i64>) = own.unzip();
         let log = self.log();
-        // Locked first: what an operator is doing now is written down when we look.
+        // The lock comes first, so that what an operator is doing now is written down when we look.
         let lock = format!("select from {log}.controls where kind = 'sink' and name = any ($1) for update");
-        self.line.query(&lock, &[(&names, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
+        self.session.query(&lock, &[(&names, Type::TEXT_ARRAY)]).await.map_err(store_error)?;
         let sql = format!(
             "update {log}.controls as c set paused = false from unnest($1::text[], $2::int8[]) as h (sink, since)
               where c.kind = 'sink' and c.name = h.sink and c.paused and not exists (
@@ -150,7 +153,7 @@ impl Handover {
              returning c.name"
         );
         let params: [Param<'_>; 2] = [(&names, Type::TEXT_ARRAY), (&since, Type::INT8_ARRAY)];
-        let rows = self.line.query(&sql, &params).await.map_err(store_error)?;
+        let rows = self.session.query(&sql, &params).await.map_err(store_error)?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
@@ -169,11 +172,11 @@ impl Handover {
     async fn wake(&mut self) -> Result<(), StoreError> {
         let channel = format!("{}_wakeup", self.place.log);
         let sql = "select pg_notify($1, '')";
-        self.line.query(sql, &[(&channel, Type::TEXT)]).await.map(drop).map_err(store_error)
+        self.session.query(sql, &[(&channel, Type::TEXT)]).await.map(drop).map_err(store_error)
     }
 
-    /// Waits until every relay of the log has beaten twice since the pause was committed: the second beat began after it,
-    /// and a beat reads what is paused.
+    /// Waits until every relay of the log has beaten twice since the pause was committed. The second beat
+    /// began after the commit, and a beat reads what is paused.
     pub(super) async fn noticed(&mut self) -> Result<(), HandoverError> {
         let sql = format!(
             "select relay, expires_at::text from {}.relays where expires_at > clock_timestamp()",
@@ -181,7 +184,7 @@ impl Handover {
         );
         let (since, mut beats) = (Instant::now(), HashMap::<String, (String, u32)>::new());
         loop {
-            let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
+            let rows = self.session.query(&sql, &[]).await.map_err(store_error)?;
             let mut behind = 0;
             for row in &rows {
                 let (relay, until): (String, String) = (row.get(0), row.get(1));

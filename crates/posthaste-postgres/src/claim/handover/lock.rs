@@ -1,9 +1,9 @@
 //! Short tries for a lock that an application must not notice.
 //!
-//! Whoever wants a table's lock and waits makes everybody wait who comes behind. So a try lasts a quarter of a second, then
-//! the application has a whole second for itself, and so on for as long as the operator has patience. A vacuum that the
-//! server started by itself gives way only to somebody who waits longer than `deadlock_timeout`: if nothing else is in the
-//! way, one try waits that long.
+//! A session that waits for a table's lock makes everybody behind it wait. So a try lasts a quarter of a
+//! second, then the application has a whole second for itself, and so on for as long as the operator has
+//! patience. A vacuum that the server started by itself gives way only to a session that waits longer than
+//! `deadlock_timeout`. If nothing else is in the way, one try waits that long.
 
 use super::{Handover, HandoverError};
 use crate::claim::statements::quoted;
@@ -17,7 +17,7 @@ use tokio_postgres::types::Type;
 
 /// Longest wait of one try.
 pub(super) const WAIT_MS: u32 = 250;
-/// Longest wait of a try that only a vacuum is in the way of: above `deadlock_timeout`, which is a second.
+/// Longest wait of a try if only a vacuum is in the way. It is above `deadlock_timeout`, which is a second.
 const VACUUM_WAIT_MS: u32 = 1_500;
 /// The application's turn between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -32,15 +32,15 @@ struct Blockers {
 }
 
 impl Handover {
-    /// Begins a transaction of ours: one at a time for a table, whoever runs them.
+    /// Begins a transaction of ours. There is one at a time for a table, whoever runs them.
     pub(super) async fn begin(&mut self, lock_ms: u32) -> Result<(), StoreError> {
-        self.line.begin().await.map_err(store_error)?;
+        self.session.begin().await.map_err(store_error)?;
         let name = format!("{} {}", self.place.log, self.place.table);
         let class = crate::log::store::LOCK_CLASS + 3;
         // The other one is as short as this one.
         let sql = "select pg_advisory_xact_lock($1, hashtext($2))";
-        self.line.query(sql, &[(&class, Type::INT4), (&name, Type::TEXT)]).await.map_err(store_error)?;
-        self.line.batch(&format!("set local lock_timeout = {lock_ms}")).await.map_err(store_error)
+        self.session.query(sql, &[(&class, Type::INT4), (&name, Type::TEXT)]).await.map_err(store_error)?;
+        self.session.batch(&format!("set local lock_timeout = {lock_ms}")).await.map_err(store_error)
     }
 
     /// Waits before the next try, or gives up.
@@ -52,7 +52,7 @@ impl Handover {
         wanted: Lock,
     ) -> Result<Next, HandoverError> {
         // Best effort: an aborted transaction is over either way.
-        let _ = self.line.rollback().await;
+        let _ = self.session.rollback().await;
         if !is_code(&error, &SqlState::LOCK_NOT_AVAILABLE) {
             return Err(self.refused(error));
         }
@@ -74,7 +74,7 @@ impl Handover {
                     order by 4 desc";
         let table = quoted(&self.place.table);
         let params: [Param<'_>; 2] = [(&table, Type::TEXT), (&wanted.beside(), Type::TEXT_ARRAY)];
-        let rows = self.line.query(sql, &params).await.map_err(store_error)?;
+        let rows = self.session.query(sql, &params).await.map_err(store_error)?;
         let mut blockers = Blockers { words: Vec::new(), only_vacuum: !rows.is_empty() };
         for row in &rows {
             let (pid, kind, user, seconds): (i32, &str, &str, f64) =
@@ -95,14 +95,14 @@ impl Handover {
 /// What is wanted of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lock {
-    /// Nobody writes: for a trigger that comes.
+    /// Nobody writes meanwhile; this is for a trigger that comes.
     Writes,
-    /// Nobody is there at all: for one that goes.
+    /// Nobody reads or writes meanwhile; this is for a trigger that goes.
     All,
 }
 
 impl Lock {
-    /// Locks of others that are not in its way.
+    /// Locks of others that do not conflict with it.
     fn beside(self) -> &'static [&'static str] {
         match self {
             Self::Writes => &["AccessShareLock", "RowShareLock"],
@@ -115,7 +115,7 @@ impl Lock {
 pub(super) enum Next {
     /// Wait this many milliseconds for the lock.
     Again(u32),
-    /// Patience is over; who was in the way.
+    /// Give up. It says who was in the way.
     GiveUp(String),
 }
 

@@ -1,4 +1,4 @@
-//! Where it stands, by the catalog and the table itself.
+//! How far a move is, by the catalog and the table itself.
 
 use super::{Handover, HandoverError};
 use crate::claim::statements::handover::{OFF, TRIGGER};
@@ -27,9 +27,9 @@ pub enum Trigger {
     Disabled,
 }
 
-/// How far it is.
+/// How far a move is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Standing {
+pub struct HandoverStatus {
     /// The table, with its schema.
     pub table: String,
     /// The schema of the log.
@@ -40,7 +40,7 @@ pub struct Standing {
     pub waiting: Count,
     /// Rows that wait for their time or the next attempt.
     pub later: Count,
-    /// Rows that wait for no time: nobody takes them.
+    /// Rows that wait for no time. Nobody takes them.
     pub never: Count,
     /// Rows that were given up.
     pub dead: Count,
@@ -48,7 +48,7 @@ pub struct Standing {
     pub held: Vec<String>,
 }
 
-impl Standing {
+impl HandoverStatus {
     /// Whether the claim has nothing left to do.
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -57,18 +57,19 @@ impl Standing {
 }
 
 impl Handover {
-    /// Looks. Changes nothing.
-    pub async fn standing(&mut self) -> Result<Standing, HandoverError> {
+    /// Looks, and changes nothing.
+    pub async fn standing(&mut self) -> Result<HandoverStatus, HandoverError> {
         self.check_log().await?;
         let trigger = self.trigger().await?;
         let held = self.held().await?;
-        // That nothing waits may take a look at every row: no other bound than the statement's own.
-        let rows = self.line.client().query(&self.statements.gauges(), &[]).await.map_err(store_error)?;
+        // To know that nothing waits may take a look at every row, so there is no bound but the statement's
+        // own.
+        let rows = self.session.client().query(&self.statements.gauges(), &[]).await.map_err(store_error)?;
         let count = |at: usize| {
             let count = rows.first().map_or(0, |row| row.get::<_, i64>(at).unsigned_abs());
             Count { count, exact: count < COUNT_MAX }
         };
-        Ok(Standing {
+        Ok(HandoverStatus {
             table: self.place.table.to_string(),
             log: self.place.log.clone(),
             trigger,
@@ -83,7 +84,7 @@ impl Handover {
     /// Topics that rows of the table have, some of them.
     pub async fn topics(&mut self) -> Result<Vec<String>, HandoverError> {
         let sql = self.statements.some_topics(&self.place);
-        let rows = self.line.query(&sql, &[]).await.map_err(store_error)?;
+        let rows = self.session.query(&sql, &[]).await.map_err(store_error)?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
@@ -91,7 +92,7 @@ impl Handover {
     pub(super) async fn check_log(&mut self) -> Result<(), HandoverError> {
         let outbox = format!("{}.outbox", self.log());
         let sql = "select to_regclass($1) is not null";
-        let rows = self.line.query(sql, &[(&outbox, Type::TEXT)]).await.map_err(store_error)?;
+        let rows = self.session.query(sql, &[(&outbox, Type::TEXT)]).await.map_err(store_error)?;
         if rows.first().is_some_and(|row| row.get(0)) {
             return Ok(());
         }
@@ -108,7 +109,7 @@ impl Handover {
                     where t.tgrelid = to_regclass($1) and t.tgname = $2 and not t.tgisinternal";
         let params: [crate::session::Param<'_>; 2] =
             [(&quoted(&self.place.table), Type::TEXT), (&TRIGGER, Type::TEXT)];
-        let rows = self.line.query(sql, &params).await.map_err(store_error)?;
+        let rows = self.session.query(sql, &params).await.map_err(store_error)?;
         let Some(row) = rows.first() else { return Ok(Trigger::Absent) };
         let (enabled, body, log): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
         if log != self.place.log {
@@ -117,7 +118,7 @@ impl Handover {
                 self.place.table
             )));
         }
-        // Everything else fires for nobody here: `D` is disabled, `R` is for what a replica applies.
+        // Any other kind does not fire here: `D` is disabled, `R` is for what a replica applies.
         let fires = matches!(enabled, "O" | "A");
         Ok(match (fires, body) {
             (false, _) => Trigger::Disabled,
@@ -127,10 +128,10 @@ impl Handover {
         })
     }
 
-    /// Refuses where others could have functions of theirs run with the definer's rights, and where the table's key is not
-    /// the key of all of its rows.
+    /// Refuses where others could have functions of theirs run with the definer's rights, and where the
+    /// table's key is not the key of all of its rows.
     pub(super) async fn check_surroundings(&mut self) -> Result<(), HandoverError> {
-        let rows = self.line.query(&self.place.strangers(), &[]).await.map_err(store_error)?;
+        let rows = self.session.query(&self.place.strangers(), &[]).await.map_err(store_error)?;
         let revokes: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
         if !revokes.is_empty() {
             return Err(HandoverError::Refused(format!(
@@ -142,7 +143,7 @@ impl Handover {
         let sql = "select c.oid::regclass::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
                     where i.inhparent = to_regclass($1) and not c.relispartition";
         let table = quoted(&self.place.table);
-        let rows = self.line.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+        let rows = self.session.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
         match rows.first() {
             None => Ok(()),
             Some(row) => Err(HandoverError::Refused(format!(
@@ -182,7 +183,7 @@ impl Handover {
             (&change, Type::TEXT),
             (&self.place.log, Type::TEXT),
         ];
-        let rows = self.line.query(sql, &params).await.map_err(store_error)?;
+        let rows = self.session.query(sql, &params).await.map_err(store_error)?;
         if rows.is_empty() {
             return Ok(());
         }

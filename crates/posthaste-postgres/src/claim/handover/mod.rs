@@ -1,51 +1,54 @@
 //! Moving from an adopted table to the log, without a gap: `posthaste adopt migrate`.
 //!
-//! A trigger on the table hands each new row over to the log, in the transaction that wrote it. The relay of the adopted
-//! table goes on with the rows that were there before, until none is left. Then the table can be forgotten, or the
-//! application appends to the log by itself.
+//! A trigger on the table hands each new row over to the log, in the transaction that wrote it. The relay of
+//! the adopted table goes on with the rows that were there before, until none is left. Then the table can be
+//! forgotten, or the application appends to the log by itself.
 //!
 //! # Whose is a row?
 //!
-//! > A row that is committed as waiting belongs to the claim. A row that the trigger handed over was never committed as
-//! > waiting: the statement that appends its event also marks it as published (or deletes it), and touches nothing if
-//! > it does not find it waiting.
+//! > A row that is committed as waiting belongs to the claim. A row that the trigger handed over was never
+//! > committed as waiting: the statement that appends its event also marks it as published (or deletes it),
+//! > and touches nothing if it does not find it waiting.
 //!
-//! That is the whole rule. It holds for each row by itself, so it does not matter when the trigger came, was changed or
-//! went away, which transactions were running then, or where this process died. What somebody sets back to waiting
-//! by hand belongs to the claim again.
+//! That is the whole rule. It holds for each row by itself, so it does not matter when the trigger came, was
+//! changed or went away, which transactions were running then, or where this process died. What somebody sets
+//! back to waiting by hand belongs to the claim again.
 //!
 //! # The trigger
 //!
-//! A constraint trigger, deferred: it runs when the transaction commits, and sees the row as it is committed. Refused:
+//! It is a constraint trigger, deferred: it runs when the transaction commits, and sees the row as it is
+//! committed. Refused:
 //! - **BEFORE INSERT**, which could mark the row without a second version of it: it also fires for rows that
-//!   `ON CONFLICT DO NOTHING` drops (an event of a row that is not there), and `ON CONFLICT DO UPDATE SET status =
-//!   excluded.status` would take the mark over to a row that nobody published.
-//! - **AFTER INSERT at once**: libraries that map objects insert a row and update all of its columns before they commit. The
-//!   log would have the first version, the table would say "waiting" again, and both would be published.
-//! - **For a statement, with a transition table**: the same, and rows written into a partition directly would not be seen.
+//!   `ON CONFLICT DO NOTHING` drops (an event of a row that is not there), and `ON CONFLICT DO UPDATE SET
+//!   status = excluded.status` would take the mark over to a row that nobody published.
+//! - **AFTER INSERT at once**: libraries that map objects insert a row and update all of its columns before
+//!   they commit. The log would have the first version, the table would say "waiting" again, and both would
+//!   be published.
+//! - **For a statement, with a transition table**: the same, and rows written into a partition directly would
+//!   not be seen.
 //! - **A copy by the relay**: it would be a second reader of the table, and later than the commit.
 //!
-//! The function is `SECURITY DEFINER` with its settings pinned: the application needs no new right. It acts as the role
-//! that ran `start`, with that role's search path, because marking a row runs its owners' own triggers, and these must find
-//! what they find when a relay marks one. A path in which others may create functions is refused: theirs would run with the
-//! definer's rights.
+//! The function is `SECURITY DEFINER` with its settings pinned, so the application needs no new right. It
+//! acts as the role that ran `start`, with that role's search path. For marking a row runs its owners' own
+//! triggers, and these must find what they find when a relay marks one. A path in which others may create
+//! functions is refused, because theirs would run with the definer's rights.
 //!
 //! # Steps
 //!
-//! Nothing is kept but what the catalog shows, and one line in `state` if sinks are held. Every step is a transaction, is
-//! harmless when repeated, and goes on where a dead one stopped.
+//! Nothing is kept but what the catalog shows, and one line in `state` if sinks are held. Every step is a
+//! transaction, is harmless when repeated, and goes on where a dead one stopped.
 //!
 //! | step | a death in it leaves |
 //! |---|---|
-//! | start: hold sinks of the log (only if asked) | held sinks and no trigger: `start` again, or `stop`, which lets them go |
+//! | start: hold sinks of the log (only if asked) | held sinks, no trigger: `start` again, or `stop` |
 //! | start: function and trigger | all or nothing |
 //! | finish: nothing waits; let held sinks go | all or nothing |
 //! | stop: the function does nothing any more, held sinks go on | all or nothing |
 //! | stop: function and trigger are dropped | a trigger that does nothing: `stop` again |
 //!
-//! CREATE TRIGGER waits for transactions that write to the table, and whoever comes next waits behind it: so it is tried for
-//! a quarter of a second and given up, again and again ([`lock`]). Switching off needs no lock at all, which is why `stop`
-//! does it first.
+//! CREATE TRIGGER waits for transactions that write to the table, and whoever comes next waits behind it. So
+//! it is tried for a quarter of a second and given up, again and again ([`lock`]). Switching off needs no
+//! lock at all, which is why `stop` does it first.
 
 mod act;
 mod hold;
@@ -54,12 +57,12 @@ mod look;
 mod rehearse;
 
 pub use lock::PATIENCE;
-pub use look::{Standing, Trigger};
+pub use look::{HandoverStatus, Trigger};
 
 use super::check;
 use super::layout::Layout;
-use super::line::Line;
-use super::statements::handover::Place;
+use super::session::ClaimSession;
+use super::statements::handover::HandoverTarget;
 use super::statements::{Statements, quoted};
 use crate::config::PostgresConfig;
 use crate::error::store_error;
@@ -100,30 +103,30 @@ pub enum Done {
 
 /// An adopted table and a log in the same database.
 pub struct Handover {
-    line: Line,
+    session: ClaimSession,
     statements: Statements,
-    place: Place,
+    place: HandoverTarget,
     rehearsed: bool,
 }
 
 impl Handover {
-    /// Connects, and looks at the table: whatever does not fit is told at once.
+    /// Connects, and looks at the table. Whatever does not fit is an error at once.
     pub async fn connect(config: &PostgresConfig, layout: &Layout, log: &str) -> Result<Self, HandoverError> {
         layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
-        let mut line = Line::open(config, layout).await?;
-        line.batch(SETTINGS).await.map_err(store_error)?;
-        let statements = check::statements(&mut line, layout.clone()).await?;
-        let found = check::table(line.client(), &layout.table).await?;
+        let mut session = ClaimSession::open(config, layout).await?;
+        session.batch(SETTINGS).await.map_err(store_error)?;
+        let statements = check::statements(&mut session, layout.clone()).await?;
+        let found = check::table(session.client(), &layout.table).await?;
         let Some(found) = found else {
             return Err(HandoverError::Refused(format!("there is no table {} here", layout.table)));
         };
-        let rows = line.query("select current_schemas(false)::text[]", &[]).await.map_err(store_error)?;
+        let rows = session.query("select current_schemas(false)::text[]", &[]).await.map_err(store_error)?;
         let path = rows.first().map(|row| row.get(0)).unwrap_or_default();
         let table = quoted(&found.name);
-        let rows = line.query(PLAIN, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+        let rows = session.query(PLAIN, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
         let plain = rows.iter().map(|row| row.get(0)).collect();
-        let place = Place { table: found.name, log: log.to_owned(), path, plain };
-        Ok(Self { line, statements, place, rehearsed: false })
+        let place = HandoverTarget { table: found.name, log: log.to_owned(), path, plain };
+        Ok(Self { session, statements, place, rehearsed: false })
     }
 
     /// What `start` runs, for somebody who applies it by hand, as a role that may change both.
@@ -173,7 +176,7 @@ impl Handover {
             (&actor.reason, Type::TEXT),
             (&detail, Type::TEXT),
         ];
-        self.line.query(&sql, &params).await.map_err(store_error)?;
+        self.session.query(&sql, &params).await.map_err(store_error)?;
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! Handing one row over, with its owners' own triggers, and taking it back.
 //!
-//! It must be a row that goes: anything else would not be marked, and a trigger that refuses the mark would be found by the
-//! application. Best is one that waits now. Where none does, one is made to wait again; where that is refused or there
-//! is no row, one is made up. Where the table refuses that, too, nothing is known, and `start` says so.
+//! It must be a row that goes. Any other would not be marked, and the application would be the first to meet
+//! a trigger that refuses the mark. Best is a row that waits now. If none does, one is made to wait again. If
+//! that is refused or there is no row, one is made up. If the table refuses that too, nothing is known, and
+//! `start` says so.
 
 use super::{Handover, HandoverError};
 use crate::claim::statements::handover::{COLUMNS, Column};
@@ -18,17 +19,17 @@ impl Handover {
     }
 
     pub(super) async fn rehearse(&mut self) -> Result<(), HandoverError> {
-        self.line.begin().await.map_err(store_error)?;
+        self.session.begin().await.map_err(store_error)?;
         let result = self.rehearse_in().await;
-        self.line.rollback().await.map_err(store_error)?;
+        self.session.rollback().await.map_err(store_error)?;
         self.rehearsed = result?;
         Ok(())
     }
 
     async fn rehearse_in(&mut self) -> Result<bool, HandoverError> {
-        // A look at every row may be needed to know that none waits: no other bound than the statement's own.
+        // To know that none waits may take a look at every row, so there is no bound but the statement's own.
         let sql = self.statements.one_that_goes(&self.place);
-        let rows = self.line.client().query(&sql, &[]).await.map_err(|error| self.unwilling(error, ""))?;
+        let rows = self.session.client().query(&sql, &[]).await.map_err(|error| self.unwilling(error, ""))?;
         if let Some(row) = rows.first() {
             return self.try_on(row.get(0), "").await;
         }
@@ -46,19 +47,19 @@ impl Handover {
         };
         match key {
             Some(key) => self.try_on(key, " that was made up for it, because none waits in the table").await,
-            // Without a row it is still looked at by the server: names, types and rights.
+            // Without a row the server still checks names, types and rights.
             None => self.try_on_none().await.map(|()| false),
         }
     }
 
     /// Runs a statement that answers a row's key. What the table refuses here tells nothing about the mark.
     async fn prepared_row(&mut self, sql: &str) -> Result<Option<String>, HandoverError> {
-        self.line.batch("savepoint rehearsal").await.map_err(store_error)?;
-        match self.line.query(sql, &[]).await {
+        self.session.batch("savepoint rehearsal").await.map_err(store_error)?;
+        match self.session.query(sql, &[]).await {
             Ok(rows) => Ok(rows.first().map(|row| row.get(0))),
             Err(error) if error.as_db_error().is_none() => Err(store_error(error).into()),
             Err(_) => {
-                self.line.batch("rollback to savepoint rehearsal").await.map_err(store_error)?;
+                self.session.batch("rollback to savepoint rehearsal").await.map_err(store_error)?;
                 Ok(None)
             }
         }
@@ -67,11 +68,12 @@ impl Handover {
     /// Hands the row over. Answers whether it went.
     async fn try_on(&mut self, key: String, row: &str) -> Result<bool, HandoverError> {
         let sql = self.statements.hand_over_try(&self.place);
-        let went = self.line.execute(None, &sql, &[(&key, Type::TEXT)]).await;
+        let went = self.session.execute(None, &sql, &[(&key, Type::TEXT)]).await;
         let went = went.map_err(|error| self.unwilling(error, row))?;
-        // What is checked at the end of a transaction is checked now. A row that was made up may break a reference.
+        // What is checked at the end of a transaction is checked now. A row that was made up may break a
+        // reference.
         if !row.contains("made up") {
-            let ended = self.line.batch("set constraints all immediate").await;
+            let ended = self.session.batch("set constraints all immediate").await;
             ended.map_err(|error| self.unwilling(error, row))?;
         }
         Ok(went > 0)
@@ -79,13 +81,13 @@ impl Handover {
 
     async fn try_on_none(&mut self) -> Result<(), HandoverError> {
         let (sql, key) = (self.statements.hand_over_try(&self.place), None::<String>);
-        let tried = self.line.execute(None, &sql, &[(&key, Type::TEXT)]).await;
+        let tried = self.session.execute(None, &sql, &[(&key, Type::TEXT)]).await;
         tried.map(drop).map_err(|error| self.unwilling(error, ""))
     }
 
     async fn columns(&mut self) -> Result<Vec<Column>, HandoverError> {
         let table = quoted(&self.place.table);
-        let rows = self.line.query(COLUMNS, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
+        let rows = self.session.query(COLUMNS, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
         let column = |row: &tokio_postgres::Row| Column {
             name: row.get(0),
             kind: row.get(1),

@@ -1,6 +1,7 @@
 //! Statements for people: how much waits, what is dead, and what becomes of it.
 //!
-//! Counts are bounded (F82). A replay puts a row back the way its owners would: waiting, due now, with no attempt spent.
+//! Counts are bounded (F82). A replay puts a row back the way its owners would: waiting, due now, with no
+//! attempt spent.
 
 use super::{Sets, Statements, literal, of, quoted};
 use crate::claim::audit;
@@ -12,7 +13,7 @@ const COUNT_MAX: u32 = 100_000;
 const AGE_ROWS: u32 = 1_000;
 
 impl Statements {
-    /// What waits: due now, and later.
+    /// Rows that wait, those that are due now and those that are due later.
     pub(super) fn waiting(&self) -> String {
         let layout = self.layout();
         let mut conditions = Vec::new();
@@ -31,8 +32,8 @@ impl Statements {
         conditions.join(" and ")
     }
 
-    /// Backlog, deferred, dead, the oldest and average age of the backlog in seconds, and what waits for no time: none, or
-    /// the end of it. Nobody ever takes such a row, so it is not deferred.
+    /// Backlog, deferred, dead, the oldest and average age of the backlog in seconds, and rows that wait for
+    /// no time (it is null or infinity). Nobody ever takes such a row, so it is not deferred.
     pub(crate) fn gauges(&self) -> String {
         let (layout, table) = (self.layout(), self.table());
         let due = layout
@@ -61,7 +62,7 @@ impl Statements {
         )
     }
 
-    /// The table of dead rows, and which of them are.
+    /// The table that has dead rows, and the condition that they are dead.
     fn dead_rows(&self) -> (String, String) {
         let layout = self.layout();
         if let Some(dead_letters) = &layout.dead_letters {
@@ -96,8 +97,8 @@ impl Statements {
         first.map_or("now()".to_owned(), |column| format!("coalesce({column}::timestamptz, now())"))
     }
 
-    /// Which dead rows: `$1` event ids or null, `$2` a LIKE pattern of topics or null, `$3` a key or null, `$4` an error
-    /// code or null, `$5` and `$6` seconds of the epoch or null.
+    /// Which dead rows: `$1` event ids or null, `$2` a LIKE pattern of topics or null, `$3` a key or null,
+    /// `$4` an error code or null, `$5` and `$6` seconds of the epoch or null.
     fn dead_filter(&self) -> String {
         let layout = self.layout();
         let key = layout.column.key.as_ref().map_or("null".to_owned(), |name| format!("{}::text", of(name)));
@@ -138,7 +139,7 @@ impl Statements {
         )
     }
 
-    /// How many.
+    /// How many dead rows there are.
     pub(crate) fn dead_count(&self) -> String {
         let (table, dead) = self.dead_rows();
         format!("select count(*) from {table} as t where {dead} and {}", self.dead_filter())
@@ -206,7 +207,8 @@ impl Statements {
         audit::insert(&audit::beside(self.layout()))
     }
 
-    /// Rows that have waited for more than a day, counted up to a bound. `None`: the table has no time to tell it by.
+    /// Rows that have waited for more than a day, counted up to a bound. `None` means that the table has no
+    /// time to tell it by.
     pub(crate) fn old_rows(&self, count_max: i64) -> Option<String> {
         let layout = self.layout();
         let since = layout.column.created_at.as_ref().or(layout.column.next_attempt_at.as_ref())?;
@@ -218,8 +220,8 @@ impl Statements {
         ))
     }
 
-    /// What people do with the table through our commands, and retentions that are off: with what each is for. `$1` to `$6`
-    /// of an act are its filter, `$7` the size of a chunk.
+    /// Statements of our commands, and of retentions that are off, with what each is for. `$1` to `$6` of an
+    /// act are its filter, `$7` is the size of a chunk.
     #[must_use]
     pub fn for_people(&self) -> Vec<(&'static str, String)> {
         let layout = self.layout();

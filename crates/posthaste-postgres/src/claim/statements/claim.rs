@@ -1,28 +1,28 @@
 //! Claiming: what a row is read as, what is due, and how it is taken.
 
 use super::{Sets, Statements, literal, of};
-use crate::claim::layout::{Piece, Topic};
+use crate::claim::layout::{TopicPiece, TopicSource};
 use crate::session::quote;
 use posthaste::route::{Filter, Pattern};
 
-/// Payloads that the server keeps in so many bytes are loaded before anybody knows how long they are.
+/// Payloads that the server keeps in at most so many bytes are loaded before anybody knows how long they are.
 const SHORT: usize = 2_000;
 
 /// Rows of dead relays that are looked at, at most.
 const EXPIRED: usize = 2_048;
 
-/// Which part of the rows that were claimed together is taken over at once.
+/// Of rows that were claimed together, one in so many is taken over at once.
 const PART: usize = 32;
 
 impl Statements {
     pub(super) fn topic(&self) -> String {
         match &self.layout.topic {
-            Topic::Column(name) => format!("{}::text", of(name)),
-            Topic::Fixed(text) => format!("{}::text", literal(text)),
-            Topic::Template(pieces) => {
+            TopicSource::Column(name) => format!("{}::text", of(name)),
+            TopicSource::Fixed(text) => format!("{}::text", literal(text)),
+            TopicSource::Template(pieces) => {
                 let parts = pieces.iter().map(|piece| match piece {
-                    Piece::Text(text) => literal(text),
-                    Piece::Column(name) => format!("{}::text", of(name)),
+                    TopicPiece::Text(text) => literal(text),
+                    TopicPiece::Column(name) => format!("{}::text", of(name)),
                 });
                 format!("({})", parts.collect::<Vec<_>>().join(" || "))
             }
@@ -45,8 +45,8 @@ impl Statements {
         self.layout.content_type.clone().or_else(|| json.then(|| "application/json".to_owned()))
     }
 
-    /// The event's id: the row's own where it is a UUID, otherwise a stable one from the table and the row's key. The
-    /// same row has the same one at every delivery.
+    /// The event's id: the row's own where it is a UUID, otherwise a stable one from the table and the row's
+    /// key. The same row has the same one at every delivery.
     pub(super) fn event_id(&self) -> String {
         let column = of(&self.layout.id);
         if self.type_of(&self.layout.id) == "uuid" {
@@ -62,8 +62,9 @@ impl Statements {
         column.map_or_else(|| format!("null::{cast}"), |name| format!("{}::{cast}", of(name)))
     }
 
-    /// The payload as its column has it, and its length where it was left behind. What the server keeps of it tells little
-    /// about its length once it was compressed or is a tree: short ones are loaded, and measured by whoever reads them.
+    /// The payload as its column has it, and its length where it was left behind. The size that the server
+    /// keeps says little about a payload that is compressed or a tree. So short ones are loaded, and measured
+    /// by whoever reads them.
     fn loaded(&self) -> (String, String) {
         let column = of(&self.layout.payload);
         let (short, length) = match self.type_of(&self.layout.payload) {
@@ -78,7 +79,8 @@ impl Statements {
         )
     }
 
-    /// What is read of a row, in the order that [`crate::claim::row`] expects. `$1` is the largest payload that is loaded.
+    /// What is read of a row, in the order that [`crate::claim::row`] expects. `$1` is the largest payload
+    /// that is loaded.
     fn columns(&self, attempts: &str) -> String {
         let layout = &self.layout;
         let (id, event_id) = (format!("{}::text", of(&layout.id)), self.event_id());
@@ -108,7 +110,8 @@ impl Statements {
         }
     }
 
-    /// What is due. `$2`: keys that are left out; `$3`: topics that are left out; `$4`: the only topic, or null.
+    /// What is due. `$2` are keys that are left out, `$3` are topics that are left out, `$4` is the only
+    /// topic or null.
     pub(super) fn due(&self, filter: &Filter) -> String {
         let layout = &self.layout;
         let mut conditions = Vec::new();
@@ -132,7 +135,7 @@ impl Statements {
         conditions.join("\n   and ")
     }
 
-    /// Which of them this relay wants: see [`Self::due`].
+    /// Which of the due rows this relay wants; see [`Self::due`].
     fn wanted(&self, filter: &Filter) -> Vec<String> {
         let (layout, topic) = (&self.layout, self.topic());
         let mut conditions = vec![
@@ -149,8 +152,8 @@ impl Statements {
         if columns.is_empty() { String::new() } else { format!(" order by {}", columns.join(", ")) }
     }
 
-    /// Claims rows. Under [`Style::Marked`](crate::claim::Style::Marked) `$5` is the relay's name, and `$6` bounds the
-    /// payloads as the server keeps them: with that many bytes before it a row is not taken.
+    /// Claims rows. Under [`Style::Marked`](crate::claim::Style::Marked) `$5` is the relay's name, and `$6`
+    /// bounds the payloads as the server keeps them. A row that comes behind so many bytes is not taken.
     #[must_use]
     pub fn claim(&self, limit: usize, filter: &Filter) -> String {
         let (table, due, order) = (self.table(), self.due(filter), self.order());
@@ -172,7 +175,7 @@ impl Statements {
         )
     }
 
-    /// Who has a row now: `$5`.
+    /// Assigns the relay that has a row now: `$5`.
     fn put_taken(&self, sets: &mut Sets) {
         let column = &self.layout.column;
         sets.put(column.claimed_at.as_ref(), "now()");
@@ -181,11 +184,12 @@ impl Statements {
         sets.put(column.updated_at.as_ref(), "now()");
     }
 
-    /// Takes rows over whose relay is gone: marked, and the mark is older than `$6` seconds, or missing, and no more
-    /// than `$7`; the other parameters are those of [`Self::claim`]. One of them may have killed it (F21). Who was claimed together has the same
-    /// mark: of many only a part is taken, of few a single one, so that the next death tells more than the last. A row
-    /// that is taken alone is charged with an attempt until it comes back, by whatever way: if it does not, it was in hand
-    /// alone when its relay died. `None`: rows are only locked.
+    /// Takes over at most `$7` rows whose relay is gone: they are marked, and the mark is older than `$6`
+    /// seconds or missing. The other parameters are those of [`Self::claim`]. One of the rows may have killed
+    /// the relay (F21). Rows that were claimed together have the same mark. Of many only a part is taken, of
+    /// few a single one, so that the next death tells more than the last. A row that is taken alone is
+    /// charged with an attempt until it comes back. If it does not come back, it was in hand alone when its
+    /// relay died. `None` means that rows are only locked.
     #[must_use]
     pub fn taken_over(&self, filter: &Filter) -> Option<String> {
         let (status, claimed, mark) = self.marking()?;

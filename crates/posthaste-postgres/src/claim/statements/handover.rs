@@ -1,15 +1,16 @@
 //! The trigger that hands rows over to the log, as text.
 //!
-//! One statement does it, for one row: the row is marked the way its owners see a published one, and the event that a
-//! claim would have made of it is appended. Neither happens without the other. The event is made of the row as it was
-//! before the mark, by the same expressions that a claim reads it with.
+//! One statement does it, for one row. It marks the row the way its owners see a published one, and appends
+//! the event that a claim would have made of it. Neither happens without the other. The event is made of the
+//! row as it was before the mark, by the same expressions that a claim reads it with.
 //!
-//! Rows that a claim would leave alone are not touched. Whatever a claim would take goes, also what no broker can take (no
-//! topic, headers that are no object): the log's relay buries it by name, as the claim would have done.
+//! Rows that a claim would leave alone are not touched. Whatever a claim would take goes, even what no broker
+//! can take (no topic, headers that are no object). The log's relay buries that by name, as the claim would
+//! have done.
 //!
-//! The function acts with the rights of its definer, and finds things by a path that others may write to. `start`
-//! refuses such a path ([`Place::strangers`]). Second wall: what stands here names the server's own functions and
-//! operators with their schema, wherever somebody else's could fit better.
+//! The function acts with the rights of its definer, and finds things by a path that others may write to.
+//! `start` refuses such a path ([`HandoverTarget::strangers`]). As a second wall, the text here names the
+//! server's own functions and operators with their schema, wherever somebody else's could fit better.
 
 mod try_out;
 
@@ -30,7 +31,7 @@ const HEADERS_AT_ONCE: usize = 40;
 
 /// Where the rows of a table go.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct HandoverTarget {
     /// The table, with its schema.
     pub(crate) table: TableName,
     /// The schema of the log.
@@ -41,8 +42,8 @@ pub(crate) struct Place {
     pub(crate) plain: Vec<String>,
 }
 
-impl Place {
-    /// The function, with its schema. Its name is made of the table's: one for each.
+impl HandoverTarget {
+    /// The function, with its schema. Its name is made of the table's, so that there is one for each table.
     pub(crate) fn function(&self) -> String {
         let whole = self.table.to_string();
         let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
@@ -53,7 +54,7 @@ impl Place {
     }
 
     fn search_path(&self) -> String {
-        // Temporary objects come last: anybody can make one.
+        // Temporary objects come last, because anybody can make one.
         self.path
             .iter()
             .map(|schema| quote(schema))
@@ -62,8 +63,9 @@ impl Place {
             .join(", ")
     }
 
-    /// Who may make things in a schema of the path, and is neither its owner, nor the table's (whose triggers run with the
-    /// same rights anyway), nor whoever asks: a REVOKE for each.
+    /// A REVOKE for each role that may create objects in a schema of the path. Left out are the owner of the
+    /// schema, the owner of the table (whose triggers run with the same rights anyway) and the role that
+    /// asks.
     pub(crate) fn strangers(&self) -> String {
         let path: Vec<String> = self.path.iter().map(|schema| literal(schema)).collect();
         format!(
@@ -78,7 +80,7 @@ impl Place {
         )
     }
 
-    /// The same for a script: it ends with the first of them.
+    /// The same for a script, which ends with the first of them.
     pub(crate) fn no_strangers(&self) -> String {
         format!(
             "do $strangers$\ndeclare\n  posthaste_revoke text;\nbegin\n  for posthaste_revoke in\n  {}\n  loop\n    \
@@ -88,13 +90,13 @@ impl Place {
         )
     }
 
-    /// A comparison that nobody can take over.
+    /// A comparison whose operator nobody can replace.
     fn equals(&self, column: &str) -> &'static str {
         if self.plain.iter().any(|name| name == column) { "operator(pg_catalog.=)" } else { "=" }
     }
 
-    /// Makes the function do this. Indexes go before scans: a session keeps the plan that it made while the table was
-    /// small.
+    /// Makes the function do this. Indexes go before scans, because a session keeps the plan that it made
+    /// while the table was small.
     pub(crate) fn define(&self, body: &str, time_zone: &str) -> String {
         let mut tag = "$hand_over$".to_owned();
         while body.contains(&tag) {
@@ -109,7 +111,8 @@ impl Place {
         )
     }
 
-    /// Nobody else may put the function on a table of theirs: it acts with the rights of whoever made it.
+    /// Nobody else may put the function on a table of theirs, because it acts with the rights of the role
+    /// that made it.
     pub(crate) fn keep_private(&self) -> String {
         format!("revoke all on function {}() from public", self.function())
     }
@@ -122,7 +125,7 @@ impl Place {
         format!("comment on function {}() is {}", self.function(), literal(&text))
     }
 
-    /// Puts it on the table. Deferred: it sees the row as it is committed.
+    /// Puts the trigger on the table. It is deferred, so that it sees the row as it is committed.
     pub(crate) fn put_on(&self) -> String {
         format!(
             "create constraint trigger {TRIGGER} after insert on {}\n  deferrable initially deferred for each row execute function {}()",
@@ -135,15 +138,15 @@ impl Place {
         format!("alter table {} enable trigger {TRIGGER}", quoted(&self.table))
     }
 
-    /// Takes function and trigger away: the trigger belongs to the function.
+    /// Drops the function, and with it the trigger, which belongs to it.
     pub(crate) fn take_off(&self) -> String {
         format!("drop function if exists {}() cascade", self.function())
     }
 }
 
 impl Statements {
-    /// Which rows go to the log: what a claim would take now or later.
-    fn goes(&self, place: &Place) -> String {
+    /// Which rows go to the log. These are the rows that a claim would take now or later.
+    fn goes(&self, place: &HandoverTarget) -> String {
         let layout = self.layout();
         let mut conditions = vec!["true".to_owned()];
         match (&layout.status, &layout.column.published_at) {
@@ -204,11 +207,13 @@ impl Statements {
 
     /// Hands one row over. `id` is its key as an expression, `headers` its headers' column as jsonb.
     ///
-    /// Whether it goes is looked at apart from where it is found: a condition on the status beside the key would let the
-    /// planner walk the index of what waits, and a session keeps such a plan while a backlog grows.
+    /// The row is found by its key alone, and whether it goes is looked at afterwards. A condition on the
+    /// status beside the key would let the planner walk the index of what waits, and a session keeps such a
+    /// plan while a backlog grows.
     ///
-    /// The row that is marked is the very one that was looked at: tables that inherit do not share the key's index.
-    pub(crate) fn hand_over(&self, place: &Place, id: &str, headers: &str) -> String {
+    /// The row that is marked is the very one that was looked at, because tables that inherit do not share
+    /// the key's index.
+    pub(crate) fn hand_over(&self, place: &HandoverTarget, id: &str, headers: &str) -> String {
         let (layout, table) = (self.layout(), quoted(&place.table));
         let (goes, found) =
             (self.goes(place), format!("{} {} {id}", of(&layout.id), place.equals(&layout.id)));
@@ -240,12 +245,12 @@ impl Statements {
     }
 
     /// How many rows wait.
-    pub(crate) fn waiting_count(&self, place: &Place) -> String {
+    pub(crate) fn waiting_count(&self, place: &HandoverTarget) -> String {
         format!("select count(*) from {} as t\n  where {}", quoted(&place.table), self.waiting())
     }
 
     /// Topics of some rows.
-    pub(crate) fn some_topics(&self, place: &Place) -> String {
+    pub(crate) fn some_topics(&self, place: &HandoverTarget) -> String {
         let table = quoted(&place.table);
         format!(
             "select distinct topic from (select {} as topic from {table} as t limit 1000) as sample where topic <> '' limit 50",
@@ -259,15 +264,16 @@ impl Statements {
         (self.type_of(name) == "jsonb").then(|| format!("coalesce({}, '{{}}')", of(name)))
     }
 
-    /// The same statement for a try: `$1` is the key as text. Headers that would have to be parsed are left out.
-    pub(crate) fn hand_over_try(&self, place: &Place) -> String {
+    /// The same statement for a try: `$1` is the key as text. Headers that would have to be parsed are left
+    /// out.
+    pub(crate) fn hand_over_try(&self, place: &HandoverTarget) -> String {
         let headers = self.safe_headers().unwrap_or_else(|| "'{}'::jsonb".to_owned());
         let id = format!("$1::text::{}", self.type_of(&self.layout().id));
         self.hand_over(place, &id, &headers)
     }
 
     /// What the function does.
-    pub(crate) fn hand_over_body(&self, place: &Place) -> String {
+    pub(crate) fn hand_over_body(&self, place: &HandoverTarget) -> String {
         let layout = self.layout();
         let id = format!("new.{}", quote(&layout.id));
         let about = format!(
@@ -281,7 +287,8 @@ impl Statements {
                 self.hand_over(place, &id, &headers)
             );
         };
-        // Text that is no JSON goes as a string, which no relay takes for headers. Only such a layout pays for the block.
+        // Text that is no JSON goes as a string, which no relay takes for headers. Only such a layout pays
+        // for the block.
         format!(
             "{about}declare\n  posthaste_text text;\n  posthaste_headers jsonb;\nbegin\n  select {}::text into posthaste_text\n    \
              from {} as t where {} {} {id};\n  begin\n    posthaste_headers := coalesce(posthaste_text::jsonb, '{{}}');\n  \

@@ -23,7 +23,7 @@ impl Statements {
         text
     }
 
-    /// Columns that say who has a row: empty once it is settled.
+    /// Columns that say which relay has a row. They are empty once it is settled.
     fn unclaimed(&self, sets: &mut Sets) {
         sets.put(self.layout.column.claimed_at.as_ref(), "null");
         sets.put(self.layout.column.claimed_by.as_ref(), "null");
@@ -59,8 +59,8 @@ impl Statements {
         format!("update {table} as t set {}\n  from {rows}\n where {fence}", self.published().text())
     }
 
-    /// The same for rows of which some were charged with an attempt while they were in hand: `$3` attempts as they were,
-    /// null for the others. `None`: there is nothing to give back.
+    /// The same for rows of which some were charged with an attempt while they were in hand. `$3` are
+    /// attempts as they were, null for the others. `None` means that there is nothing to give back.
     #[must_use]
     pub fn cleared(&self) -> Option<String> {
         let attempts = self.layout.column.attempts.as_ref().filter(|_| !self.layout.delete_published)?;
@@ -85,8 +85,8 @@ impl Statements {
         sets
     }
 
-    /// Writes failed attempts down. `$1` keys, `$2` marks, `$3` attempts, `$4` seconds until the next one, `$5` errors,
-    /// `$6` classes. `None`: the table has no column to write anything to.
+    /// Writes failed attempts down. `$1` keys, `$2` marks, `$3` attempts, `$4` seconds until the next one,
+    /// `$5` errors, `$6` classes. `None` means that the table has no column to write anything to.
     #[must_use]
     pub fn failed(&self) -> Option<String> {
         let layout = &self.layout;
@@ -107,7 +107,8 @@ impl Statements {
         })
     }
 
-    /// Gives rows up: by a status, or by moving them. `$1` keys, `$2` marks, `$3` attempts, `$4` errors, `$5` classes.
+    /// Gives rows up: by a status, or by moving them. `$1` keys, `$2` marks, `$3` attempts, `$4` errors, `$5`
+    /// classes.
     #[must_use]
     pub fn dead(&self) -> String {
         let layout = &self.layout;
@@ -126,7 +127,8 @@ impl Statements {
         format!("update {table} as t set {}\n  from {rows}\n where {fence}", sets.text())
     }
 
-    /// Moves rows into the dead-letter table: every column that both tables have, and what is known of the death.
+    /// Moves rows into the dead-letter table: every column that both tables have, and what is known of the
+    /// death.
     fn buried(&self, dead_letters: &TableName, rows: &str) -> String {
         let layout = &self.layout;
         let error = self.error_text();
@@ -154,8 +156,9 @@ impl Statements {
         )
     }
 
-    /// Gives rows back as they were before the claim. `$1` keys, `$2` marks, `$3` former words, `$4` former times, `$5`
-    /// attempts of those that were charged with one, null for the others. `None`: they were only locked.
+    /// Gives rows back as they were before the claim. `$1` keys, `$2` marks, `$3` former words, `$4` former
+    /// times, `$5` attempts of those that were charged with one, null for the others. `None` means that they
+    /// were only locked.
     #[must_use]
     pub fn given_back(&self) -> Option<String> {
         let (status, _, mark) = self.marking()?;
@@ -180,8 +183,8 @@ impl Statements {
         ))
     }
 
-    /// Renews marks of rows that nobody has locked. `$1` keys, `$2` marks. All get the same one: who shares a mark was in
-    /// the same hand. `None`: locks need no renewal.
+    /// Renews marks of rows that nobody has locked. `$1` keys, `$2` marks. All get the same mark, because
+    /// rows that share a mark were in the same hand. `None` means that locks need no renewal.
     #[must_use]
     pub fn renewed(&self) -> Option<String> {
         let (_, _, mark) = self.marking()?;
@@ -204,8 +207,8 @@ impl Statements {
         )
     }
 
-    /// The same for those that nobody else has locked; they are locked now. The application may hold a row for as long as it
-    /// likes: the others do not wait for it.
+    /// The same for rows that nobody else has locked. They are locked now. The application may hold a row for
+    /// as long as it likes, and the others do not wait for it.
     #[must_use]
     pub fn free(&self) -> String {
         format!("{}\n   for update of t skip locked", self.ours())

@@ -4,7 +4,8 @@ use super::{Statements, literal, of, quoted};
 use crate::session::quote;
 
 impl Statements {
-    /// Deletes a chunk of published rows that are older than `$1` seconds. `None`: nothing says when a row was published.
+    /// Deletes a chunk of published rows that are older than `$1` seconds. `None` means that nothing says
+    /// when a row was published.
     #[must_use]
     pub fn swept(&self) -> Option<String> {
         let layout = &self.layout;

@@ -218,7 +218,7 @@ async fn a_layout_of_ones_own() {
     let Some(mut ground) = Ground::make("talkie", &ddl).await else { return };
     super::set_up_log(&ground).await;
     let name = posthaste_postgres::claim::TableName::parse("My App.Out $hand_over$ Box").expect("a name");
-    let topic = posthaste_postgres::claim::Topic::parse("it's.{Kind}").expect("a template");
+    let topic = posthaste_postgres::claim::TopicSource::parse("it's.{Kind}").expect("a template");
     let mut layout = posthaste_postgres::claim::Layout::new(name, "Id", topic, "Body");
     layout.column.published_at = Some("Sent".to_owned());
     layout.dead_letters = Some(posthaste_postgres::claim::TableName::named("dead"));

@@ -1,6 +1,6 @@
 //! A proposal as a configuration file.
 
-use posthaste_postgres::claim::{Layout, Proposal, Topic, preset};
+use posthaste_postgres::claim::{Layout, Proposal, TopicSource, preset};
 
 fn text(value: &str) -> String {
     serde_json::Value::from(value).to_string()
@@ -37,7 +37,7 @@ fn columns(layout: &Layout, lines: &mut Vec<String>) {
         |key: &str, value: Option<String>| lines.extend(value.map(|value| format!("{key} = {value}")));
     put("table", Some(text(&layout.table.to_string())));
     put("id", Some(text(&layout.id)));
-    if let Topic::Column(column) = &layout.topic {
+    if let TopicSource::Column(column) = &layout.topic {
         put("topic", Some(text(column)));
     }
     put("payload", Some(text(&layout.payload)));

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// A proposal, and what its owners would have to add.
-struct Seen {
+struct InspectedTable {
     proposal: Proposal,
     dead_letter_table: Option<String>,
     index: Option<String>,
@@ -51,7 +51,7 @@ pub(super) async fn run(context: &Context, args: InspectArgs) -> anyhow::Result<
     Ok(if seen.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn look(server: &PostgresConfig, only: Option<&TableName>) -> Result<Vec<Seen>, StoreError> {
+async fn look(server: &PostgresConfig, only: Option<&TableName>) -> Result<Vec<InspectedTable>, StoreError> {
     let client = posthaste_postgres::connect(server).await?;
     let mut seen = Vec::new();
     for proposal in claim::propose(&client, only).await? {
@@ -65,7 +65,7 @@ async fn look(server: &PostgresConfig, only: Option<&TableName>) -> Result<Vec<S
         // Where the claim cannot even be planned, the reason is another line of the proposal.
         let index =
             if dead_letter_table.is_some() { None } else { claim::missing_index(server, layout).await? };
-        seen.push(Seen { dead_letter_table, index, proposal });
+        seen.push(InspectedTable { dead_letter_table, index, proposal });
     }
     Ok(seen)
 }
@@ -92,7 +92,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(out.sync_all()?)
 }
 
-fn as_json(seen: &Seen) -> serde_json::Value {
+fn as_json(seen: &InspectedTable) -> serde_json::Value {
     let proposal = &seen.proposal;
     json!({
         "table": proposal.table.name.to_string(), "preset": proposal.preset, "rows": proposal.rows,
@@ -115,7 +115,7 @@ async fn why_not(server: &PostgresConfig, name: &TableName) -> Result<String, St
     })
 }
 
-fn draw(seen: &[Seen], unlike: Option<&str>) -> String {
+fn draw(seen: &[InspectedTable], unlike: Option<&str>) -> String {
     if let Some(why) = unlike {
         return why.to_owned();
     }
@@ -125,7 +125,7 @@ fn draw(seen: &[Seen], unlike: Option<&str>) -> String {
     seen.iter().map(draw_one).collect::<Vec<_>>().join("\n")
 }
 
-fn draw_one(seen: &Seen) -> String {
+fn draw_one(seen: &InspectedTable) -> String {
     let proposal = &seen.proposal;
     let kind = proposal.preset.map_or_else(|| "no preset".to_owned(), |name| format!("preset {name}"));
     // The estimate of a table that was never analysed is nothing.

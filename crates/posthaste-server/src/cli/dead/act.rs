@@ -73,7 +73,7 @@ impl ActArgs {
 }
 
 /// How it went.
-struct Done {
+struct ActResult {
     letters: u64,
     stopped: bool,
 }
@@ -110,7 +110,7 @@ pub(super) async fn run(
     report(context, verb, matched, &done)
 }
 
-fn report(context: &Context, verb: &str, matched: u64, done: &Done) -> anyhow::Result<ExitCode> {
+fn report(context: &Context, verb: &str, matched: u64, done: &ActResult) -> anyhow::Result<ExitCode> {
     let answer = json!({ "act": verb, "matched": matched, "done": done.letters, "stopped": done.stopped });
     context.out().data(&answer, || match done.stopped {
         true => format!(
@@ -155,7 +155,7 @@ async fn chunks(
     actor: &Actor,
     pace: Pace,
     bar: &ProgressBar,
-) -> Result<Done, posthaste::admin::AdminError> {
+) -> Result<ActResult, posthaste::admin::AdminError> {
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
     let (mut done, mut next) = (0, Instant::now());
@@ -164,13 +164,13 @@ async fn chunks(
         done += letters;
         bar.set_position(done);
         if letters == 0 {
-            return Ok(Done { letters: done, stopped: false });
+            return Ok(ActResult { letters: done, stopped: false });
         }
         let pause = pace.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(letters as f64 / rate));
         next = next.max(Instant::now() - pause) + pause;
         tokio::select! {
             biased;
-            _ = &mut interrupted => return Ok(Done { letters: done, stopped: true }),
+            _ = &mut interrupted => return Ok(ActResult { letters: done, stopped: true }),
             () = sleep_until(next) => {}
         }
     }

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 /// What the files say right now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct GaugeReading {
     /// Events in the outbox. Numbers are dense in SQLite, rollbacks included, so the last one is their count.
     pub(super) committed: u64,
     pub(super) rolled_back: u64,
@@ -70,9 +70,9 @@ impl Gauge {
             .query_row(sql, [], |row| Ok(Letter { seq: row.get(0)?, key: row.get(1)?, code: row.get(2)? }))?)
     }
 
-    pub(super) fn read(&self) -> anyhow::Result<Reading> {
+    pub(super) fn read(&self) -> anyhow::Result<GaugeReading> {
         let mut reading = self.orders.prepare_cached(ORDERS)?.query_row([], |row| {
-            Ok(Reading {
+            Ok(GaugeReading {
                 committed: row.get(0)?,
                 rolled_back: row.get(1)?,
                 settled: row.get(2)?,
@@ -80,7 +80,7 @@ impl Gauge {
                 deferred: row.get(4)?,
                 attempts: row.get(5)?,
                 epoch: row.get(6)?,
-                ..Reading::default()
+                ..GaugeReading::default()
             })
         })?;
         reading.delivered = self.broker.prepare_cached(BROKER)?.query_row([], |row| row.get(0))?;

@@ -50,7 +50,7 @@ pub(super) struct Counts {
 
 /// One line: a promise, what was counted for it, whether it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Line {
+pub(super) struct LedgerLine {
     pub(super) guarantee: &'static str,
     pub(super) text: String,
     pub(super) holds: bool,
@@ -59,7 +59,7 @@ pub(super) struct Line {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Ledger {
     balances: bool,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<LedgerLine>,
     counts: Counts,
 }
 
@@ -77,7 +77,7 @@ impl Ledger {
     fn of(c: Counts) -> Self {
         let n = thousands;
         let mut lines = Vec::new();
-        let mut line = |guarantee, text, holds| lines.push(Line { guarantee, text, holds });
+        let mut line = |guarantee, text, holds| lines.push(LedgerLine { guarantee, text, holds });
         line(
             "G1",
             format!(

@@ -9,9 +9,9 @@
 
 use super::DemoArgs;
 use super::child::Child;
-use super::gauge::{Gauge, Letter, Reading};
+use super::gauge::{Gauge, GaugeReading, Letter};
 use super::ledger::Ledger;
-use super::service::{FIRST_GATE, Plan, Service};
+use super::service::{DemoPlan, FIRST_GATE, Service};
 use super::stage::Stage;
 use super::view::View;
 use crate::output::thousands as n;
@@ -27,7 +27,7 @@ const DEADLINE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_
 pub(super) struct Script<'a> {
     stage: &'a Stage,
     view: &'a View,
-    plan: Plan,
+    plan: DemoPlan,
     /// Between two looks at the files.
     look: Duration,
     deadline: Instant,
@@ -74,7 +74,7 @@ impl Cast {
 
 impl<'a> Script<'a> {
     pub(super) fn new(stage: &'a Stage, view: &'a View, args: &DemoArgs) -> Self {
-        let plan = Plan { events: args.events, seed: args.seed };
+        let plan = DemoPlan { events: args.events, seed: args.seed };
         let patience = DEADLINE.0 + DEADLINE.1 * u32::try_from(args.events).unwrap_or(u32::MAX);
         let look = Duration::from_millis(args.look_ms);
         Self { stage, view, plan, look, deadline: Instant::now() + patience, cast: Cast::default() }
@@ -105,7 +105,7 @@ impl<'a> Script<'a> {
     }
 
     async fn raise_the_curtain(&mut self) -> anyhow::Result<()> {
-        let Plan { events, seed } = self.plan;
+        let DemoPlan { events, seed } = self.plan;
         let dir = self.stage.dir().display();
         self.view.say("", &format!("{} events, seed {seed}; files in {dir}", n(events)))?;
         self.view.say("", "G1 to G8, in front of a line, are the guarantees in GUARANTEES.md")?;
@@ -149,7 +149,7 @@ impl<'a> Script<'a> {
         let gone = Instant::now();
         self.allow(45);
         self.view.say("", "The broker goes away: its directory is moved.")?;
-        let open = |_: &Reading, cast: &mut Cast| Ok(cast.relay()?.has_said("breaker open"));
+        let open = |_: &GaugeReading, cast: &mut Cast| Ok(cast.relay()?.has_said("breaker open"));
         self.until("the relay to notice that the broker is away", open).await?;
         let seen = self.until("the outage to pass", |_, _| Ok(gone.elapsed() >= OUTAGE)).await?;
         ensure!(seen.attempts == 0 && seen.dead == 1, "an outage was taken for an event's fault: {seen:?}");
@@ -167,7 +167,7 @@ impl<'a> Script<'a> {
         let back = Instant::now();
         // The broker took nothing behind the first gate, and the second one is far beyond it.
         let before = seen.delivered;
-        let closed = |seen: &Reading, cast: &mut Cast| {
+        let closed = |seen: &GaugeReading, cast: &mut Cast| {
             Ok(seen.delivered > before && cast.relay()?.has_said("breaker closed"))
         };
         self.until("the relay to notice that the broker is back", closed).await?;
@@ -194,7 +194,7 @@ impl<'a> Script<'a> {
         let what = "a new relay to take over";
         // It settled nothing behind its gate, and the last one is open.
         let settled = seen.settled;
-        let taken = |seen: &Reading, _: &mut Cast| {
+        let taken = |seen: &GaugeReading, _: &mut Cast| {
             Ok(seen.epoch.is_some_and(|epoch| epoch > before) && seen.settled > settled)
         };
         let seen = self.until(what, taken).await?;
@@ -224,7 +224,7 @@ impl<'a> Script<'a> {
         self.cast.consumer = Some(Child::consumer(self.stage, None)?);
         // If nothing is refused, something was applied twice: then the ledger has the word.
         let events = self.plan.events;
-        let again = |seen: &Reading, _: &mut Cast| {
+        let again = |seen: &GaugeReading, _: &mut Cast| {
             Ok(seen.refused > 0 || (seen.committed >= events && seen.applied + seen.dead > events))
         };
         let seen = self.until("the broker to deliver again", again).await?;
@@ -238,7 +238,7 @@ impl<'a> Script<'a> {
         let events = self.plan.events;
         self.until("all orders", |seen, _| Ok(seen.committed >= events)).await?;
         let what = "the last event to be applied and settled";
-        let dry = |seen: &Reading, _: &mut Cast| {
+        let dry = |seen: &GaugeReading, _: &mut Cast| {
             Ok(seen.applied + seen.dead >= seen.committed && seen.settled >= seen.committed)
         };
         let seen = self.until(what, dry).await?;
@@ -276,8 +276,8 @@ impl<'a> Script<'a> {
     async fn until(
         &mut self,
         what: &str,
-        mut cue: impl FnMut(&Reading, &mut Cast) -> anyhow::Result<bool>,
-    ) -> anyhow::Result<Reading> {
+        mut cue: impl FnMut(&GaugeReading, &mut Cast) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<GaugeReading> {
         loop {
             let seen = self.cast.gauge()?.read()?;
             self.view.show(&seen)?;
@@ -296,7 +296,7 @@ impl<'a> Script<'a> {
 
 /// Whether an event behind the dead one is at the broker: more are there than stand before it. The service commits
 /// events behind the poisonous one before it waits for the script.
-fn flows_on_behind(seen: &Reading, dead: u64) -> bool {
+fn flows_on_behind(seen: &GaugeReading, dead: u64) -> bool {
     seen.delivered >= dead
 }
 
@@ -312,10 +312,10 @@ mod tests {
     /// letter is seen. Nothing more will come.
     #[test]
     fn a_late_look_finds_that_others_flowed_on() {
-        let late = Reading { committed: 91, delivered: 90, dead: 1, ..Reading::default() };
+        let late = GaugeReading { committed: 91, delivered: 90, dead: 1, ..GaugeReading::default() };
         assert!(flows_on_behind(&late, 38));
         // What stands before it says nothing.
-        let early = Reading { committed: 91, delivered: 37, dead: 1, ..Reading::default() };
+        let early = GaugeReading { committed: 91, delivered: 37, dead: 1, ..GaugeReading::default() };
         assert!(!flows_on_behind(&early, 38));
     }
 }

@@ -50,18 +50,18 @@ pub(super) struct Payload {
 
 /// What the service is to do.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct DemoPlan {
     pub(super) events: u64,
     pub(super) seed: u64,
 }
 
 /// The service at work, on a thread of its own.
 pub(super) struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceControl>,
     task: JoinHandle<anyhow::Result<()>>,
 }
 
-struct Shared {
+struct ServiceControl {
     stop: AtomicBool,
     /// Commits no more than this. The script opens the gate further, so that each fault meets work that is going on,
     /// however slow the machine is.
@@ -69,8 +69,8 @@ struct Shared {
 }
 
 impl Service {
-    pub(super) fn start(stage: &Stage, plan: Plan) -> Self {
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), allowed: AtomicU64::new(0) });
+    pub(super) fn start(stage: &Stage, plan: DemoPlan) -> Self {
+        let shared = Arc::new(ServiceControl { stop: AtomicBool::new(false), allowed: AtomicU64::new(0) });
         let (path, own) = (stage.orders(), Arc::clone(&shared));
         Self { shared, task: spawn_blocking(move || Shop::open(path, plan)?.serve(&own)) }
     }
@@ -98,7 +98,7 @@ impl Service {
 
 /// An order under way.
 #[derive(Debug, Clone)]
-struct Order {
+struct OpenOrder {
     id: String,
     customer: String,
     /// Steps that it has taken.
@@ -107,28 +107,28 @@ struct Order {
 
 /// One step of one order, as a transaction writes it.
 #[derive(Debug)]
-struct Step {
-    order: Order,
+struct OrderStep {
+    order: OpenOrder,
     event: Event,
 }
 
 struct Shop {
     connection: Connection,
-    plan: Plan,
+    plan: DemoPlan,
     chance: Chance,
-    open: Vec<Order>,
+    open: Vec<OpenOrder>,
     orders: u64,
     rolled_back: u64,
     poisoned: bool,
 }
 
 impl Shop {
-    fn open(path: PathBuf, plan: Plan) -> anyhow::Result<Self> {
+    fn open(path: PathBuf, plan: DemoPlan) -> anyhow::Result<Self> {
         let (connection, chance) = (connect(&path)?, Chance::new(plan.seed));
         Ok(Self { connection, plan, chance, open: Vec::new(), orders: 0, rolled_back: 0, poisoned: false })
     }
 
-    fn serve(mut self, shared: &Shared) -> anyhow::Result<()> {
+    fn serve(mut self, shared: &ServiceControl) -> anyhow::Result<()> {
         let duration = DURATION_EACH.mul_f64(self.plan.events as f64).clamp(DURATION.0, DURATION.1);
         let each = duration.div_f64(self.plan.events as f64);
         let (mut due, mut committed) = (Instant::now(), 0);
@@ -153,7 +153,8 @@ impl Shop {
         // A rollback takes back what is in memory, too.
         let before = (self.open.clone(), self.orders, self.poisoned);
         let may_poison = committed * 100 >= self.plan.events * POISON_FROM;
-        let steps: Vec<Step> = (0..count).map(|_| self.step(may_poison)).collect::<anyhow::Result<_>>()?;
+        let steps: Vec<OrderStep> =
+            (0..count).map(|_| self.step(may_poison)).collect::<anyhow::Result<_>>()?;
         // One of the first in any case: a short demo must show it, too.
         let roll_back = self.chance.one_in(ROLL_BACK_ONE_IN) || (committed > 2 && self.rolled_back == 0);
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -171,12 +172,12 @@ impl Shop {
     }
 
     /// The next step of a new order or of one under way.
-    fn step(&mut self, may_poison: bool) -> anyhow::Result<Step> {
+    fn step(&mut self, may_poison: bool) -> anyhow::Result<OrderStep> {
         let begin = self.open.is_empty() || (self.open.len() < OPEN_MAX && self.chance.one_in(3));
         let index = if begin {
             self.orders += 1;
             let customer = format!("customer-{:02}", self.chance.below(20));
-            self.open.push(Order { id: format!("order-{:06}", self.orders), customer, steps: 0 });
+            self.open.push(OpenOrder { id: format!("order-{:06}", self.orders), customer, steps: 0 });
             self.open.len() - 1
         } else {
             self.chance.below(self.open.len() as u64) as usize
@@ -196,10 +197,10 @@ impl Shop {
             self.poisoned = true;
             event.payload = event.payload.map(|bytes| bytes.slice(..bytes.len() / 2));
         }
-        Ok(Step { order, event })
+        Ok(OrderStep { order, event })
     }
 
-    fn note_rollback(&mut self, steps: &[Step]) -> anyhow::Result<()> {
+    fn note_rollback(&mut self, steps: &[OrderStep]) -> anyhow::Result<()> {
         self.rolled_back += 1;
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for step in steps {
@@ -211,10 +212,10 @@ impl Shop {
 }
 
 /// The order and its event, in one transaction (G1).
-fn write(tx: &Transaction<'_>, step: &Step) -> anyhow::Result<()> {
+fn write(tx: &Transaction<'_>, step: &OrderStep) -> anyhow::Result<()> {
     let sql = "insert into orders (id, customer, steps) values (?1, ?2, ?3)
                on conflict (id) do update set steps = excluded.steps";
-    let Step { order, event } = step;
+    let OrderStep { order, event } = step;
     tx.prepare_cached(sql)?.execute(params![order.id, order.customer, order.steps])?;
     posthaste_sqlite::append(tx, event)?;
     Ok(())
@@ -230,7 +231,7 @@ mod tests {
         let stage = Stage::temporary().expect("a directory");
         stage.set_up().expect("databases");
         for (events, seed) in (0..40).map(|seed| (100, seed)).chain((0..10).map(|seed| (317, seed))) {
-            let mut shop = Shop::open(stage.orders(), Plan { events, seed }).expect("a shop");
+            let mut shop = Shop::open(stage.orders(), DemoPlan { events, seed }).expect("a shop");
             shop.connection.pragma_update(None, "synchronous", "off").expect("a test may lose its files");
             let (mut committed, mut poison) = (0, None);
             while committed < events * FIRST_GATE / 100 {

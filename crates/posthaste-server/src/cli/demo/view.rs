@@ -4,8 +4,8 @@
 //! orders, broker and billing are. Everything fits into 80 columns. With `--json` the story goes to standard error and
 //! the ledger, as one document, to standard output. `NO_COLOR` takes the colours away, not the bars.
 
-use super::gauge::Reading;
-use super::ledger::{Ledger, Line};
+use super::gauge::GaugeReading;
+use super::ledger::{Ledger, LedgerLine};
 use super::stage::Stage;
 use crate::output::{Out, escape, remark, thousands as n};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -40,19 +40,19 @@ pub(super) struct View {
     out: Out,
     start: Instant,
     color: bool,
-    live: Option<Live>,
+    live: Option<ProgressBars>,
     shown: Cell<Instant>,
-    past: RefCell<VecDeque<(Instant, Reading)>>,
+    past: RefCell<VecDeque<(Instant, GaugeReading)>>,
 }
 
-struct Live {
+struct ProgressBars {
     all: MultiProgress,
     orders: ProgressBar,
     broker: ProgressBar,
     billing: ProgressBar,
 }
 
-impl Live {
+impl ProgressBars {
     fn new(events: u64) -> Self {
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stdout_with_hz(15));
         // A test parses it, too: the template is ours.
@@ -80,7 +80,7 @@ impl View {
             color: is_terminal
                 && !out.json
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-            live: (is_terminal && !out.json && events > 0).then(|| Live::new(events)),
+            live: (is_terminal && !out.json && events > 0).then(|| ProgressBars::new(events)),
             shown: Cell::new(start),
             past: RefCell::default(),
         }
@@ -114,7 +114,7 @@ impl View {
     }
 
     /// How far things are.
-    pub(super) fn show(&self, seen: &Reading) -> anyhow::Result<()> {
+    pub(super) fn show(&self, seen: &GaugeReading) -> anyhow::Result<()> {
         let [orders, broker, billing] = self.rates(seen);
         match &self.live {
             Some(live) => {
@@ -151,7 +151,7 @@ impl View {
     }
 
     /// Events a second: committed, delivered, applied.
-    fn rates(&self, seen: &Reading) -> [u64; 3] {
+    fn rates(&self, seen: &GaugeReading) -> [u64; 3] {
         let now = Instant::now();
         let mut past = self.past.borrow_mut();
         past.push_back((now, *seen));
@@ -196,7 +196,7 @@ impl View {
         self.out.exact(&format!("\n{}\n\n{text}\n\n{verdict}", self.paint(title, Tone::Strong)))
     }
 
-    fn ledger_line(&self, line: &Line) -> String {
+    fn ledger_line(&self, line: &LedgerLine) -> String {
         let mark = if line.holds { self.paint("ok", Tone::Good) } else { self.paint("WRONG", Tone::Bad) };
         format!("  {}  {:<68}{mark}", self.paint(line.guarantee, Tone::Good), line.text)
     }

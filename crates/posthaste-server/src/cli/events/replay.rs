@@ -70,7 +70,7 @@ impl ReplayArgs {
 
 /// What the whole range holds.
 #[derive(Default)]
-struct Look {
+struct ReplayPreview {
     matched: u64,
     left_alone: u64,
     to_seq: i64,
@@ -78,14 +78,14 @@ struct Look {
 }
 
 /// How it went.
-struct Done {
+struct ReplayResult {
     events: u64,
     /// The last number looked at.
     reached: i64,
-    ended: Result<End, AdminError>,
+    ended: Result<ReplayEnd, AdminError>,
 }
 
-enum End {
+enum ReplayEnd {
     Whole,
     Stopped,
 }
@@ -108,13 +108,13 @@ pub(super) async fn run(
         return Ok(ExitCode::FAILURE);
     }
     let actor = context.actor(args.reason.as_deref().unwrap_or_default());
-    let done = send(admin, &sink, &filter, &actor, Pace { chunk, rate }).await;
+    let done = send(admin, &sink, &filter, &actor, ReplayPace { chunk, rate }).await;
     report(context, outbox, &sink, &look, done)
 }
 
 /// Looks through the whole range without changing anything.
-async fn look(admin: &dyn Admin, sink: &str, filter: &EventFilter) -> Result<Look, AdminError> {
-    let (mut look, mut filter, mut after) = (Look::default(), filter.clone(), 0);
+async fn look(admin: &dyn Admin, sink: &str, filter: &EventFilter) -> Result<ReplayPreview, AdminError> {
+    let (mut look, mut filter, mut after) = (ReplayPreview::default(), filter.clone(), 0);
     loop {
         let chunk = admin.events_replay(sink, &filter, after, 10_000, None).await?;
         if look.samples.is_empty() {
@@ -132,20 +132,26 @@ async fn look(admin: &dyn Admin, sink: &str, filter: &EventFilter) -> Result<Loo
 }
 
 #[derive(Clone, Copy)]
-struct Pace {
+struct ReplayPace {
     chunk: i64,
     rate: Option<f64>,
 }
 
-async fn send(admin: &dyn Admin, sink: &str, filter: &EventFilter, actor: &Actor, pace: Pace) -> Done {
+async fn send(
+    admin: &dyn Admin,
+    sink: &str,
+    filter: &EventFilter,
+    actor: &Actor,
+    pace: ReplayPace,
+) -> ReplayResult {
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
-    let mut done = Done { events: 0, reached: 0, ended: Ok(End::Whole) };
+    let mut done = ReplayResult { events: 0, reached: 0, ended: Ok(ReplayEnd::Whole) };
     let mut next = Instant::now();
     loop {
         let chunk = match admin.events_replay(sink, filter, done.reached, pace.chunk, Some(actor)).await {
             Ok(chunk) => chunk,
-            Err(error) => return Done { ended: Err(error), ..done },
+            Err(error) => return ReplayResult { ended: Err(error), ..done },
         };
         done.events += chunk.events;
         done.reached = chunk.reached;
@@ -157,7 +163,7 @@ async fn send(admin: &dyn Admin, sink: &str, filter: &EventFilter, actor: &Actor
         next = next.max(Instant::now() - pause) + pause;
         tokio::select! {
             biased;
-            _ = &mut interrupted => return Done { ended: Ok(End::Stopped), ..done },
+            _ = &mut interrupted => return ReplayResult { ended: Ok(ReplayEnd::Stopped), ..done },
             () = sleep_until(next) => {}
         }
     }
@@ -170,7 +176,7 @@ fn left_alone(number: u64) -> String {
     }
 }
 
-fn report_look(context: &Context, sink: &str, look: &Look) -> anyhow::Result<ExitCode> {
+fn report_look(context: &Context, sink: &str, look: &ReplayPreview) -> anyhow::Result<ExitCode> {
     let answer = json!({
         "sink": sink, "matched": look.matched, "left_alone": look.left_alone, "to_seq": look.to_seq,
         "samples": look.samples, "done": 0, "dry_run": true,
@@ -197,13 +203,13 @@ fn report(
     context: &Context,
     outbox: &Outbox,
     sink: &str,
-    look: &Look,
-    done: Done,
+    look: &ReplayPreview,
+    done: ReplayResult,
 ) -> anyhow::Result<ExitCode> {
     let go_on = format!("--from-seq {} --to-seq {}", done.reached + 1, look.to_seq);
     let stopped = match done.ended {
-        Ok(End::Whole) => false,
-        Ok(End::Stopped) => true,
+        Ok(ReplayEnd::Whole) => false,
+        Ok(ReplayEnd::Stopped) => true,
         Err(error) => {
             if done.events > 0 {
                 remark(&format!(

@@ -1,6 +1,6 @@
 //! The text of the file. Pure: what was asked for and what was found go in, TOML comes out.
 
-use super::look::State;
+use super::look::DatabaseState;
 use crate::config::scrub;
 use crate::output::escape;
 use posthaste_brokers::{LoginOption, addresses, kind_of, login_comment, split_login};
@@ -11,7 +11,7 @@ const DATABASE_SECRET: &str = "/run/secrets/posthaste-database-url";
 const BROKER_SECRET: &str = "/run/secrets/posthaste-broker";
 
 /// What was asked for.
-pub(super) struct Plan {
+pub(super) struct InitPlan {
     pub(super) url: String,
     pub(super) schema: Option<String>,
     pub(super) service: String,
@@ -92,9 +92,9 @@ fn login_keys(url: &str, login: &[LoginOption<'_>], secrets: bool) -> String {
     login.iter().map(key).collect()
 }
 
-impl Plan {
+impl InitPlan {
     /// The file as it is written.
-    pub(super) fn text(&self, state: &State) -> String {
+    pub(super) fn text(&self, state: &DatabaseState) -> String {
         self.render(false, Some(state))
     }
 
@@ -103,7 +103,7 @@ impl Plan {
         self.render(true, None)
     }
 
-    fn render(&self, secrets: bool, state: Option<&State>) -> String {
+    fn render(&self, secrets: bool, state: Option<&DatabaseState>) -> String {
         let mut text = format!(
             "# Written by `posthaste init`. `posthaste config example` prints every key with its default,\n\
              # `posthaste config schema` makes editors complete this file, `posthaste config check` checks it.\n\
@@ -220,8 +220,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn plan(url: &str, sink: &str) -> Plan {
-        Plan {
+    fn plan(url: &str, sink: &str) -> InitPlan {
+        InitPlan {
             url: url.to_owned(),
             schema: None,
             service: service_of(url),
@@ -239,7 +239,8 @@ mod tests {
                 ["nats://h:4222", "nats://u:hunter2@h", "nats://hunter2@h", "local:b.db", "stdout", "null"]
             {
                 let plan = plan(url, sink);
-                let state = State { set_up: false, tables: vec!["public.outbox (id, payload)".to_owned()] };
+                let state =
+                    DatabaseState { set_up: false, tables: vec!["public.outbox (id, payload)".to_owned()] };
                 let text = plan.text(&state);
                 assert!(!text.contains("hunter2"), "{text}");
                 assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
@@ -264,7 +265,7 @@ mod tests {
         for address in addresses().filter(|url| kind_of(url).is_some_and(|kind| kinds.contains(&kind))) {
             let sink = address.replace("HOST", "me:hunter2@h");
             let plan = plan("sqlite:shop.db", &sink);
-            let text = plan.text(&State::default());
+            let text = plan.text(&DatabaseState::default());
             assert!(!text.contains("hunter2") && text.contains("\npassword_file = "), "{text}");
             for text in [text, plan.text_with_secrets()] {
                 let read = Config::parse(Path::new("x.toml"), &text);
@@ -277,7 +278,7 @@ mod tests {
     #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
     fn keys_in_comments_are_real_ones() {
         for (url, sink) in [("postgres://relay@db/shop", "nats://h"), ("sqlite:shop.db", "local:b.db")] {
-            let text = plan(url, sink).text(&State::default());
+            let text = plan(url, sink).text(&DatabaseState::default());
             let bare: Vec<&str> = text
                 .lines()
                 .map(|line| {

@@ -1,7 +1,7 @@
 //! Looking at the database and at the sink, without changing anything.
 
 use super::could_not;
-use super::file::Plan;
+use super::file::InitPlan;
 use crate::config::{Config, Outbox, scrub};
 use crate::database::Database;
 use posthaste::sink::{Finding, Level};
@@ -27,7 +27,7 @@ pub(super) struct Seen {
 
 /// What the rest depends on.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct DatabaseState {
     /// The outbox is there, and of this version.
     pub(super) set_up: bool,
     /// Tables of somebody else that look like an outbox.
@@ -41,8 +41,8 @@ fn seen(of: &str, level: Level, text: impl AsRef<str>) -> Seen {
     }
 }
 
-pub(super) async fn look(config: &Config, plan: &Plan) -> (Vec<Seen>, State) {
-    let (mut list, mut state) = (Vec::new(), State::default());
+pub(super) async fn look(config: &Config, plan: &InitPlan) -> (Vec<Seen>, DatabaseState) {
+    let (mut list, mut state) = (Vec::new(), DatabaseState::default());
     if let Some(outbox) = config.outboxes.first() {
         look_at_database(outbox, &mut list, &mut state).await;
     }
@@ -50,7 +50,7 @@ pub(super) async fn look(config: &Config, plan: &Plan) -> (Vec<Seen>, State) {
     (list, state)
 }
 
-async fn look_at_database(outbox: &Outbox, list: &mut Vec<Seen>, state: &mut State) {
+async fn look_at_database(outbox: &Outbox, list: &mut Vec<Seen>, state: &mut DatabaseState) {
     let Ok(status) = tokio::time::timeout(PATIENCE, outbox.database.migrations()).await else {
         let text = format!("no answer within {} s from {}", PATIENCE.as_secs(), outbox.database.address());
         return list.push(seen("database", Level::Fail, text));
@@ -115,7 +115,7 @@ const ALIKE: &str = "select c.table_schema || '.' || c.table_name || ' (' || \
     having count(*) >= 3 and bool_or(c.column_name ~* '(payload|data|body|message|content)') \
     order by c.table_name not ilike '%outbox%', 1 limit $2";
 
-async fn look_at_server(config: &PostgresConfig, list: &mut Vec<Seen>, state: &mut State) {
+async fn look_at_server(config: &PostgresConfig, list: &mut Vec<Seen>, state: &mut DatabaseState) {
     let client = match posthaste_postgres::connect(config).await {
         Ok(client) => client,
         Err(error) => return list.push(seen("database", Level::Fail, error.to_string())),
@@ -157,7 +157,7 @@ fn judge_rights(row: &tokio_postgres::Row, set_up: bool) -> Seen {
     }
 }
 
-fn note_tables(tables: Vec<String>, list: &mut Vec<Seen>, state: &mut State) {
+fn note_tables(tables: Vec<String>, list: &mut Vec<Seen>, state: &mut DatabaseState) {
     for table in &tables {
         let text = format!(
             "table {table} looks like an outbox. Posthaste reads its own log: append there in the same transaction, and \
@@ -169,7 +169,7 @@ fn note_tables(tables: Vec<String>, list: &mut Vec<Seen>, state: &mut State) {
 }
 
 #[cfg(feature = "sqlite")]
-fn look_at_file(path: &std::path::Path, list: &mut Vec<Seen>, state: &mut State) {
+fn look_at_file(path: &std::path::Path, list: &mut Vec<Seen>, state: &mut DatabaseState) {
     if !path.exists() {
         let text = format!("{} is not there yet; `migrate up` makes it", path.display());
         return list.push(seen("database", Level::Ok, text));
@@ -194,7 +194,7 @@ fn tables_alike(path: &std::path::Path) -> rusqlite::Result<Vec<String>> {
     statement.query_map([TABLES_MAX], |row| row.get(0))?.collect()
 }
 
-async fn look_at_sink(config: &Config, plan: &Plan) -> Vec<Seen> {
+async fn look_at_sink(config: &Config, plan: &InitPlan) -> Vec<Seen> {
     let of = format!("sink {}", plan.sink.name());
     let Some(setting) = config.sinks.first() else { return Vec::new() };
     let sink = match setting.config.build(&setting.name).await {

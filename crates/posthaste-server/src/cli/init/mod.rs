@@ -18,8 +18,8 @@ use super::{Context, with_sinks};
 use crate::config::{Config, DEFAULT_FILE, scrub};
 use crate::output::{Usage, escape, remark};
 use clap::Args;
-use file::{Plan, SinkPlan};
-use look::{Seen, State};
+use file::{InitPlan, SinkPlan};
+use look::{DatabaseState, Seen};
 use posthaste::sink::Level;
 use serde_json::json;
 use std::fs::OpenOptions;
@@ -77,7 +77,7 @@ pub(crate) async fn run(context: &Context, args: InitArgs) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<Plan> {
+fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<InitPlan> {
     let from_env = || std::env::var("POSTHASTE_OUTBOX__URL").ok().filter(|url| !url.is_empty());
     let url = context.flags().url.or_else(from_env).ok_or_else(|| {
         Usage("name the database: --url postgres://user@host/database or --url sqlite:file.db".to_owned())
@@ -86,7 +86,7 @@ fn plan(context: &Context, args: &InitArgs) -> anyhow::Result<Plan> {
     if let Some(words) = posthaste_brokers::missing(sink.name()) {
         return Err(Usage(format!("--sink {}: {words}. Nothing was written", scrub(&args.sink))).into());
     }
-    Ok(Plan {
+    Ok(InitPlan {
         service: args.service.clone().unwrap_or_else(|| file::service_of(&url)),
         schema: context.flags().schema,
         sink,
@@ -119,7 +119,7 @@ fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
 }
 
 /// What to do next, in order.
-fn next(file: &Path, plan: &Plan, state: &State, seen: &[Seen]) -> Vec<String> {
+fn next(file: &Path, plan: &InitPlan, state: &DatabaseState, seen: &[Seen]) -> Vec<String> {
     let config =
         if file == Path::new(DEFAULT_FILE) { String::new() } else { format!(" --config {}", file.display()) };
     let mut steps = plan.secrets_to_keep();

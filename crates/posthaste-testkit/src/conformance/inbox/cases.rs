@@ -1,6 +1,6 @@
 //! The cases of the inbox suite.
 
-use super::{HandlerTx, InboxFixture, Isolation, Refusal};
+use super::{HandlerTx, InboxFixture, Isolation, NotAdmitted};
 use crate::conformance::DEADLINE;
 use posthaste::inbox::{Admission, MESSAGE_ID_BYTES_MAX};
 use std::time::Duration;
@@ -12,7 +12,7 @@ async fn work(tx: &mut Box<dyn HandlerTx>, consumer: &str, id: &str) -> Option<A
     match tx.admit(consumer, id).await {
         Ok(Admission::First) => tx.apply(id).await,
         Ok(Admission::Duplicate) => return Some(Admission::Duplicate),
-        Err(Refusal::Conflict) => return None,
+        Err(NotAdmitted::Conflict) => return None,
         Err(other) => panic!("{other:?}"),
     }
     Some(Admission::First)
@@ -122,7 +122,7 @@ pub async fn f70_many_at_once_have_one_effect(fixture: &impl InboxFixture) {
 pub async fn a_stale_snapshot_is_a_conflict_and_then_a_duplicate(fixture: &impl InboxFixture) {
     let mut stale = fixture.begin(Isolation::Snapshot).await;
     assert_eq!(handle(fixture, "billing", "m-1").await, Admission::First);
-    assert_eq!(stale.admit("billing", "m-1").await, Err(Refusal::Conflict));
+    assert_eq!(stale.admit("billing", "m-1").await, Err(NotAdmitted::Conflict));
     stale.rollback().await;
     let mut again = fixture.begin(Isolation::Snapshot).await;
     assert_eq!(work(&mut again, "billing", "m-1").await, Some(Admission::Duplicate));
@@ -147,9 +147,9 @@ pub async fn f71_what_cannot_be_marked_leaves_the_transaction_usable(fixture: &i
     let mut tx = fixture.begin(Isolation::Default).await;
     let long = "x".repeat(MESSAGE_ID_BYTES_MAX + 1);
     for id in ["", "a\0b", &long] {
-        assert_eq!(tx.admit("billing", id).await, Err(Refusal::Unfit));
+        assert_eq!(tx.admit("billing", id).await, Err(NotAdmitted::Unfit));
     }
-    assert_eq!(tx.admit("", "m-1").await, Err(Refusal::Unfit));
+    assert_eq!(tx.admit("", "m-1").await, Err(NotAdmitted::Unfit));
     assert_eq!(work(&mut tx, "billing", "m-1").await, Some(Admission::First));
     assert!(tx.commit().await);
     assert_eq!(fixture.effects("m-1").await, 1);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Why a message was not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum NotAdmitted {
     /// It can never be marked.
     Unfit,
     /// Another transaction was in the way: run the handler again.
@@ -33,7 +33,7 @@ pub enum Isolation {
 #[async_trait]
 pub trait HandlerTx: Send {
     /// The crate's `admit`.
-    async fn admit(&mut self, consumer: &str, message_id: &str) -> Result<Admission, Refusal>;
+    async fn admit(&mut self, consumer: &str, message_id: &str) -> Result<Admission, NotAdmitted>;
     /// The handler's work: one more effect of this message.
     async fn apply(&mut self, message_id: &str);
     /// Commits. `false`: another transaction was in the way.

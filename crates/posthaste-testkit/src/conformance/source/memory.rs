@@ -1,7 +1,7 @@
 //! The model as a fixture of the source suite.
 
 use super::{Joining, Publication, SourceFixture};
-use crate::broker::{Kind, MemoryBroker};
+use crate::broker::{BrokerKind, MemoryBroker};
 use async_trait::async_trait;
 use bytes::Bytes;
 use posthaste::source::{Received, Source};
@@ -18,7 +18,7 @@ pub struct MemorySourceFixture {
 impl MemorySourceFixture {
     /// A fixture of this kind.
     #[must_use]
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: BrokerKind) -> Self {
         Self { broker: MemoryBroker::new(kind, 300), topics: AtomicU32::new(0) }
     }
 }

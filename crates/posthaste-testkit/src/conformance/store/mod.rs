@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// A transaction of the application. It stays open across anything a case does.
 #[async_trait]
-pub trait Writer: Send {
+pub trait OpenTransaction: Send {
     /// Appends an event and returns its number, which is drawn now.
     async fn append(&mut self, event: Event) -> i64;
     /// Commits.
@@ -39,7 +39,7 @@ pub trait StoreFixture: Send + Sync {
     /// A store for one more relay on the same database, with connections of its own.
     async fn store(&self) -> Arc<dyn Store>;
     /// Begins a transaction of the application, on a connection of its own.
-    async fn begin(&self) -> Box<dyn Writer>;
+    async fn begin(&self) -> Box<dyn OpenTransaction>;
     /// Whether several transactions can write at once, so that one overtakes another. Where one writes at a time, nothing
     /// commits late, and cases about that end early.
     fn writers_overlap(&self) -> bool {

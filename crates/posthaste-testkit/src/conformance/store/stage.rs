@@ -1,6 +1,6 @@
 //! What the cases are played with: relays, events, deferrals.
 
-use super::{StoreFixture, Writer};
+use super::{OpenTransaction, StoreFixture};
 use posthaste::event::{Event, StoredEvent};
 use posthaste::route::Filter;
 use posthaste::store::{
@@ -103,7 +103,7 @@ pub(super) async fn append_many(fixture: &impl StoreFixture, count: usize) -> Ve
 }
 
 /// Appends several in an open transaction.
-pub(super) async fn append_to(tx: &mut Box<dyn Writer>, count: usize) -> Vec<i64> {
+pub(super) async fn append_to(tx: &mut Box<dyn OpenTransaction>, count: usize) -> Vec<i64> {
     let mut seqs = Vec::with_capacity(count);
     for n in 0..count {
         seqs.push(tx.append(event(&n.to_string())).await);

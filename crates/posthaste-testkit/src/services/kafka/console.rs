@@ -27,13 +27,13 @@ const JVM: Jvm = Jvm { heap_mb: 128, optimises: false };
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// One row of an answer; a field is `None` where Java said `null`.
-pub(super) type Row = Vec<Option<Vec<u8>>>;
-type Answer = Result<Vec<Row>, String>;
+pub(super) type ConsoleRow = Vec<Option<Vec<u8>>>;
+type ConsoleReply = Result<Vec<ConsoleRow>, String>;
 
 /// A running console.
 #[derive(Debug)]
 pub(super) struct Console {
-    requests: Option<mpsc::Sender<(String, oneshot::Sender<Answer>)>>,
+    requests: Option<mpsc::Sender<(String, oneshot::Sender<ConsoleReply>)>>,
     child: Child,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,7 +66,7 @@ impl Console {
         client: &str,
         command: &str,
         arguments: &[&str],
-    ) -> Result<Vec<Row>, ServiceError> {
+    ) -> Result<Vec<ConsoleRow>, ServiceError> {
         let fields = [client, command].into_iter().chain(arguments.iter().copied()).map(hex);
         let line = fields.collect::<Vec<_>>().join(" ");
         let (answered, answer) = oneshot::channel();
@@ -100,7 +100,7 @@ impl Drop for Console {
 fn serve(
     mut input: ChildStdin,
     mut output: BufReader<ChildStdout>,
-    inbox: &mpsc::Receiver<(String, oneshot::Sender<Answer>)>,
+    inbox: &mpsc::Receiver<(String, oneshot::Sender<ConsoleReply>)>,
 ) {
     for (line, answered) in inbox {
         if writeln!(input, "{line}").and_then(|()| input.flush()).is_err() {
@@ -112,7 +112,7 @@ fn serve(
     }
 }
 
-fn read_answer(output: &mut impl BufRead) -> Option<Answer> {
+fn read_answer(output: &mut impl BufRead) -> Option<ConsoleReply> {
     let mut rows = Vec::new();
     loop {
         let mut line = String::new();

@@ -32,7 +32,7 @@ use java::Java;
 pub use node::Node;
 use options::INTERNAL;
 pub use options::{KafkaOptions, Security};
-pub use records::{Partition, Record, Right};
+pub use records::{PartitionReplicas, Record, Right};
 use uuid::Uuid;
 
 use super::ServiceError;

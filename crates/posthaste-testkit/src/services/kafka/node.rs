@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::{
     SERVICE,
     java::{Java, Jvm},
-    options::{Bound, INTERNAL, KafkaOptions, Place, Security},
+    options::{Bound, INTERNAL, KafkaOptions, NodePlace, Security},
 };
 use crate::services::{
     Port, Proxy, ServiceError,
@@ -77,7 +77,7 @@ impl Node {
         options: &KafkaOptions,
         controllers: &[(u32, SocketAddr)],
     ) -> io::Result<PathBuf> {
-        let place = Place {
+        let place = NodePlace {
             id: self.id,
             data: self.process.dir().join("data"),
             listeners: self.listeners.iter().map(Listener::bound).collect(),

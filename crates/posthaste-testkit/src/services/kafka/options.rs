@@ -138,7 +138,7 @@ impl KafkaOptions {
     }
 
     /// A node's `server.properties`.
-    pub(super) fn properties(&self, node: &Place<'_>) -> String {
+    pub(super) fn properties(&self, node: &NodePlace<'_>) -> String {
         let mut lines = self.roles(node);
         lines.extend(self.listener_lines(node));
         if self.authorizer {
@@ -152,7 +152,7 @@ impl KafkaOptions {
         lines.join("\n")
     }
 
-    fn roles(&self, node: &Place<'_>) -> Vec<String> {
+    fn roles(&self, node: &NodePlace<'_>) -> Vec<String> {
         let voters: Vec<_> = node.controllers.iter().map(|(id, addr)| format!("{id}@{addr}")).collect();
         let roles = if node.controller().is_some() { "broker,controller" } else { "broker" };
         vec![
@@ -164,7 +164,7 @@ impl KafkaOptions {
         ]
     }
 
-    fn listener_lines(&self, node: &Place<'_>) -> Vec<String> {
+    fn listener_lines(&self, node: &NodePlace<'_>) -> Vec<String> {
         let (mut bound, mut advertised) = (String::new(), String::new());
         let mut protocols = format!("{INTERNAL}:PLAINTEXT,{CONTROLLER}:PLAINTEXT");
         for listener in &node.listeners {
@@ -188,7 +188,7 @@ impl KafkaOptions {
         lines
     }
 
-    fn secured(&self, name: &str, security: &Security, node: &Place<'_>) -> Vec<String> {
+    fn secured(&self, name: &str, security: &Security, node: &NodePlace<'_>) -> Vec<String> {
         let mut lines = Vec::new();
         let mut line = |setting: &str, value: &str| {
             lines.push(format!("listener.name.{}.{setting}={value}", name.to_lowercase()));
@@ -251,7 +251,7 @@ impl KafkaOptions {
 
 /// Where a node lives.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct NodePlace<'a> {
     pub(super) id: u32,
     pub(super) data: PathBuf,
     pub(super) listeners: Vec<Bound<'a>>,
@@ -267,7 +267,7 @@ pub(super) struct Bound<'a> {
     pub(super) advertised: SocketAddr,
 }
 
-impl Place<'_> {
+impl NodePlace<'_> {
     fn controller(&self) -> Option<SocketAddr> {
         self.controllers.iter().find(|(id, _)| *id == self.id).map(|(_, addr)| *addr)
     }

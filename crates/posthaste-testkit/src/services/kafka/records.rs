@@ -1,6 +1,6 @@
 //! What the console is asked: topics, records, rights. The Java client answers, never ours.
 
-use super::{Kafka, SERVICE, console::Row};
+use super::{Kafka, SERVICE, console::ConsoleRow};
 use crate::services::ServiceError;
 
 /// A record as Kafka's own client has read it.
@@ -30,7 +30,7 @@ impl Record {
 
 /// What a cluster knows of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Partition {
+pub struct PartitionReplicas {
     /// Its number.
     pub number: i32,
     /// The node that leads it, if one does.
@@ -134,7 +134,7 @@ impl Kafka {
     /// # Errors
     ///
     /// `Failed` with what Kafka said.
-    pub async fn partitions(&self, topic: &str) -> Result<Vec<Partition>, ServiceError> {
+    pub async fn partitions(&self, topic: &str) -> Result<Vec<PartitionReplicas>, ServiceError> {
         let rows = self.ask("describe", &[topic]).await?;
         rows.iter().map(|row| partition(row).ok_or_else(|| strange(row))).collect()
     }
@@ -197,7 +197,7 @@ impl Kafka {
         self.ask("scram", &[user, password]).await.map(drop)
     }
 
-    async fn ask(&self, command: &str, arguments: &[&str]) -> Result<Vec<Row>, ServiceError> {
+    async fn ask(&self, command: &str, arguments: &[&str]) -> Result<Vec<ConsoleRow>, ServiceError> {
         self.console.ask(&self.client(&[]), command, arguments).await
     }
 
@@ -214,7 +214,7 @@ impl Kafka {
     }
 }
 
-fn record(row: &Row) -> Option<Record> {
+fn record(row: &ConsoleRow) -> Option<Record> {
     let headers =
         row.get(5..)?.chunks(2).map(|header| Some((text(header.first()?)?, header.get(1)?.clone())));
     Some(Record {
@@ -227,16 +227,16 @@ fn record(row: &Row) -> Option<Record> {
     })
 }
 
-fn partition(row: &Row) -> Option<Partition> {
+fn partition(row: &ConsoleRow) -> Option<PartitionReplicas> {
     let in_sync = text(row.get(2)?)?;
-    Some(Partition {
+    Some(PartitionReplicas {
         number: number(row, 0)?,
         leader: number::<i64>(row, 1)?.try_into().ok(),
         in_sync: in_sync.split(',').filter_map(|node| node.parse().ok()).collect(),
     })
 }
 
-fn number<T: std::str::FromStr>(row: &Row, at: usize) -> Option<T> {
+fn number<T: std::str::FromStr>(row: &ConsoleRow, at: usize) -> Option<T> {
     text(row.get(at)?)?.parse().ok()
 }
 
@@ -244,6 +244,6 @@ fn text(field: &Option<Vec<u8>>) -> Option<String> {
     String::from_utf8(field.clone()?).ok()
 }
 
-fn strange(row: &Row) -> ServiceError {
+fn strange(row: &ConsoleRow) -> ServiceError {
     ServiceError::failed(SERVICE, format!("the console said {row:?}"))
 }

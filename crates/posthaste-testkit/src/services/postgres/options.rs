@@ -26,6 +26,17 @@ impl Version {
     /// All of them, oldest first.
     pub const ALL: [Self; 5] = [Self::V14, Self::V15, Self::V16, Self::V17, Self::V18];
 
+    /// The one that this run is about: that of `POSTHASTE_TEST_PG_VERSION`, or 15.
+    ///
+    /// # Panics
+    ///
+    /// If the variable names no version that Posthaste supports.
+    pub fn tested() -> Self {
+        let Ok(wanted) = std::env::var("POSTHASTE_TEST_PG_VERSION") else { return Self::V15 };
+        let found = Self::ALL.into_iter().find(|version| version.major().to_string() == wanted);
+        found.unwrap_or_else(|| panic!("POSTHASTE_TEST_PG_VERSION={wanted} is no supported version"))
+    }
+
     /// The number: 14 for `V14`.
     pub fn major(self) -> u16 {
         match self {

@@ -56,7 +56,7 @@ impl Mode {
 
 /// What all connections of a proxy share.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ProxyState {
     target: SocketAddr,
     mode: watch::Sender<Mode>,
     cuts: watch::Sender<u64>,
@@ -64,7 +64,7 @@ pub(super) struct Link {
     pub(super) open: AtomicUsize,
 }
 
-impl Link {
+impl ProxyState {
     pub(super) fn new(target: SocketAddr) -> Self {
         Self {
             target,
@@ -104,13 +104,13 @@ impl Link {
 
 /// Carries one connection to its end. A clean end on both sides is passed on as such; everything else resets the
 /// client.
-pub(super) fn carry(client: TcpStream, link: Arc<Link>) -> impl Future<Output = ()> {
+pub(super) fn carry(client: TcpStream, link: Arc<ProxyState>) -> impl Future<Output = ()> {
     // Before the first poll: a cut that comes in between is meant for this connection too.
     let cuts = link.cuts.subscribe();
     carry_until(cuts, client, link)
 }
 
-async fn carry_until(mut cuts: watch::Receiver<u64>, mut client: TcpStream, link: Arc<Link>) {
+async fn carry_until(mut cuts: watch::Receiver<u64>, mut client: TcpStream, link: Arc<ProxyState>) {
     let broken = tokio::select! {
         biased;
         _ = cuts.changed() => true,
@@ -141,7 +141,7 @@ async fn swallow(client: &mut TcpStream, mut modes: watch::Receiver<Mode>) -> io
     }
 }
 
-async fn join(client: &mut TcpStream, server: &mut TcpStream, link: &Link) -> io::Result<()> {
+async fn join(client: &mut TcpStream, server: &mut TcpStream, link: &ProxyState) -> io::Result<()> {
     // Small writes are to arrive when they were sent, not when there are more of them.
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -157,7 +157,7 @@ async fn join(client: &mut TcpStream, server: &mut TcpStream, link: &Link) -> io
 /// One direction of a connection.
 struct Flow<'a> {
     direction: Direction,
-    link: &'a Link,
+    link: &'a ProxyState,
     under_way: VecDeque<(Instant, Bytes)>,
     under_way_bytes: usize,
     latest: Instant,
@@ -166,7 +166,7 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    fn new(direction: Direction, link: &'a Link) -> Self {
+    fn new(direction: Direction, link: &'a ProxyState) -> Self {
         Self {
             direction,
             link,

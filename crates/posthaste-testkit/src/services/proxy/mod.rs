@@ -21,7 +21,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use link::{Link, Mode, carry};
+use link::{Mode, ProxyState, carry};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, oneshot},
@@ -38,13 +38,13 @@ const PACE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
-    link: Arc<Link>,
-    orders: Option<mpsc::UnboundedSender<(Order, oneshot::Sender<()>)>>,
+    link: Arc<ProxyState>,
+    orders: Option<mpsc::UnboundedSender<(ProxyCommand, oneshot::Sender<()>)>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-enum Order {
+enum ProxyCommand {
     Switch(Mode),
     Refuse,
     Cut,
@@ -79,7 +79,7 @@ impl Proxy {
         let listener = std::net::TcpListener::bind(port.addr())?;
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let link = Arc::new(Link::new(target));
+        let link = Arc::new(ProxyState::new(target));
         let (orders, inbox) = mpsc::unbounded_channel();
         let serving = Arc::clone(&link);
         let thread = std::thread::Builder::new().name("test-proxy".to_owned()).spawn(move || {
@@ -99,41 +99,41 @@ impl Proxy {
 
     /// Everything passes again. Connections that have lost bytes are reset.
     pub async fn pass(&self) {
-        self.order(Order::Switch(Mode::Pass)).await;
+        self.order(ProxyCommand::Switch(Mode::Pass)).await;
     }
 
     /// New connections are refused, as by a machine on which nothing listens. Open ones go on; for an outage, follow
     /// with [`cut`](Self::cut).
     pub async fn refuse(&self) {
-        self.order(Order::Refuse).await;
+        self.order(ProxyCommand::Refuse).await;
     }
 
     /// All open connections are reset, once. New ones are treated as before.
     pub async fn cut(&self) {
-        self.order(Order::Cut).await;
+        self.order(ProxyCommand::Cut).await;
     }
 
     /// Everything is accepted and read, nothing is forwarded, in both directions. Not even the end of a connection:
     /// the server goes on believing in a client that is gone.
     pub async fn black_hole(&self) {
-        self.order(Order::Switch(Mode::BlackHole)).await;
+        self.order(ProxyCommand::Switch(Mode::BlackHole)).await;
     }
 
     /// What the client sends reaches the server, the replies are dropped.
     pub async fn half_open(&self) {
-        self.order(Order::Switch(Mode::HalfOpen)).await;
+        self.order(ProxyCommand::Switch(Mode::HalfOpen)).await;
     }
 
     /// Everything arrives this much later, in each direction. It is a delay of the line, not a limit of its width: what
     /// is sent in one moment arrives in one moment.
     pub async fn delay(&self, delay: Duration) {
-        self.order(Order::Switch(Mode::Delay(delay))).await;
+        self.order(ProxyCommand::Switch(Mode::Delay(delay))).await;
     }
 
     /// Exactly `bytes` more pass from clients to the server, counted over all connections; the connection that carried
     /// the last of them is then reset, and the proxy passes again.
     pub async fn cut_after_bytes(&self, bytes: u64) {
-        self.order(Order::Switch(Mode::CutAfter(bytes))).await;
+        self.order(ProxyCommand::Switch(Mode::CutAfter(bytes))).await;
     }
 
     /// How many connections are open.
@@ -152,7 +152,7 @@ impl Proxy {
         let _ = self.link.accepted.subscribe().wait_for(|accepted| *accepted >= at_least).await;
     }
 
-    async fn order(&self, order: Order) {
+    async fn order(&self, order: ProxyCommand) {
         let (done, in_force) = oneshot::channel();
         let sent = self.orders.as_ref().map(|orders| orders.send((order, done)));
         assert!(matches!(sent, Some(Ok(()))) && in_force.await.is_ok(), "the proxy's thread has ended");
@@ -172,8 +172,8 @@ impl Drop for Proxy {
 /// Accepts, obeys, and collects what has ended, until the proxy is dropped.
 async fn serve(
     listener: TcpListener,
-    link: Arc<Link>,
-    mut orders: mpsc::UnboundedReceiver<(Order, oneshot::Sender<()>)>,
+    link: Arc<ProxyState>,
+    mut orders: mpsc::UnboundedReceiver<(ProxyCommand, oneshot::Sender<()>)>,
 ) {
     let addr = listener.local_addr();
     let mut listener = Some(listener);
@@ -202,14 +202,19 @@ async fn serve(
     }
 }
 
-async fn obey(order: Order, link: &Link, listener: &mut Option<TcpListener>, connections: &mut JoinSet<()>) {
+async fn obey(
+    order: ProxyCommand,
+    link: &ProxyState,
+    listener: &mut Option<TcpListener>,
+    connections: &mut JoinSet<()>,
+) {
     match order {
-        Order::Switch(mode) => link.switch(mode),
-        Order::Refuse => {
+        ProxyCommand::Switch(mode) => link.switch(mode),
+        ProxyCommand::Refuse => {
             link.switch(Mode::Refuse);
             *listener = None;
         }
-        Order::Cut => {
+        ProxyCommand::Cut => {
             reset_waiting(link, listener.as_ref()).await;
             link.cut();
             while connections.join_next().await.is_some() {}
@@ -229,7 +234,7 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
 }
 
 /// A connection that waits in the kernel's queue is open for its client, so a cut has to meet it as well.
-async fn reset_waiting(link: &Link, listener: Option<&TcpListener>) {
+async fn reset_waiting(link: &ProxyState, listener: Option<&TcpListener>) {
     // Lets the runtime ask the kernel first; without that, it would not know yet of a connection made just now.
     tokio::task::yield_now().await;
     while let Some(client) = accept(listener).now_or_never() {

@@ -16,7 +16,7 @@ const HEAD_MAX_BYTES: usize = 1 << 20;
 
 /// Who is at the other end.
 #[derive(Clone)]
-struct Client {
+struct Peer {
     number: usize,
     certificate: Option<Bytes>,
 }
@@ -28,7 +28,7 @@ pub(super) async fn serve(
     desk: Arc<Desk>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut client = Client { number, certificate: None };
+    let mut client = Peer { number, certificate: None };
     let Some(tls) = tls else { return http1(stream, &client, &desk).await };
     let stream = match tls.accept(stream).into_fallible().await {
         Ok(stream) => stream,
@@ -50,7 +50,7 @@ pub(super) async fn serve(
 
 async fn http1(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    client: &Client,
+    client: &Peer,
     desk: &Arc<Desk>,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::new();
@@ -156,7 +156,7 @@ async fn until_closed(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
 /// Each request is handled by itself. Of the manners only silence has a meaning here.
 async fn http2(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    client: Client,
+    client: Peer,
     desk: Arc<Desk>,
 ) -> Result<(), h2::Error> {
     let mut connection = h2::server::handshake(stream).await?;

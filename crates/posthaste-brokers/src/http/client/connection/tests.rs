@@ -9,7 +9,7 @@ use url::Url;
 
 #[tokio::test]
 async fn a_body_is_taken_when_all_of_it_was_written() {
-    let progress = Arc::<Progress>::default();
+    let progress = Arc::<FlushProgress>::default();
     let (mut payload, taken) = Payload::new(Bytes::from_static(b"abc"), &progress);
     let mut taken = taken.expect("something to wait for");
     let frame = poll_fn(|context| Pin::new(&mut payload).poll_frame(context)).await;

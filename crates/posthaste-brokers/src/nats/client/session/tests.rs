@@ -22,7 +22,7 @@ pub(in crate::nats) async fn session() -> Arc<Session> {
     Arc::new(Session {
         info: client.server_info(),
         client,
-        backlog: Backlog::default(),
+        backlog: WriteBacklog::default(),
         is_hearsay: false,
         opened_at: Instant::now(),
         stale: Notify::new(),
@@ -47,7 +47,7 @@ fn deliver(session: &Session, subject: &str, status: Option<StatusCode>, payload
     };
     let mut rung = Vec::new();
     session.deliver(&message, &mut rung);
-    rung.into_iter().for_each(|line| line.mailbox.ring());
+    rung.into_iter().for_each(|mailbox| mailbox.notes.ring());
 }
 
 fn notes(registration: &Registration) -> Vec<String> {
@@ -65,8 +65,8 @@ async fn an_answer_goes_to_the_call_and_message_that_its_subject_names() {
     assert_eq!((first.reply().as_str(), second.reply().as_str()), ("I.x.1-", "I.x.2-"));
     deliver(&session, "I.x.2-1f", None, STORED);
     deliver(&session, "I.x.1-0", Some(StatusCode::NO_RESPONDERS), "");
-    assert_eq!(notes(&first), ["Answer(0, NoResponders)"]);
-    assert_eq!(notes(&second), ["Answer(31, Stored)"]);
+    assert_eq!(notes(&first), ["Reply(0, NoResponders)"]);
+    assert_eq!(notes(&second), ["Reply(31, Stored)"]);
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn whoever_is_there_or_comes_is_told_to_send_nothing_more() {
     session.leave();
     let late = session.register(1);
     deliver(&session, "I.x.1-0", None, STORED);
-    assert_eq!(notes(&early), ["Leaving", "Answer(0, Stored)"]);
+    assert_eq!(notes(&early), ["Leaving", "Reply(0, Stored)"]);
     assert_eq!(notes(&late), ["Leaving"]);
     drop((early, late));
     // Nobody is left, so there is nothing to wait for.
@@ -164,7 +164,7 @@ async fn g7_notes_have_a_bound_and_room_for_every_answer() {
     (0..10).for_each(|index| deliver(&session, &format!("I.x.1-{index:x}"), None, STORED));
     let heard = notes(&call);
     assert_eq!(heard.len(), 10 + SPARE_NOTES + 10);
-    assert_eq!(heard.iter().filter(|note| note.starts_with("Answer")).count(), 10);
+    assert_eq!(heard.iter().filter(|note| note.starts_with("Reply")).count(), 10);
     (0..10_000).for_each(|_| deliver(&session, "I.x.1-0", None, STORED));
     assert_eq!(notes(&call).len(), 2 * (10 + SPARE_NOTES));
 }

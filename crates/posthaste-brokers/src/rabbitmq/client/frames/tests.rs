@@ -114,8 +114,8 @@ fn one_of_each() -> Vec<u8> {
     whole
 }
 
-/// Whatever a server sends: an answer, a refusal, or a wait for more; never a panic, and never more than it sent.
-/// For a second, with a seed that is printed.
+/// Whatever a server sends: an answer, a refusal, or a wait for more; never a panic, and never more than it
+/// sent. For a second, with a seed that is printed.
 #[test]
 fn garbage_is_no_panic() {
     let started = std::time::Instant::now();

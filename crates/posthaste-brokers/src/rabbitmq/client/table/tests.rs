@@ -1,8 +1,10 @@
 //! The table without a broker: what it writes is read as frames, and the broker's words are put in by hand.
 
+use super::super::channel::CHANNELS;
 use super::*;
 use bytes::BytesMut;
 use proptest::prelude::*;
+use std::ops::Range;
 
 const FRAME_MAX: usize = 4_096;
 /// With as many channels as we like.
@@ -73,17 +75,17 @@ impl Harness {
     fn answers(&self) -> Vec<(usize, &'static str)> {
         let mut notes = Vec::new();
         self.mailbox.take(&mut notes);
-        let name = |answer: &Answer| match answer {
-            Answer::Stored => "stored",
-            Answer::Returned(_) => "returned",
-            Answer::Nacked => "nacked",
-            Answer::Closed { culprit: true, .. } => "culprit",
-            Answer::Closed { culprit: false, .. } => "collateral",
-            Answer::Lost { left: true, .. } => "lost",
-            Answer::Lost { left: false, .. } => "not sent",
+        let name = |answer: &PublishOutcome| match answer {
+            PublishOutcome::Stored => "stored",
+            PublishOutcome::Returned(_) => "returned",
+            PublishOutcome::Nacked => "nacked",
+            PublishOutcome::Closed { culprit: true, .. } => "culprit",
+            PublishOutcome::Closed { culprit: false, .. } => "collateral",
+            PublishOutcome::Lost { left: true, .. } => "lost",
+            PublishOutcome::Lost { left: false, .. } => "not sent",
         };
         let answers = notes.iter().filter_map(|note| match note {
-            Note::Answer(index, answer) => Some((*index, name(answer))),
+            Note::Outcome(index, answer) => Some((*index, name(answer))),
             Note::Ended(_) => None,
         });
         answers.collect()

@@ -1,8 +1,9 @@
-//! Rows for the rehearsal: one that goes, one that is made to wait again, or one that is made up. All of it is rolled back.
+//! Rows for the rehearsal: one that goes, one that is made to wait again, or one that is made up. All of it
+//! is rolled back.
 
 use super::super::{Sets, Statements, literal, of, quoted};
-use super::Place;
-use crate::claim::layout::{Piece, Topic};
+use super::HandoverTarget;
+use crate::claim::layout::{TopicPiece, TopicSource};
 use crate::session::quote;
 
 /// A column as the catalog describes it, for a row that is made up.
@@ -23,7 +24,7 @@ pub(crate) const COLUMNS: &str = "select a.attname::text, format_type(a.atttypid
        a.attnotnull and not a.atthasdef and a.attidentity = '' and a.attgenerated = ''
   from pg_attribute a where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped";
 
-impl Piece {
+impl TopicPiece {
     fn column(&self) -> Option<&str> {
         match self {
             Self::Column(name) => Some(name),
@@ -55,7 +56,7 @@ impl Column {
 
 impl Statements {
     /// Locks a row that would go, and answers its key. What somebody has in hand is passed over.
-    pub(crate) fn one_that_goes(&self, place: &Place) -> String {
+    pub(crate) fn one_that_goes(&self, place: &HandoverTarget) -> String {
         format!(
             "select {}::text from {} as t where {} limit 1 for update of t skip locked",
             of(&self.layout().id),
@@ -65,7 +66,7 @@ impl Statements {
     }
 
     /// Makes some row wait again, and answers its key.
-    pub(crate) fn set_back(&self, place: &Place) -> Option<String> {
+    pub(crate) fn set_back(&self, place: &HandoverTarget) -> Option<String> {
         let (layout, table, id) = (self.layout(), quoted(&place.table), of(&self.layout().id));
         let mut sets = Sets::default();
         if let Some(status) = &layout.status {
@@ -82,14 +83,14 @@ impl Statements {
         })
     }
 
-    /// Inserts a row that waits, with as little in it as the table allows, and answers its key. `None`: a column wants
-    /// something that nobody can guess.
-    pub(crate) fn made_up(&self, place: &Place, columns: &[Column]) -> Option<String> {
+    /// Inserts a row that waits, with as little in it as the table allows, and answers its key. `None` means
+    /// that a column wants something that nobody can guess.
+    pub(crate) fn made_up(&self, place: &HandoverTarget, columns: &[Column]) -> Option<String> {
         let layout = self.layout();
         let mut wanted: Vec<&str> = match &layout.topic {
-            Topic::Fixed(_) => Vec::new(),
-            Topic::Column(name) => vec![name],
-            Topic::Template(pieces) => pieces.iter().filter_map(Piece::column).collect(),
+            TopicSource::Fixed(_) => Vec::new(),
+            TopicSource::Column(name) => vec![name],
+            TopicSource::Template(pieces) => pieces.iter().filter_map(TopicPiece::column).collect(),
         };
         wanted.push(&layout.payload);
         wanted.extend(layout.column.next_attempt_at.as_deref());

@@ -76,11 +76,11 @@ pub(super) struct MigrateArgs {
     #[arg(long, value_name = "URL", global = true, env = "POSTHASTE_OWNER_URL", hide_env_values = true)]
     owner_url: Option<String>,
     #[command(subcommand)]
-    step: Option<Step>,
+    step: Option<MigrateStep>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Step {
+enum MigrateStep {
     /// Hand new rows over to the log
     #[command(after_help = START_EXAMPLES)]
     Start {
@@ -136,10 +136,10 @@ pub(super) async fn run(context: &Context, args: MigrateArgs) -> anyhow::Result<
     let mut step = Move { context, pair, handover };
     match args.step {
         None => step.stand().await,
-        Some(Step::Start { hold, act }) => step.start(&config, hold, act).await,
-        Some(Step::Finish { reason, anyway }) => step.finish(&reason, anyway).await,
-        Some(Step::Stop(act)) => step.stop(act).await,
-        Some(Step::Sql) => step.sql(),
+        Some(MigrateStep::Start { hold, act }) => step.start(&config, hold, act).await,
+        Some(MigrateStep::Finish { reason, anyway }) => step.finish(&reason, anyway).await,
+        Some(MigrateStep::Stop(act)) => step.stop(act).await,
+        Some(MigrateStep::Sql) => step.sql(),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::pair::Pair;
 use crate::output::{count, thousands};
-use posthaste_postgres::claim::{Done, Standing, Trigger};
+use posthaste_postgres::claim::{Done, HandoverStatus, Trigger};
 
 /// The next command, and what it does.
-pub(super) fn next(standing: &Standing) -> Vec<String> {
+pub(super) fn next(standing: &HandoverStatus) -> Vec<String> {
     let lines: &[&str] = match standing.trigger {
         Trigger::Absent if standing.held.is_empty() => &[
             "posthaste adopt migrate start --reason …",
@@ -36,7 +36,7 @@ pub(super) fn next(standing: &Standing) -> Vec<String> {
     lines.iter().map(|line| (*line).to_owned()).collect()
 }
 
-pub(super) fn standing(pair: &Pair<'_>, standing: &Standing, next: &[String]) -> String {
+pub(super) fn standing(pair: &Pair<'_>, standing: &HandoverStatus, next: &[String]) -> String {
     let trigger = match standing.trigger {
         Trigger::Absent => "none: rows wait in the table and are claimed",
         Trigger::On => "on: rows go to the log as they are committed",
@@ -95,7 +95,12 @@ pub(super) struct Sinks<'a> {
     pub(super) paused: &'a [String],
 }
 
-pub(super) fn finished(pair: &Pair<'_>, standing: &Standing, sinks: &Sinks<'_>, question: &str) -> String {
+pub(super) fn finished(
+    pair: &Pair<'_>,
+    standing: &HandoverStatus,
+    sinks: &Sinks<'_>,
+    question: &str,
+) -> String {
     let (name, table) = (&pair.adopted.name, pair.table());
     let mut lines = vec![match standing.later.count {
         0 => format!("{table} is drained: nothing waits in it, and what is written goes to the log"),

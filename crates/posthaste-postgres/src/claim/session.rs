@@ -1,15 +1,15 @@
 //! A connection to the database of an adopted table, with settings of its own.
 //!
-//! Nobody there knows us: a statement that waits for somebody's lock gives up soon, one that runs long is cut, and a
-//! transaction that we leave open ends by itself even if this process is stopped. `UTC` (or what the layout says)
-//! makes columns without a time zone mean what their owners mean. Indexes go before scans, whatever the statistics of
-//! a table say that was empty when it was analyzed last (F84).
+//! The table's owners do not know us. So a statement that waits for a lock gives up soon, one that runs long
+//! is cut, and a transaction that we leave open ends by itself even if this process is stopped. `UTC` (or
+//! what the layout says) makes columns without a time zone mean what their owners mean. Indexes go before
+//! scans, because a table that was empty when it was analyzed has misleading statistics (F84).
 
 use super::layout::Layout;
 use crate::config::PostgresConfig;
 use crate::connect::{Connection, open};
 use crate::error::store_error;
-use crate::session::Param;
+use crate::session::{Param, SqlResult};
 use futures_util::TryStreamExt;
 use futures_util::future::join;
 use posthaste::store::StoreError;
@@ -23,19 +23,20 @@ use tokio_postgres::{Client, Row, Statement};
 const LOCK_WAIT_MS: u32 = 2_000;
 /// Longest statement.
 const STATEMENT_MS: u32 = 15_000;
-/// A transaction in which nothing happens for this long ends, and its row locks with it: longer than a publish may
-/// take by default (10 s), short enough that a stopped relay does not keep an application waiting.
+/// A transaction in which nothing happens for this long ends, and its row locks with it. That is longer than
+/// a publish may take by default (10 s), and short enough that a stopped relay does not keep an application
+/// waiting.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
 
 /// One connection.
-pub(super) struct Line {
+pub(super) struct ClaimSession {
     connection: Connection,
     statements: FxHashMap<String, Statement>,
     in_transaction: bool,
     answer_max: Duration,
 }
 
-impl Line {
+impl ClaimSession {
     pub(super) async fn open(config: &PostgresConfig, layout: &Layout) -> Result<Self, StoreError> {
         Self::open_patient(config, layout, IDLE).await
     }
@@ -78,11 +79,7 @@ impl Line {
         self.in_transaction
     }
 
-    pub(super) async fn query(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    pub(super) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         let mut rows = Vec::new();
         self.each(None, sql, params, |row| {
             rows.push(row);
@@ -92,15 +89,15 @@ impl Line {
         Ok(rows)
     }
 
-    /// Hands every row to `take` as it arrives, so that nobody has to hold all of them. `first` goes before the statement
-    /// in the same round trip.
+    /// Hands every row to `take` as it arrives, so that nobody has to hold all of them. `first` goes before
+    /// the statement in the same round trip.
     pub(super) async fn each(
         &mut self,
         first: Option<&str>,
         sql: &str,
         params: &[Param<'_>],
-        mut take: impl FnMut(Row) -> Result<(), tokio_postgres::Error>,
-    ) -> Result<(), tokio_postgres::Error> {
+        mut take: impl FnMut(Row) -> SqlResult<()>,
+    ) -> SqlResult<()> {
         let statement = self.prepared(sql, params).await?;
         let client = &self.connection.client;
         let rows = async {
@@ -122,7 +119,7 @@ impl Line {
         first: Option<&str>,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<u64, tokio_postgres::Error> {
+    ) -> SqlResult<u64> {
         let statement = self.prepared(sql, params).await?;
         let client = &self.connection.client;
         let touched = async {
@@ -134,18 +131,14 @@ impl Line {
         self.connection.within(Some(self.answer_max), touched).await
     }
 
-    async fn before(&self, sql: Option<&str>) -> Result<(), tokio_postgres::Error> {
+    async fn before(&self, sql: Option<&str>) -> SqlResult<()> {
         match sql {
             Some(sql) => self.connection.client.batch_execute(sql).await,
             None => Ok(()),
         }
     }
 
-    async fn prepared(
-        &mut self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Statement, tokio_postgres::Error> {
+    async fn prepared(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Statement> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
@@ -156,17 +149,18 @@ impl Line {
         Ok(statement)
     }
 
-    pub(super) async fn batch(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn batch(&mut self, sql: &str) -> SqlResult<()> {
         self.connection.within(Some(self.answer_max), self.connection.client.batch_execute(sql)).await
     }
 
-    /// What has to go before the first statement of a transaction; `None`: one is open. It counts as open from here on.
+    /// What has to go before the first statement of a transaction. `None` means that one is open. It counts
+    /// as open from here on.
     pub(super) fn opening(&mut self) -> Option<&'static str> {
         let closed = !std::mem::replace(&mut self.in_transaction, true);
         closed.then_some("begin")
     }
 
-    pub(super) async fn begin(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn begin(&mut self) -> SqlResult<()> {
         if !self.in_transaction {
             self.batch("begin").await?;
             self.in_transaction = true;
@@ -174,7 +168,7 @@ impl Line {
         Ok(())
     }
 
-    pub(super) async fn commit(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn commit(&mut self) -> SqlResult<()> {
         if self.in_transaction {
             self.batch("commit").await?;
             self.in_transaction = false;
@@ -182,7 +176,7 @@ impl Line {
         Ok(())
     }
 
-    pub(super) async fn rollback(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(super) async fn rollback(&mut self) -> SqlResult<()> {
         if self.in_transaction {
             self.batch("rollback").await?;
             self.in_transaction = false;

@@ -1,6 +1,6 @@
 //! What the options say of servers and logins.
 
-use super::session::Target;
+use super::session::EntryPoint;
 use crate::address::{Address, Scheme, Shape};
 use crate::redis::RedisConfig;
 use crate::{BuildError, Secret};
@@ -27,24 +27,25 @@ const SENTINELS: Shape = Shape {
 
 /// Where the configuration says that the servers are.
 #[derive(Debug, Clone)]
-pub(crate) enum Plan {
+pub(crate) enum Topology {
     /// One server, or the sentinels that know it.
-    One(Vec<Target>),
-    /// Some nodes; they know the others.
+    One(Vec<EntryPoint>),
+    /// Some nodes of a cluster. They know the others.
     Cluster(Vec<Address>),
 }
 
-/// Who we are at a server.
+/// Our login at a server.
 pub(crate) struct Login {
     pub(super) user: Option<String>,
     pub(super) password: Option<Secret>,
     pub(super) database: u32,
-    /// In words that hold no secret.
+    /// The login in words that hold no secret.
     pub(super) identity: String,
 }
 
 impl Login {
-    /// A server that does not know a command repeats its arguments, long ones in part.
+    /// The server's words without our secrets. A server that does not know a command repeats its arguments,
+    /// long ones in part.
     pub(super) fn without_secrets(&self, words: &str) -> String {
         let words = words.split(", with args beginning").next().unwrap_or_default();
         let password = self.password.as_ref().map(Secret::expose).filter(|password| !password.is_empty());
@@ -68,7 +69,7 @@ impl RedisConfig {
         Ok(())
     }
 
-    pub(crate) fn plan(&self) -> Result<Plan, BuildError> {
+    pub(crate) fn topology(&self) -> Result<Topology, BuildError> {
         let bad = |why: &str| BuildError::option("url", why);
         let shape = if self.sentinel_master.is_some() { SENTINELS } else { SHAPE };
         let parsed: Result<Vec<_>, String> = self.url.iter().map(|url| server(shape, url)).collect();
@@ -89,16 +90,16 @@ impl RedisConfig {
                 Err(BuildError::option("sentinel_master", "must not be empty"))
             }
             (Some(name), _) => {
-                let target = |sentinel| Target::Sentinel { sentinel, master: name.clone(), database };
-                Ok(Plan::One(addresses.into_iter().map(target).collect()))
+                let target = |sentinel| EntryPoint::Sentinel { sentinel, master: name.clone(), database };
+                Ok(Topology::One(addresses.into_iter().map(target).collect()))
             }
             (None, true) if database != 0 => Err(bad("must name no database: a cluster has only 0")),
-            (None, true) => Ok(Plan::Cluster(addresses)),
-            (None, false) => Ok(Plan::One(vec![Target::Server { address: first, database }])),
+            (None, true) => Ok(Topology::Cluster(addresses)),
+            (None, false) => Ok(Topology::One(vec![EntryPoint::Server { address: first, database }])),
         }
     }
 
-    /// Read anew at each connection.
+    /// The login, with its files read anew for each connection.
     pub(super) fn login(&self, database: u32) -> Result<Login, BuildError> {
         let password = self.options.read_password()?;
         Ok(Login { user: self.options.user.clone(), password, database, identity: self.identity() })

@@ -1,4 +1,4 @@
-//! The book of an open loop: when each event should go out, was committed, and arrived.
+//! The times of an open loop: when each event should go out, was committed, and arrived.
 //!
 //! Appenders and the reader of acknowledgements write at the same time and must not hold each other up, so
 //! a moment is one atomic number: nanoseconds since the start, where 0 is "not yet".
@@ -14,13 +14,13 @@ use uuid::Uuid;
 /// Appenders need a moment until the first of them is waiting.
 const HEAD_START: Duration = Duration::from_millis(20);
 
-pub(super) struct Book {
+pub(super) struct EventTimes {
     load: Arc<Load>,
     start: Instant,
     /// When the first event should go out.
     began: AtomicU64,
     rate: u64,
-    /// Events of the steady part. The book has room for one more, which comes after the idle time.
+    /// Events of the steady part. There is room for one more, which comes after the idle time.
     pub(super) steady: u64,
     committed: Vec<AtomicU64>,
     arrived: Vec<AtomicU64>,
@@ -28,7 +28,7 @@ pub(super) struct Book {
     duplicates: AtomicU64,
 }
 
-impl Book {
+impl EventTimes {
     pub(super) fn new(load: &Arc<Load>, rate: u64, steady: u64) -> Self {
         let column = || (0..=steady).map(|_| AtomicU64::new(0)).collect();
         Self {
@@ -123,15 +123,15 @@ mod tests {
     #[test]
     fn an_event_counts_once_and_a_missing_one_not_at_all() {
         let load = Arc::new(Load::new(1, 1, Spread::Uniform));
-        let book = Book::new(&load, 100, 3);
-        book.begin();
+        let times = EventTimes::new(&load, 100, 3);
+        times.begin();
         for index in [0, 1, 1] {
-            book.commit(index);
-            book.arrive(load.id(index), Instant::now());
+            times.commit(index);
+            times.arrive(load.id(index), Instant::now());
         }
-        book.arrive(Uuid::now_v7(), Instant::now());
-        assert_eq!((book.received(), book.duplicates()), (2, 1));
-        assert_eq!(book.latencies(0..3, Book::committed).len(), 2);
-        assert_eq!(book.moment(2) - book.moment(0), Duration::from_millis(20));
+        times.arrive(Uuid::now_v7(), Instant::now());
+        assert_eq!((times.received(), times.duplicates()), (2, 1));
+        assert_eq!(times.latencies(0..3, EventTimes::committed).len(), 2);
+        assert_eq!(times.moment(2) - times.moment(0), Duration::from_millis(20));
     }
 }
