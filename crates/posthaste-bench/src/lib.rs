@@ -9,8 +9,8 @@
 //! ```
 //!
 //! What is measured is a `posthaste` that was built without any of this: the relay runs as a process of its own
-//! ([`child`]), and everything is seen from outside: receipts in the database, lines in a pipe, messages in a stream
-//! ([`sample`], [`pipe`], [`yard`]). A rate without a proof that every event arrived is a rate of nothing, so each
+//! (`child`), and everything is seen from outside: receipts in the database, lines in a pipe, messages in a stream
+//! (`sample`, `pipe`, `yard`). A rate without a proof that every event arrived is a rate of nothing, so each
 //! drain ends with one.
 
 mod adopt;

@@ -118,13 +118,14 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
         },
     };
     let port: Option<u16> = port.map(str::parse).transpose().ok()?;
-    let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == ',';
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '[' | ']');
     (!host.is_empty() && !host.contains(is_odd) && port != Some(0)).then_some((host, port))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const STRICT: Shape = Shape {
         schemes: &[
@@ -137,6 +138,24 @@ mod tests {
         credentials: "user with password_file",
     };
     const LOOSE: Shape = Shape { needs_scheme: false, has_path: false, ..STRICT };
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        /// What is printed of an address means the same one, and never holds credentials.
+        #[test]
+        fn any_text_is_an_address_or_refused(
+            url in "(amqps?://)?(\\[{0,2}[a9.:]{0,3}\\]{0,2}[:/?#@, ]{0,2}[0-9]{0,5}|\\PC{0,20})",
+        ) {
+            for shape in [STRICT, LOOSE] {
+                if let Ok((address, _)) = shape.parse(&url) {
+                    let shown = address.to_string();
+                    prop_assert!(!shown.contains('@'));
+                    prop_assert_eq!(STRICT.parse(&shown), Ok((address, "")));
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_an_address_may_look_like() {
@@ -170,6 +189,7 @@ mod tests {
             "amqp://h#x",
             "amqp://[::1",
             "amqp://[::1]x",
+            "amqp://[[h]",
             "amqp://::1",
             "amqp://a b",
             "amqp://a,b",

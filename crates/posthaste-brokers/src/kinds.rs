@@ -142,6 +142,17 @@ pub fn split_login(url: &str) -> (String, Vec<LoginOption<'_>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Nothing before the last `@` stays in the address, whatever it is.
+        #[test]
+        fn any_login_is_taken_out(url in "([a-z]{1,5}://)?([:@/]|\\PC){0,16}") {
+            let (bare, options) = split_login(&url);
+            prop_assert!(!url.contains("://") || !bare[bare.find("://").unwrap_or(0)..].contains('@'));
+            prop_assert!(options.iter().all(|option| !option.value.is_empty()));
+        }
+    }
 
     #[test]
     fn an_address_tells_its_kind() {

@@ -165,6 +165,30 @@ impl SinkConfig {
         }
     }
 
+    /// Whether a message can ever go to this destination, by the same functions that the sinks ask. If not: why, and
+    /// what to write instead.
+    pub fn check_destination(&self, destination: &str) -> Result<(), String> {
+        let (found, instead): (Result<(), &str>, &str) = match (self, destination) {
+            (Self::Null {} | Self::Stdout {}, _) => (Ok(()), ""),
+            // Every name is one of a stream.
+            #[cfg(feature = "redis")]
+            (Self::Redis(_), _) => (Ok(()), ""),
+            #[cfg(feature = "nats")]
+            (Self::Nats(_), subject) => {
+                (nats::check_subject(subject), ". Write a subject like orders.placed")
+            }
+            #[cfg(feature = "kafka")]
+            (Self::Kafka(_), topic) => (kafka::check_name(topic), ". Write a topic like orders.placed"),
+            #[cfg(feature = "rabbitmq")]
+            (Self::Rabbitmq(config), place) => {
+                (config.place(place).map(drop), ". Write exchange/routing.key, or the name of a queue")
+            }
+            #[cfg(feature = "http")]
+            (Self::Http(config), url) => (config.check_destination(url), ""),
+        };
+        found.map_err(|why| format!("{why}{instead}"))
+    }
+
     /// The value of [`DELIVERY_TIMEOUT`]; `None` for a kind without a broker.
     pub fn delivery_timeout_ms(&mut self) -> Option<&mut u64> {
         match self {

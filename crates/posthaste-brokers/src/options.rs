@@ -70,8 +70,8 @@ pub(crate) trait HasOptions: DeserializeOwned {
     fn read(mut table: Map<String, Value>) -> Result<Self, serde_json::Error> {
         let given: Map<_, _> =
             Options::KEYS.iter().filter_map(|key| Some(((*key).to_owned(), table.remove(*key)?))).collect();
-        let own: Result<Self, _> = serde_json::from_value(Value::Object(table));
-        let mut config = own.map_err(name_all_keys)?;
+        let own: Result<Self, _> = serde_path_to_error::deserialize(Value::Object(table));
+        let mut config = own.map_err(name_keys)?;
         config.options_mut().set(given)?;
         Ok(config)
     }
@@ -98,14 +98,17 @@ macro_rules! has_options {
 }
 pub(crate) use has_options;
 
-/// Adds the common keys to serde's list, which has the broker's own keys only.
-fn name_all_keys(error: serde_json::Error) -> serde_json::Error {
-    let message = error.to_string();
-    if !message.starts_with("unknown field") {
-        return error;
+/// serde lists the broker's own keys only, and does not say whose value is wrong.
+fn name_keys(error: serde_path_to_error::Error<serde_json::Error>) -> serde_json::Error {
+    let (path, message) = (error.path().to_string(), error.inner().to_string());
+    if message.starts_with("unknown field") {
+        let more = Options::KEYS.map(|key| format!("`{key}`")).join(", ");
+        return serde::de::Error::custom(format_args!("{message}, {more}"));
     }
-    let more = Options::KEYS.map(|key| format!("`{key}`")).join(", ");
-    serde::de::Error::custom(format_args!("{message}, {more}"))
+    match path.as_str() {
+        "." => error.into_inner(),
+        key => serde::de::Error::custom(format_args!("{key}: {message}")),
+    }
 }
 
 fn value<T: for<'de> Deserialize<'de>>(key: &str, value: Value) -> Result<T, serde_json::Error> {

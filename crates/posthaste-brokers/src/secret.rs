@@ -77,7 +77,7 @@ pub struct Urls(Vec<String>);
 
 #[derive(Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a string, or a list of strings")]
 pub(crate) enum OneOrMany {
     One(String),
     Many(Vec<String>),

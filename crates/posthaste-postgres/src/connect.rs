@@ -11,7 +11,7 @@ use crate::config::{PostgresConfig, TlsMode};
 use crate::error::{describe, store_error};
 use posthaste::store::{StoreCode, StoreError};
 use posthaste::task::{Task, spawn};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
@@ -73,7 +73,7 @@ pub(crate) async fn open(
     target.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE / 3).keepalives_retries(3);
     target.tcp_user_timeout(UNACKNOWLEDGED_MAX);
     if let Some(path) = &config.password_file {
-        let password = read(path)?;
+        let password = read("password_file", path)?;
         target.password(String::from_utf8_lossy(&password).trim_end_matches(['\r', '\n']));
     }
     let late = |_| StoreError::Transient {
@@ -150,14 +150,38 @@ where
     })
 }
 
+impl PostgresConfig {
+    /// Reads the files that it names, so that a wrong one is found before anybody connects. Answers with the option and
+    /// what is wrong.
+    pub fn check_files(&self) -> Result<(), (&'static str, String)> {
+        let check =
+            |option, found: Result<(), StoreError>| found.map_err(|error| (option, error.to_string()));
+        if let Some(path) = &self.password_file {
+            check("password_file", read("password_file", path).map(drop))?;
+        }
+        for (option, path) in [("ca_file", &self.ca_file), ("cert_file", &self.cert_file)] {
+            if let Some(path) = path {
+                check(option, certificates(option, path).map(drop))?;
+            }
+        }
+        if let Some(path) = &self.key_file {
+            check("key_file", private_key("key_file", path).map(drop))?;
+        }
+        match self.tls {
+            TlsMode::Disable => Ok(()),
+            TlsMode::VerifyFull => check("cert_file", client_config(self).map(drop)),
+        }
+    }
+}
+
 fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
     let Some(ca_file) = &config.ca_file else {
         let why = "tls = \"verify-full\" needs ca_file: the CA that signed the server's certificate";
         return Err(StoreError::fatal(StoreCode::Tls, why));
     };
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca_file)? {
-        roots.add(certificate).map_err(|error| bad_file(ca_file, &error))?;
+    for certificate in certificates("ca_file", ca_file)? {
+        roots.add(certificate).map_err(|error| bad_file("ca_file", ca_file, &error))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -165,31 +189,42 @@ fn client_config(config: &PostgresConfig) -> Result<ClientConfig, StoreError> {
         .map_err(|error| StoreError::fatal(StoreCode::Tls, format!("TLS: {error}")))?
         .with_root_certificates(roots);
     match (&config.cert_file, &config.key_file) {
-        (Some(cert_file), Some(key_file)) => {
-            let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| bad_file(key_file, &error))?;
-            builder
-                .with_client_auth_cert(certificates(cert_file)?, key)
-                .map_err(|error| bad_file(cert_file, &error))
-        }
+        (Some(cert_file), Some(key_file)) => builder
+            .with_client_auth_cert(certificates("cert_file", cert_file)?, private_key("key_file", key_file)?)
+            .map_err(|error| bad_file("cert_file", cert_file, &error)),
         (None, None) => Ok(builder.with_no_client_auth()),
         _ => Err(StoreError::fatal(StoreCode::Tls, "cert_file and key_file go together")),
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| bad_file(path, &error))?;
-    let found: Result<Vec<_>, _> = found.collect();
-    match found {
-        Ok(list) if list.is_empty() => Err(bad_file(path, &"it holds no certificate")),
-        Ok(list) => Ok(list),
-        Err(error) => Err(bad_file(path, &error)),
+fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| bad_pem(option, path, error))?;
+    if found.is_empty() {
+        Err(bad_file(option, path, &"there is no PEM certificate in it"))
+    } else {
+        Ok(found)
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
-    std::fs::read(path).map_err(|error| bad_file(path, &error))
+fn private_key(option: &str, path: &Path) -> Result<PrivateKeyDer<'static>, StoreError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| bad_pem(option, path, error))
 }
 
-fn bad_file(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::fatal(StoreCode::File, format!("{}: {error}", path.display()))
+fn read(option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path).map_err(|error| bad_file(option, path, &error))
+}
+
+fn bad_pem(option: &str, path: &Path, error: pem::Error) -> StoreError {
+    match error {
+        pem::Error::Io(error) => bad_file(option, path, &error),
+        pem::Error::NoItemsFound => bad_file(option, path, &"there is no PEM key in it"),
+        // Not the parser's own words: they quote the file, and the file may be a key.
+        _ => bad_file(option, path, &"it is not valid PEM"),
+    }
+}
+
+fn bad_file(option: &str, path: &Path, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::fatal(StoreCode::File, format!("{option} {}: {error}", path.display()))
 }

@@ -1,7 +1,7 @@
 //! Posthaste on PostgreSQL (14 and newer): append in your own transaction, and the store behind the relay.
 //!
 //! Two users, two halves. A service links this crate with `default-features = false, features =
-//! ["tokio-postgres"]` and calls [`append`] inside its transaction, and [`admit`] in the
+//! ["tokio-postgres"]` and calls [`append()`] inside its transaction, and [`admit`] in the
 //! transaction of a handler. The relay links the feature `store`.
 //!
 //! Services with another library's transaction take its feature and its module: `sqlx`, `diesel`,
@@ -37,6 +37,8 @@ mod rights;
 mod row;
 #[cfg(feature = "store")]
 mod session;
+#[cfg(feature = "store")]
+pub mod survey;
 
 #[cfg(feature = "store")]
 pub use admin::PostgresAdmin;

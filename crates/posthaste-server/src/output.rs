@@ -102,6 +102,15 @@ pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
     table.trim_fmt()
 }
 
+/// A word for a shell.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// Names and their values, a line each. A value cannot pass for another line.
 pub(crate) fn fields(lines: &[(&str, String)], indent: &str) -> String {
     let line = |(name, value): &(&str, String)| format!("{indent}{name:<13} {}", escape::line(value));
@@ -195,5 +204,10 @@ mod tests {
         assert_eq!(count(Count { count: 20_000, exact: false }), "~20,000");
         assert_eq!(time(Timestamp(1_700_000_000_123_456)), "2023-11-14 22:13:20Z");
         assert_eq!(plural(1, "event"), "1 event");
+    }
+    #[test]
+    fn words_reach_a_shell_as_they_are() {
+        assert_eq!(shell_word("/tmp/shop-1/posthaste.toml"), "/tmp/shop-1/posthaste.toml");
+        assert_eq!(shell_word("/tmp/it's a shop"), r"'/tmp/it'\''s a shop'");
     }
 }

@@ -1,6 +1,6 @@
 //! Posthaste on SQLite: append in your own transaction, the store behind the relay, and a local broker in a file.
 //!
-//! Two users, two halves. A service links this crate with `default-features = false` and calls [`append`] inside its
+//! Two users, two halves. A service links this crate with `default-features = false` and calls [`append()`] inside its
 //! [`rusqlite::Transaction`]. The relay links the feature `store`; the feature `broker` adds the local broker.
 
 #[cfg(feature = "store")]
@@ -38,6 +38,8 @@ mod row;
 mod settle;
 #[cfg(feature = "store")]
 mod store;
+#[cfg(feature = "store")]
+pub mod survey;
 #[cfg(feature = "store")]
 mod sweep;
 #[cfg(feature = "store")]

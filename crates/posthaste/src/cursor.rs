@@ -275,6 +275,24 @@ impl Position {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_snapshot_travels_as_text(xmin: Xid, xmax: Xid, mut running: Vec<Xid>) {
+            running.sort_unstable();
+            let snapshot = Snapshot { xmin, xmax, running };
+            prop_assert_eq!(snapshot.to_string().parse(), Ok(snapshot));
+        }
+
+        /// What is no snapshot is refused, and what was read says the same when it is written.
+        #[test]
+        fn any_text_is_a_snapshot_or_refused(text in "[0-9:,+-]{0,24}|\\PC{0,24}") {
+            if let Ok(snapshot) = text.parse::<Snapshot>() {
+                prop_assert_eq!(snapshot.to_string().parse(), Ok(snapshot));
+            }
+        }
+    }
 
     #[test]
     fn snapshots_travel_as_text() {

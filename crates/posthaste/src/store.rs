@@ -1,8 +1,9 @@
 //! The store seam: where the relay reads events from and writes what became of them.
 //!
-//! The relay cannot tell a log from an adopted table. It holds **leases** on lanes; under a lease it
-//! reads numbered pages and settles them in order. The contract, which the conformance suite of the
-//! testkit runs on every store:
+//! The relay does not ask whether a store is a log or an adopted table. Where they differ, the lease says
+//! how ([`Lease::keeps_in_outages`], [`Lease::given_up`]). The relay holds **leases** on lanes; under a
+//! lease it reads numbered pages and settles them in order. The contract, which the conformance suite of
+//! the testkit runs on every store:
 //!
 //! - Pages of a lease hold each committed event of the lane once, late commits included (G2). What a
 //!   dead lease had read but not settled is read again by its successor.

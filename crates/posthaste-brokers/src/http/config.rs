@@ -1,6 +1,6 @@
 //! The options of an HTTP sink.
 
-use super::client::endpoint::Addresses;
+use super::client::endpoint::{Addresses, Endpoint};
 use super::client::guard::Guard;
 use super::client::proxy::Proxies;
 use super::entry::{Keys, Signer, is_ours};
@@ -149,6 +149,12 @@ impl HttpConfig {
     /// Checks what can be checked without a receiver and without the files it names.
     pub(crate) fn check_words(&self) -> Result<(), BuildError> {
         self.words().map(drop)
+    }
+
+    /// Whether a request can ever go to this destination. An address of the sink that is wrong itself is told elsewhere.
+    pub(crate) fn check_destination(&self, destination: &str) -> Result<(), &'static str> {
+        let Ok(addresses) = Addresses::new(self.url.as_ref(), self.wants_tls()) else { return Ok(()) };
+        Endpoint::new(destination, &addresses.find(destination)?).map(drop)
     }
 
     pub(super) fn words(&self) -> Result<Words, BuildError> {

@@ -37,7 +37,7 @@
 //!
 //! # How it is built
 //!
-//! `config` has the options. [`client`] knows no events: it makes connections, keeps them, and bounds how
+//! `config` has the options. `client` knows no events: it makes connections, keeps them, and bounds how
 //! many a host gets. `reload` holds the client and the secrets and reads their files again when they change.
 //! `entry` makes a request of a message. `sink` runs a call by the engine of all brokers (`crate::call`),
 //! with one message in flight for each key. It makes requests and puts them into the queue of their host.

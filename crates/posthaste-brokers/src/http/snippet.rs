@@ -29,9 +29,26 @@ pub(super) fn snippet(body: &[u8], hidden: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn of(body: &[u8]) -> String {
         snippet(body, &["hunter2-and-more".to_owned(), "hunter2".to_owned(), "schlüssel".to_owned()])
+    }
+
+    proptest! {
+        #[test]
+        fn any_body_makes_a_clean_snippet(
+            body in prop::collection::vec(
+                prop_oneof![any::<Vec<u8>>(), Just(b"hunter2".to_vec()), Just("schlüssel".into())],
+                0..8,
+            ),
+            cut in 0..400_usize,
+        ) {
+            let body = body.concat();
+            let text = of(&body[..cut.min(body.len())]);
+            prop_assert!(text.chars().count() <= CHARS && !text.contains(char::is_control));
+            prop_assert!(!text.contains("hunter2") && !text.contains("schlüssel"), "{}", text);
+        }
     }
 
     #[test]

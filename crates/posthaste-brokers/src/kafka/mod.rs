@@ -11,7 +11,7 @@
 //! `config` has the options and what they make of a producer's; `order` decides which message may go to which
 //! producer, and when, and knows which topics work; `producers` has one producer with the thread that reads
 //! its reports, and keeps and replaces them; `entry` makes a record of an event; `sink` hands records over in
-//! a call ([`crate::call`]); `verdict` is the table below in code; `cause` finds out why nobody answered;
+//! a call (`call.rs`); `verdict` is the table below in code; `cause` finds out why nobody answered;
 //! `examine` looks at the brokers for `posthaste doctor`.
 //!
 //! The client is librdkafka, by its plain producer with a number in the delivery report's opaque. The future
@@ -130,3 +130,4 @@ mod verdict;
 pub use config::{Compression, KafkaConfig, SaslMechanism};
 pub use examine::CHECKS;
 pub use sink::KafkaSink;
+pub(crate) use verdict::check_name;

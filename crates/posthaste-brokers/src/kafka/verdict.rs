@@ -197,19 +197,23 @@ fn bad_topic(topic: &str, why: &str) -> Verdict {
 
 /// Whether a message can go to a topic of this name. The client would take others and wait in vain.
 pub(super) fn check_topic(topic: &str) -> Result<(), Verdict> {
+    check_name(topic).map_err(|why| bad_topic(topic, why))
+}
+
+/// Whether there can be a topic of this name.
+pub(crate) fn check_name(topic: &str) -> Result<(), &'static str> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let why = if topic.is_empty() || topic == "." || topic == ".." {
-        "is no name"
+    if topic.is_empty() || topic == "." || topic == ".." {
+        Err("is no name")
     } else if topic.len() > TOPIC_LEN_MAX {
-        "has more than 249 characters"
+        Err("has more than 249 characters")
     } else if !topic.bytes().all(legal) {
-        "holds something else than letters, digits, '.', '_' and '-'"
+        Err("holds something else than letters, digits, '.', '_' and '-'")
     } else if matches!(topic, "__consumer_offsets" | "__transaction_state" | "__cluster_metadata") {
-        "belongs to the broker itself"
+        Err("belongs to the broker itself")
     } else {
-        return Ok(());
-    };
-    Err(bad_topic(topic, why))
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -66,6 +66,7 @@ mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::NatsSink;
+pub(crate) use verdict::check_subject;
 
 use crate::address::{Address, Scheme, Shape};
 use crate::options::{Options, has_options};

@@ -138,7 +138,7 @@ const SUBJECT_BYTES_MAX: usize = 3_800;
 
 /// Whether a message can be published under this subject. The server checks little of this by itself. It
 /// would store a message under `a..b` that no consumer can ever ask for.
-pub(super) fn check_subject(subject: &str) -> Result<(), &'static str> {
+pub(crate) fn check_subject(subject: &str) -> Result<(), &'static str> {
     if subject.len() > SUBJECT_BYTES_MAX {
         return Err("is longer than a server takes");
     }

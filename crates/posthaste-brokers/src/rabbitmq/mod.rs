@@ -173,7 +173,7 @@ impl RabbitmqConfig {
     }
 
     /// Exchange and routing key of a destination, or why it has none.
-    fn place<'a>(&'a self, destination: &'a str) -> Result<(&'a str, &'a str), &'static str> {
+    pub(crate) fn place<'a>(&'a self, destination: &'a str) -> Result<(&'a str, &'a str), &'static str> {
         let (exchange, routing_key) = match &self.exchange {
             Some(exchange) => (exchange.as_str(), destination),
             None => destination.split_once('/').unwrap_or(("", destination)),

@@ -331,6 +331,32 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_name_in_quotes_is_taken_as_it_is(schema in prop::option::of("[^\"]{1,9}"), name in "[^\"]{1,9}") {
+            let text = match &schema {
+                Some(schema) => format!("\"{schema}\".\"{name}\""),
+                None => format!("\"{name}\""),
+            };
+            prop_assert_eq!(TableName::parse(&text), Ok(TableName { schema, name }));
+        }
+
+        #[test]
+        fn any_text_names_a_table_or_is_refused(text in "([\".]|\\PC){0,12}") {
+            if let Ok(TableName { schema, name }) = TableName::parse(&text) {
+                prop_assert!(!name.is_empty() && schema.is_none_or(|schema| !schema.is_empty()));
+            }
+        }
+
+        #[test]
+        fn any_text_is_a_topic_or_refused(text in "([{}]|\\PC){0,12}") {
+            if let Ok(topic) = TopicSource::parse(&text) {
+                prop_assert!(topic.columns().iter().all(|column| !column.is_empty() && text.contains(column)));
+            }
+        }
+    }
 
     #[test]
     fn table_names_are_taken_as_they_are_written() {

@@ -2,7 +2,7 @@
 //!
 //! The table stays as it is, and so does the application. One [`Layout`] says which column is what, which
 //! words its status knows and how its owners expect to see a failure. Every statement is made from it, in one
-//! place ([`statements`]).
+//! place (`statements`).
 //!
 //! To the engine an adopted row is a *deferred event whose time has come*. A lease of this store never has
 //! pages: [`due`](posthaste::store::Lease::due) claims rows, and `settle` writes what became of each. So

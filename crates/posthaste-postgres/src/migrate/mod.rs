@@ -7,7 +7,7 @@
 //!
 //! Versions and relays: a rolling upgrade runs two versions on one schema (F89). A migration may only
 //! make changes that the version before it can live with; so a relay works on its own schema and on the
-//! next one, and says what to do everywhere else ([`check_version`]).
+//! next one, and says what to do everywhere else (`check_version`).
 //!
 //! People whose DBA applies everything get the same as a script ([`sql`]). What the connected role may
 //! not do (making roles, granting on tables of another owner) is no failure of `up` either: the

@@ -5,6 +5,7 @@ use crate::setting::{Setting, connect};
 use posthaste::Timestamp;
 use posthaste::admin::{Actor, Admin, AdminError, DeadAct, DeadFilter};
 use posthaste_testkit::require_service;
+use posthaste_testkit::services::Version;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -327,6 +328,7 @@ async fn an_act_and_a_settlement_agree_on_who_goes_first() {
 /// One letter of very many, and a chunk of them, cost about what they are.
 #[tokio::test]
 async fn a_letter_is_found_among_many() {
+    require_service!(Version::V15.or_newer("an older one tells its statistics late"));
     let setting = require_service!(Setting::new().await);
     bury(&setting, "s", 200_000).await;
     setting.run("analyze posthaste.dead_letters").await;

@@ -8,6 +8,7 @@ use posthaste::admin::{Admin, AdminError, RewindTo};
 use posthaste::store::{Store, StoreError};
 use posthaste_postgres::Retention;
 use posthaste_testkit::require_service;
+use posthaste_testkit::services::Version;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,6 +143,7 @@ async fn rewinding_to_a_time_sends_everything_since() {
 /// The place is found by halving: what is read of the log does not grow with it.
 #[tokio::test]
 async fn a_time_is_found_without_walking_the_log() {
+    require_service!(Version::V15.or_newer("an older one tells its statistics late"));
     let setting = require_service!(Setting::new().await);
     // A tenth of a second between two events, and one whose clock was half a minute ahead.
     setting

@@ -4,7 +4,7 @@ use super::{Context, explain, time};
 use crate::config::Outbox;
 use crate::database::Database;
 use crate::output::Usage;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use posthaste::event::TYPE_HEADER;
 use posthaste::store::{StoreCode, StoreError};
 use posthaste::{Event, Timestamp};
@@ -33,7 +33,7 @@ transaction instead: from Rust, or from anywhere with SELECT posthaste.append().
 
 /// Append an event
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = ArgGroup::new("body").required(true))]
 pub(crate) struct AppendArgs {
     /// The address that routes match on
     topic: String,
@@ -41,15 +41,10 @@ pub(crate) struct AppendArgs {
     #[arg(long)]
     key: Option<String>,
     /// The payload: a text, @FILE, or - for standard input
-    #[arg(
-        long,
-        value_name = "TEXT|@FILE|-",
-        required_unless_present = "tombstone",
-        conflicts_with = "tombstone"
-    )]
+    #[arg(long, value_name = "TEXT|@FILE|-", group = "body")]
     payload: Option<String>,
     /// No payload at all: tells a compacting broker to forget the key
-    #[arg(long)]
+    #[arg(long, group = "body")]
     tombstone: bool,
     /// A header; may be repeated
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]

@@ -2,7 +2,7 @@
 //! to start from.
 
 use super::{Context, show_warnings};
-use crate::config::{Config, ConfigError, EXAMPLE, schema};
+use crate::config::{Config, EXAMPLE, schema};
 use crate::output::plural;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -37,9 +37,9 @@ Examples:
   posthaste config check
   posthaste config check --config new.toml && systemctl reload posthaste
 
-File, environment and flags together, and the files that sinks name; no
-database and no broker is asked (`posthaste doctor` does that). The exit code is
-2 if it cannot be used, and every reason is printed.";
+File, environment and flags together, and the files that they name; no database
+and no broker is asked (`posthaste doctor` does that). The exit code is 2 if it
+cannot be used, and every reason is printed.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -97,10 +97,7 @@ pub(crate) fn run(context: &Context, args: ConfigArgs) -> anyhow::Result<ExitCod
 
 fn check(context: &Context, config: &Config) -> anyhow::Result<()> {
     config.check_runnable()?;
-    for sink in &config.sinks {
-        let unusable = |error| ConfigError::new(format!("sinks.{}.{error}", sink.name));
-        sink.config.check_files().map_err(unusable)?;
-    }
+    config.check_files()?;
     show_warnings(config);
     let file = config.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string());
     let routes: usize = config.outboxes.iter().map(|outbox| outbox.routes.routes().len()).sum();

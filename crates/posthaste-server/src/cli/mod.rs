@@ -26,7 +26,7 @@ use crate::config::{Config, Flags, LogFormat, Outbox};
 use crate::logging;
 use crate::output::{Out, Usage, remark};
 use clap::{Args, Parser, Subcommand};
-use posthaste::admin::{Actor, Admin, AdminError};
+use posthaste::admin::{Actor, Admin, AdminError, EventName};
 use posthaste::store::StoreError;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -101,8 +101,9 @@ struct Global {
     /// How log lines look: human or json
     #[arg(long, global = true, value_name = "FORMAT", hide_possible_values = true)]
     log_format: Option<LogFormat>,
-    /// Who acts, for the audit [default: POSTHASTE_ACTOR, or user@host]
+    // Not a doc comment: there, brackets are a link.
     #[arg(long, global = true, value_name = "NAME", env = "POSTHASTE_ACTOR", hide_env = true)]
+    #[arg(help = "Who acts, for the audit [default: POSTHASTE_ACTOR, or user@host]")]
     actor: Option<String>,
 }
 
@@ -231,6 +232,18 @@ impl Context {
 
 fn names(config: &Config) -> String {
     config.outboxes.iter().map(|outbox| outbox.name.as_ref()).collect::<Vec<_>>().join(", ")
+}
+
+/// A pattern of topics, as a flag says it.
+fn pattern(text: &str) -> Result<String, String> {
+    posthaste::route::Pattern::check(text).map(|()| text.to_owned())
+}
+
+/// An event by its id or its number, as an argument says it.
+fn event_name(text: &str) -> Result<EventName, String> {
+    let number = text.parse().ok().filter(|seq| *seq > 0).map(EventName::Seq);
+    let id = || text.parse().ok().map(EventName::Id);
+    number.or_else(id).ok_or_else(|| "must be an event's id (a UUID) or its number".to_owned())
 }
 
 /// This host's name.

@@ -16,7 +16,8 @@ Examples:
 
 Signals:
   SIGTERM, SIGINT  drain: settle what is in flight, give leases back, exit 0
-  the same again   end at once, exit 1: nothing is lost, some are sent twice
+  a second one     end at once, exit 1: nothing is lost, some are sent twice;
+                   two SIGTERM within a second are one
   SIGHUP           read the configuration again: relay settings (except
                    lease_ttl_ms), retry policies and rate limits apply at once;
                    the log names what takes effect at the next start only

@@ -53,6 +53,20 @@ pub(crate) fn distance(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_time_or_refused(text in "[+-]?[0-9.e]{1,24}(ms|s|m|h|d)|[0-9T:Z+.-]{0,30}|\\PC{0,12}") {
+            let _ = (later(&text), earlier(&text));
+        }
+
+        #[test]
+        fn any_instant_is_read_as_it_is_printed(second in 0..4_000_000_000_i64) {
+            let at = Timestamp(second * 1_000_000);
+            prop_assert_eq!(later(&at.rfc3339()), Ok(at));
+        }
+    }
 
     #[test]
     fn instants_and_distances() {

@@ -12,9 +12,11 @@
 //!
 //! A variable without `__` counts only if it names a top-level key. Everything else is left alone, because
 //! Kubernetes sets `POSTHASTE_SERVICE_HOST` and its kin beside a service of our name. With `__` in it a
-//! variable is surely meant for us, and an unknown name is refused.
+//! variable is surely meant for us, and an unknown name is refused. One that would name a key if it had the second
+//! underscore is not used either, and a warning says so.
 
 use super::problem::{ConfigError, nearest};
+use super::schema::schema;
 use super::secret::is_secret;
 use super::tree::{Tree, ValueOrigin, member};
 use serde_json::Value;
@@ -22,22 +24,61 @@ use serde_json::Value;
 const PREFIX: &str = "POSTHASTE_";
 
 /// The keys of the top level.
-pub(crate) const TOP_LEVEL: [&str; 7] = ["service", "relay", "http", "log", "outbox", "sinks", "route"];
+pub(crate) const TOP_LEVEL: [&str; 8] =
+    ["service", "require_tls", "relay", "http", "log", "outbox", "sinks", "route"];
 
-/// Lays variables over a tree, in the order of their names.
+/// Lays variables over a tree, in the order of their names. Answers with warnings.
 pub(crate) fn overlay(
     tree: &mut Tree,
     variables: impl Iterator<Item = (String, String)>,
-) -> Result<(), ConfigError> {
+) -> Result<Vec<String>, ConfigError> {
     let mut variables: Vec<_> = variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
     variables.sort();
+    let mut ignored = Vec::new();
     for (name, text) in variables {
         let levels: Vec<String> = name[PREFIX.len()..].split("__").map(str::to_ascii_lowercase).collect();
         if is_meant(&name, &levels)? {
             apply(tree, &name, &levels, text)?;
+        } else {
+            ignored.push(name);
         }
     }
-    Ok(())
+    // The sinks that a variable may name are known only now.
+    let schema = if ignored.is_empty() { Value::Null } else { schema() };
+    let meant = |name: &String| {
+        let meant = key_of(&schema, &tree.value, &name[PREFIX.len()..].to_ascii_lowercase())?;
+        let meant = meant.to_ascii_uppercase();
+        Some(format!(
+            "environment variable {name} is not used: levels have two underscores between them. Write {PREFIX}{meant}"
+        ))
+    };
+    Ok(ignored.iter().filter_map(meant).collect())
+}
+
+/// The key that a name with single underscores between its levels would have, spelt as a variable.
+fn key_of(schema: &Value, given: &Value, name: &str) -> Option<String> {
+    let behind = |key: &str| name.strip_prefix(key)?.strip_prefix('_');
+    let below = |key: &str, schema: &Value, given: &Value| {
+        Some(format!("{key}__{}", key_of(schema, given, behind(key)?)?))
+    };
+    let own = schema["properties"].as_object().into_iter().flatten();
+    let own = own.map(|(key, schema)| (key.clone(), schema, &given[key.as_str()]));
+    // Sinks have names of their own.
+    let named =
+        given.as_object().filter(|_| schema["additionalProperties"].is_object()).into_iter().flatten();
+    let named = named.map(|(key, given)| {
+        (key.to_ascii_lowercase().replace('-', "_"), &schema["additionalProperties"], given)
+    });
+    let found = own.chain(named).find_map(|(key, schema, given)| match name == key {
+        true => Some(key),
+        false => below(&key, schema, given),
+    });
+    let kinds = ["anyOf", "oneOf"].into_iter().filter_map(|several| schema[several].as_array()).flatten();
+    let item = || {
+        let number = name.split('_').next().filter(|word| word.parse::<usize>().is_ok())?;
+        below(number, &schema["items"], &Value::Null)
+    };
+    found.or_else(|| kinds.into_iter().find_map(|kind| key_of(kind, given, name))).or_else(item)
 }
 
 fn is_meant(name: &str, levels: &[String]) -> Result<bool, ConfigError> {
@@ -58,8 +99,10 @@ fn is_meant(name: &str, levels: &[String]) -> Result<bool, ConfigError> {
 fn apply(tree: &mut Tree, name: &str, levels: &[String], text: String) -> Result<(), ConfigError> {
     let (levels, text) = from_file(name, levels, text)?;
     let mut path = String::new();
+    let mut above = Vec::new();
     let mut slot = &mut tree.value;
     for (depth, level) in levels.iter().enumerate() {
+        above.push(path.clone());
         if depth == 1 && path == "outbox" {
             let index = outbox_index(name, slot, level)?;
             path = format!("outbox[{index}]");
@@ -85,6 +128,9 @@ fn apply(tree: &mut Tree, name: &str, levels: &[String], text: String) -> Result
     let leaf = levels.last().map_or("", String::as_str);
     *slot = if is_secret(leaf) { Value::String(text) } else { typed(text) };
     tree.note(&path, ValueOrigin::Env(name.to_owned()));
+    for table in above.iter().filter(|table| !table.is_empty()) {
+        tree.note_new(table, ValueOrigin::Env(name.to_owned()));
+    }
     Ok(())
 }
 

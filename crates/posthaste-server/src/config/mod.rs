@@ -114,6 +114,8 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// All keys with their values, defaults included and secrets too: only for comparing.
     pub(crate) effective: Value,
+    /// As it was written, for the places in messages.
+    tree: Tree,
 }
 
 impl Config {
@@ -134,14 +136,21 @@ impl Config {
             Some(path) => Tree::read(&path)?,
             None => Tree::empty(),
         };
-        env::overlay(&mut tree, variables)?;
+        let warnings = env::overlay(&mut tree, variables)?;
         lay_flags(&mut tree, flags);
-        resolve::resolve(&tree)
+        match resolve::resolve(tree) {
+            Ok(mut config) => {
+                config.warnings.extend(warnings);
+                Ok(config)
+            }
+            // A variable that is not used may be what is missing.
+            Err(error) => Err(ConfigError::new([vec![error.to_string()], warnings].concat().join("\n"))),
+        }
     }
 
     /// Reads the text of a file, and nothing else.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        resolve::resolve(&Tree::parse(path, text)?)
+        resolve::resolve(Tree::parse(path, text)?)
     }
 
     /// The effective configuration for people: secrets masked.
@@ -149,6 +158,24 @@ impl Config {
         let mut shown = secret::masked(&self.effective);
         schema::add_sink_defaults(&mut shown);
         shown
+    }
+
+    /// Reads the files that outboxes and sinks name.
+    pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
+        let outboxes = self.outboxes.iter().enumerate().filter_map(|(index, outbox)| {
+            let (key, why) = outbox.database.server()?.check_files().err()?;
+            Some((format!("outbox[{index}]"), key, why))
+        });
+        let sinks = self.sinks.iter().filter_map(|sink| {
+            let error = sink.config.check_files().err()?;
+            Some((tree::member("sinks", &sink.name), error.option_name(), error.to_string()))
+        });
+        let problem = |(table, key, why): (String, &str, String)| {
+            let place = self.tree.place(&tree::member(&table, key));
+            format!("{place}: {}.{why}", self.tree.shown(&table))
+        };
+        let problems: Vec<String> = outboxes.chain(sinks).map(problem).collect();
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError::new(problems.join("\n"))) }
     }
 
     /// What `run` needs beyond what every command needs.

@@ -215,7 +215,10 @@ fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection, url: S
 
 fn url(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> String {
     match (&section.url, &section.url_file) {
-        (Some(_), Some(_)) => review.problem(path, "an outbox has `url` or `url_file`, not both"),
+        (Some(_), Some(_)) => {
+            let why = "an outbox has `url` or `url_file`, not both";
+            review.problem(&review.blamed(path, why), why);
+        }
         (Some(url), None) => return url.clone(),
         (None, Some(file)) => match std::fs::read_to_string(file) {
             Ok(text) => return text.trim().to_owned(),
@@ -271,7 +274,8 @@ fn check_connection(review: &mut Review<'_>, path: &str, section: &OutboxSection
         review.problem(&member(path, "tls"), "tls = \"verify-full\" needs a `ca_file` to verify with");
     }
     if section.cert_file.is_some() != section.key_file.is_some() {
-        review.problem(path, "`cert_file` and `key_file` belong together");
+        let why = "`cert_file` and `key_file` belong together";
+        review.problem(&review.blamed(path, why), why);
     }
     if section.connections_max == 0 {
         review.problem(&member(path, "connections_max"), "connections_max must be at least 1");

@@ -39,7 +39,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         let message = error.into_inner().to_string();
         // A table that is read in several parts names the key in its words.
         match message.split_once(": ") {
-            Some((key, rest)) if keys.iter().any(|known| known == key) => {
+            Some((key, rest)) if keys.iter().any(|known| key.split(['.', '[']).next() == Some(known)) => {
                 explain(tree, &member(&path, key), rest, siblings)
             }
             _ => explain(tree, &path, &message, siblings),
@@ -104,14 +104,52 @@ fn explain(tree: &Tree, path: &str, message: &str, siblings: &[&str]) -> ConfigE
         return ConfigError::new(format!("{place}: `{shown}` is missing"));
     }
     if path.rsplit(['.', ']']).next().is_some_and(is_secret) {
-        return ConfigError::new(format!("{place}: `{shown}` must be a text"));
+        return ConfigError::new(format!("{place}: `{shown}` must be a string"));
     }
     if message.starts_with("invalid type: map, expected a sequence") {
         return ConfigError::new(format!(
             "{place}: `{shown}` is a list: write [[{shown}]] instead of [{shown}]"
         ));
     }
-    ConfigError::new(format!("{place}: `{shown}`: {message}"))
+    match wrong_type(message) {
+        Some(words) => ConfigError::new(format!("{place}: `{shown}` {words}")),
+        None => ConfigError::new(format!("{place}: `{shown}`: {message}")),
+    }
+}
+
+/// "invalid type: string \"soon\", expected u64" in words of TOML. The value is left out: it may be a secret.
+fn wrong_type(message: &str) -> Option<String> {
+    let (given, expected) =
+        message.strip_prefix("invalid ")?.split_once(": ")?.1.rsplit_once(", expected ")?;
+    let given = given.split(' ').next().unwrap_or_default();
+    let whole = |max: u64| format!("a whole number from 0 to {max}");
+    let expected = match expected {
+        "u8" => whole(u8::MAX.into()),
+        "u16" => whole(u16::MAX.into()),
+        "u32" => whole(u32::MAX.into()),
+        "u64" | "usize" if given == "integer" => "a whole number, 0 or above".to_owned(),
+        "u64" | "usize" | "i64" | "i32" => "a whole number".to_owned(),
+        "f64" => "a number".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a sequence" => "a list of strings".to_owned(),
+        "a map" => "a table".to_owned(),
+        words if words.starts_with("struct ") => "a table".to_owned(),
+        words if words.contains("string") || words.contains("variant") || words.starts_with("enum ") => {
+            "a string".to_owned()
+        }
+        words => words.to_owned(),
+    };
+    let given = match given {
+        "integer" if expected.starts_with("a whole number") => return Some(format!("must be {expected}")),
+        "string" => "a string",
+        "integer" => "a whole number",
+        "floating" => "a number with a fraction",
+        "boolean" => "true or false",
+        "sequence" => "a list",
+        "map" => "a table",
+        _ => return Some(format!("must be {expected}")),
+    };
+    Some(format!("must be {expected}, not {given}"))
 }
 
 fn unknown_key(tree: &Tree, path: &str, names: &[&str], siblings: &[&str]) -> ConfigError {

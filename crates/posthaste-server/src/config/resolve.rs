@@ -41,6 +41,16 @@ impl Review<'_> {
         self.tree.file().is_some()
     }
 
+    /// Of the keys of a table that a text names, the one to blame.
+    pub(super) fn blamed(&self, table: &str, text: &str) -> String {
+        self.tree.blamed(table, text)
+    }
+
+    /// Whether a value goes over the file's.
+    pub(super) fn is_over_file(&self, path: &str) -> bool {
+        self.tree.is_over_file(path)
+    }
+
     /// A path the way its author wrote it.
     pub(super) fn shown(&self, path: &str) -> String {
         self.tree.shown(path)
@@ -48,9 +58,9 @@ impl Review<'_> {
 }
 
 /// Reads the sections and checks them.
-pub(super) fn resolve(tree: &Tree) -> Result<Config, ConfigError> {
-    let mut review = Review { tree, problems: Vec::new(), warnings: Vec::new() };
-    let mut file: File = problem::read_whole(tree, &mut review.problems)?;
+pub(super) fn resolve(tree: Tree) -> Result<Config, ConfigError> {
+    let mut review = Review { tree: &tree, problems: Vec::new(), warnings: Vec::new() };
+    let mut file: File = problem::read_whole(&tree, &mut review.problems)?;
     timeout::follow_sinks(&review, &mut file);
     let sinks = sinks(&mut review, &file);
     for setting in &sinks {
@@ -58,15 +68,16 @@ pub(super) fn resolve(tree: &Tree) -> Result<Config, ConfigError> {
             timeout::note(sink, setting.delivery_timeout_ms);
         }
     }
-    let routes = routes(&mut review, &file);
+    let routes = routes(&mut review, &file, &sinks);
     let outboxes = outboxes(&mut review, &file, &routes);
     if let Err(why) = file.relay.check() {
-        review.problem("relay", format!("[relay]: {why}"));
+        review.problem(&tree.blamed("relay", &why), format!("[relay]: {why}"));
     }
     let listen = listen(&mut review, &file.http.listen);
     unused_sinks(&mut review, &file);
-    if !review.problems.is_empty() {
-        return Err(ConfigError::new(review.problems.join("\n")));
+    let Review { problems, warnings, .. } = review;
+    if !problems.is_empty() {
+        return Err(ConfigError::new(problems.join("\n")));
     }
     Ok(Config {
         file: tree.file().map(ToOwned::to_owned),
@@ -76,8 +87,9 @@ pub(super) fn resolve(tree: &Tree) -> Result<Config, ConfigError> {
         log_level: file.log.level.clone(),
         outboxes,
         sinks,
-        warnings: review.warnings,
+        warnings,
         effective: effective(&file, &routes)?,
+        tree,
     })
 }
 
@@ -163,12 +175,13 @@ pub(super) fn check_name(review: &mut Review<'_>, path: &str, name: &str) {
 }
 
 /// The routes, each with the outboxes it applies to.
-fn routes(review: &mut Review<'_>, file: &File) -> Vec<(Route, Vec<String>)> {
+fn routes(review: &mut Review<'_>, file: &File, sinks: &[SinkSetting]) -> Vec<(Route, Vec<String>)> {
     let mut names = BTreeSet::new();
     let mut routes = Vec::new();
     for (index, section) in file.route.iter().enumerate() {
         let path = format!("route[{index}]");
         let route = route(review, file, &path, section);
+        check_destination(review, &path, &route, sinks);
         if !names.insert(Arc::clone(&route.name)) {
             review.problem(
                 &path,
@@ -184,6 +197,12 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
     let topics: Vec<&String> = section.topics.iter().chain(&section.topic).collect();
     if topics.is_empty() || topics.iter().any(|topic| topic.is_empty()) {
         review.problem(path, "a route needs `topics`, for example topics = [\"orders.*\"]");
+    }
+    let many = (0..).map(|index| format!("topics[{index}]")).zip(&section.topics);
+    for (key, topic) in many.chain(section.topic.iter().map(|topic| ("topic".to_owned(), topic))) {
+        if let Err(why) = Pattern::check(topic) {
+            review.problem(&member(path, &key), format!("{key}: {why}"));
+        }
     }
     let sinks: Vec<String> = section.sinks.iter().chain(&section.sink).cloned().collect();
     if sinks.is_empty() {
@@ -224,6 +243,17 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
         order: section.order,
         on_dead: section.on_dead,
         retry: section.retry,
+    }
+}
+
+/// What can never be an address at the broker would only make dead letters.
+fn check_destination(review: &mut Review<'_>, path: &str, route: &Route, sinks: &[SinkSetting]) {
+    let Some(fixed) = route.destination.fixed() else { return };
+    for sink in sinks.iter().filter(|sink| route.sinks.iter().any(|name| **name == *sink.name)) {
+        if let Err(why) = sink.config.check_destination(fixed) {
+            let text = format!("destination = {fixed:?} is none for sink `{}`: it {why}", sink.name);
+            review.problem(&member(path, "destination"), text);
+        }
     }
 }
 

@@ -94,6 +94,15 @@ impl SinkConfig {
         }
     }
 
+    /// Whether a message can ever go to this destination; if not, why, and what to write instead.
+    pub(super) fn check_destination(&self, destination: &str) -> Result<(), String> {
+        match self {
+            Self::Broker(config) => config.check_destination(destination),
+            #[cfg(feature = "sqlite")]
+            Self::Local(_) => LocalSink::check_topic(destination),
+        }
+    }
+
     /// The same, and the files that the words name.
     pub(crate) fn check_files(&self) -> Result<(), BuildError> {
         match self {

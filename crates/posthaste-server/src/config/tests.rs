@@ -1,4 +1,12 @@
-//! The configuration as its users meet it: files, variables, flags, and what is said when something is wrong.
+//! The configuration as its users meet it: a file, flags, an example, and what is shown of them.
+//!
+//! ```text
+//! wrong.rs  what is said when something is wrong    variables.rs  the environment    timeouts.rs  two bounds
+//! ```
+
+mod timeouts;
+mod variables;
+mod wrong;
 
 use super::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -134,138 +142,6 @@ fn a_full_file_becomes_what_the_engine_takes() {
 
 #[test]
 #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
-fn an_unknown_key_is_refused_with_line_and_nearest_name() {
-    let table = [
-        ("[relay]\npoll_min_sm = 3", "line 2: unknown key `relay.poll_min_sm`, did you mean `poll_min_ms`?"),
-        ("sevice = \"x\"", "line 1: unknown key `sevice`, did you mean `service`?"),
-        (
-            "[outbox]\nurl = \"x\"\nschem = \"y\"",
-            "line 3: unknown key `outbox.schem`, did you mean `schema`?",
-        ),
-        (
-            "[[outbox]]\nurl = \"x\"\nretention = { event_hours = 1 }",
-            "line 3: unknown key `outbox[0].retention.event_hours`, did you mean `events_hours`?",
-        ),
-        (
-            "[[route]]\ntopic = \"*\"\n[route.retry]\nmaximum = 5",
-            "line 4: unknown key `route[0].retry.maximum`",
-        ),
-        (
-            "[[route]]\ntopic = \"*\"\nreatry = { max_attempts = 1 }",
-            "line 3: unknown key `route[0].reatry`, did you mean `retry`?",
-        ),
-        (
-            "[sinks.s]\ntype = \"nats\"\nurl = \"h\"\ntokn = \"t\"",
-            "line 4: unknown key `sinks.s.tokn`, did you mean `token`?",
-        ),
-        (
-            "[sinks.s]\ntype = \"stdout\"\nstart_att = 1",
-            "line 3: unknown key `sinks.s.start_att`, did you mean `start_at`?",
-        ),
-        ("[sinks.s]\ntype = \"natz\"", "line 2: `sinks.s.type` cannot be `natz`, did you mean `nats`?"),
-        ("[sinks.s]\nurl = \"x\"", "`sinks.s.type` is missing"),
-        (
-            "[relay]\npoll_min_ms = \"soon\"",
-            "line 2: `relay.poll_min_ms`: invalid type: string \"soon\", expected u64",
-        ),
-        ("[log]\nformat = \"jsn\"", "line 2: `log.format` cannot be `jsn`, did you mean `json`?"),
-        (
-            "[sinks.s]\ntype = \"null\"\nstart_at = \"yesterday\"",
-            "line 3: `sinks.s.start_at`: must be \"auto\"",
-        ),
-    ];
-    for (text, expected) in table {
-        let error = wrong(text);
-        assert!(error.contains(expected), "{text}\n gave: {error}\n want: {expected}");
-    }
-}
-
-#[test]
-fn checks_that_need_more_than_one_key_come_all_at_once() {
-    let error = wrong(
-        r#"
-[relay]
-poll_min_ms = 100
-poll_max_ms = 5
-[http]
-listen = "nowhere"
-[[outbox]]
-url = "postgres://a"
-tls = "verify-full"
-[[outbox]]
-ca_file = "/x"
-connections_max = 0
-[sinks.unrouted]
-type = "null"
-[[route]]
-topics = ["a"]
-sinks = ["natz"]
-destination = "{tpic}"
-[[route]]
-topics = ["a"]
-sinks = ["unrouted"]
-outboxes = ["defalt"]
-retry = { jitter = 7.0, max_attempts = 0 }
-[[route]]
-"#,
-    );
-    let expected = [
-        "poll_min_ms must be",
-        "http.listen = \"nowhere\"",
-        "needs a `ca_file`",
-        "outbox `default` has no `url`",
-        "two outboxes are named `default`",
-        "`ca_file` has no effect",
-        "connections_max must be",
-        "cannot be named `unrouted`",
-        "there is no sink `natz`",
-        "unknown placeholder {tpic}",
-        "two routes are named `a`",
-        "there is no outbox `defalt`, did you mean `default`?",
-        "retry.jitter",
-        "retry.max_attempts",
-        "a route needs `topics`",
-        "a route needs `sinks`",
-    ];
-    for part in expected {
-        assert!(error.contains(part), "{part:?} is not in:\n{error}");
-    }
-    assert!(error.contains("line 17: there is no sink `natz`"), "{error}");
-}
-
-#[test]
-fn a_sink_without_a_route_is_a_warning_and_nothing_at_all_is_an_error() {
-    let config = ok("outbox.url = \"postgres://h/d\"\n[sinks.out]\ntype = \"stdout\"");
-    assert!(config.warnings[0].contains("`out` is named by no route"));
-    assert!(config.check_runnable().is_err());
-    assert!(wrong("service = \"x\"").contains("no outbox is configured"));
-    let nothing =
-        Config::load_with(&Flags::default(), std::iter::empty()).err().expect("no outbox").to_string();
-    assert!(nothing.contains("There is no ./posthaste.toml here"), "{nothing}");
-    let single = wrong("outbox.url = \"postgres://h/d\"\n[route]\ntopics = [\"*\"]");
-    assert!(single.contains("write [[route]] instead of [route]"), "{single}");
-    assert!(ok("outbox.url = \"postgres://h/d\"").check_runnable().is_err());
-}
-
-#[test]
-fn every_slip_is_told_at_once() {
-    let error = wrong(
-        "servce = \"x\"\nlog.format = \"pretty\"\noutbox.url = \"postgres://h/d\"\noutbox.limits.topic = 3\n\
-         [sinks.n]\ntype = \"natss\"\n[[route]]\ntopics = [\"*\"]\nsinks = [\"m\"]",
-    );
-    for part in [
-        "line 1: unknown key `servce`",
-        "line 2: `log.format` cannot be `pretty`",
-        "`outbox.limits.topic`",
-        "natss",
-        "there is no sink `m`",
-    ] {
-        assert!(error.contains(part), "{part:?} is not in:\n{error}");
-    }
-}
-
-#[test]
-#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn defaults_of_sinks_are_shown() {
     let shown = ok(
         "outbox.url = \"postgres://h/d\"\n[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\nmax_in_flight = 7",
@@ -274,76 +150,6 @@ fn defaults_of_sinks_are_shown() {
     let nats = &shown["sinks"]["n"];
     assert_eq!((&nats["max_in_flight"], &nats["delivery_timeout_ms"]), (&7.into(), &8000.into()), "{nats}");
     assert_eq!((&nats["durability"], &nats["start_at"]), (&"relaxed".into(), &"auto".into()), "{nats}");
-}
-
-#[test]
-#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
-fn variables_go_over_the_file() {
-    let file = File::new(FULL);
-    let config = file.load(&[
-        ("POSTHASTE_RELAY__POLL_MIN_MS", "11"),
-        ("POSTHASTE_OUTBOX__1__URL", "postgres://elsewhere/users"),
-        ("POSTHASTE_OUTBOX__1__POOLED", "true"),
-        ("POSTHASTE_SINKS__NATS__TOKEN", "12345"),
-        ("POSTHASTE_SINKS__OUT__START_AT", "now"),
-        ("POSTHASTE_ROUTE__1__TOPICS", "[\"a\", \"b\"]"),
-        ("POSTHASTE_ROUTE__0__RETRY__JITTER", "0.5"),
-        ("POSTHASTE_SERVICE", "\"2024\""),
-        ("POSTHASTE_SERVICE_HOST", "10.0.0.1"),
-        ("POSTHASTE_PORT_9187_TCP", "tcp://10.0.0.1:9187"),
-        ("OTHER__X", "1"),
-    ]);
-    let config = config.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(config.relay.poll_min_ms, 11);
-    assert_eq!(config.outboxes[1].postgres().url, "postgres://elsewhere/users");
-    assert!(config.outboxes[1].postgres().pooled);
-    assert_eq!(&*config.outboxes[0].service, "2024");
-    assert_eq!(config.sinks[1].start_at, StartAt::Now);
-    assert_eq!(config.outboxes[0].routes.routes()[1].topics.len(), 3, "topic and topics add up");
-    assert_eq!(config.effective["sinks"]["nats"]["token"], "12345");
-}
-
-#[test]
-fn a_single_outbox_needs_no_number_and_no_file() {
-    let config = load(&Flags { config: None, ..quick(&[]) }, &[("POSTHASTE_RELAY__POLL_MAX_MS", "700")]);
-    assert_eq!(config.expect("flags alone").relay.poll_max_ms, 700);
-    let file = File::new("[outbox]\nschema = \"s\"\n[sinks.my-sink]\ntype = \"stdout\"");
-    let config = file.load(&[
-        ("POSTHASTE_OUTBOX__URL", "postgres://h/d"),
-        ("POSTHASTE_SINKS__MY_SINK__RATE_LIMIT_PER_S", "5"),
-    ]);
-    let config = config.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(
-        (config.outboxes[0].postgres().url.as_str(), config.outboxes[0].postgres().schema.as_str()),
-        ("postgres://h/d", "s")
-    );
-    assert_eq!(config.sinks[0].rate_limit_per_s, Some(5.0));
-}
-
-#[test]
-fn wrong_variables_are_named() {
-    let file = File::new(FULL);
-    let table = [
-        ("POSTHASTE_REALY__X", "1", "POSTHASTE_REALY__X: unknown key `realy`, did you mean `relay`?"),
-        (
-            "POSTHASTE_RELAY__POLL_MIN_SM",
-            "1",
-            "environment variable POSTHASTE_RELAY__POLL_MIN_SM: unknown key",
-        ),
-        (
-            "POSTHASTE_RELAY__POLL_MIN_MS",
-            "soon",
-            "environment variable POSTHASTE_RELAY__POLL_MIN_MS: `relay.poll_min_ms`",
-        ),
-        ("POSTHASTE_OUTBOX__URL", "x", "there are 2 outboxes; say which one"),
-        ("POSTHASTE_OUTBOX__7__URL", "x", "7 is not the next number"),
-        ("POSTHASTE_SERVICE__X", "1", "is below a plain value"),
-        ("POSTHASTE_SINKS__NATS__URL_FILE", "/nonexistent/x", "cannot read /nonexistent/x"),
-    ];
-    for (name, value, expected) in table {
-        let error = file.load(&[(name, value)]).map(|_| ()).expect_err(name);
-        assert!(error.contains(expected), "{error}");
-    }
 }
 
 fn quick(sinks: &[&str]) -> Flags {
@@ -369,25 +175,6 @@ fn flags_alone_are_enough_to_start() {
     assert!(config.outboxes[0].routes.is_total());
     let error = load(&quick(&["kafak"]), &[]).map(|_| ()).expect_err("no such sink");
     assert!(error.starts_with("flag --sink: "), "{error}");
-}
-
-#[test]
-#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
-fn secrets_are_never_shown() {
-    let shown = ok(FULL).shown().to_string();
-    assert!(!shown.contains("hunter2"), "{shown}");
-    assert!(shown.contains("postgres://relay:***@db/orders"), "{shown}");
-    for text in [
-        "[outbox]\nurl = \"postgres://u:hunter2@h/d\"\nurl_file = \"/x\"",
-        "[outbox]\nurl = [\"postgres://u:hunter2@h/d\"]",
-        "[outbox]\nconnections_max = \"postgres://u:hunter2@h/d\"",
-        "[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\ntoken = [\"hunter2\"]",
-        "[sinks.n]\ntype = \"nats\"\npassword = \"hunter2",
-        "password = hunter2",
-    ] {
-        let error = wrong(text);
-        assert!(!error.contains("hunter2"), "{error}");
-    }
 }
 
 #[test]
@@ -453,63 +240,4 @@ fn an_outbox_may_be_a_sqlite_file() {
         let problem = wrong(text);
         assert!(problem.contains(words), "{problem}");
     }
-}
-
-/// A relay and a sink with these keys, and what they come to: the sink's bound, the relay's and the lease.
-fn timeouts(relay: &str, sink: &str) -> Result<(Option<u64>, u64, u64), String> {
-    let text = format!(
-        "[outbox]\nurl = \"postgres://h/d\"\n[relay]\n{relay}\n[sinks.n]\ntype = \"nats\"\nurl = \"nats://h\"\n{sink}\n\
-         [[route]]\ntopics = [\"*\"]\nsinks = [\"n\"]\n"
-    );
-    let config = File::new(&text).load(&[])?;
-    // What is shown is what holds.
-    let shown = config.shown();
-    assert_eq!(shown["sinks"]["n"]["delivery_timeout_ms"].as_u64(), config.sinks[0].delivery_timeout_ms);
-    assert_eq!(shown["relay"]["publish_timeout_ms"], config.relay.publish_timeout_ms);
-    Ok((config.sinks[0].delivery_timeout_ms, config.relay.publish_timeout_ms, config.relay.lease_ttl_ms))
-}
-
-#[test]
-fn an_option_of_the_wrong_type_is_named_at_its_line() {
-    let error = timeouts("", "delivery_timeout_ms = \"8s\"").expect_err("no number");
-    assert!(error.contains("line 8: `sinks.n.delivery_timeout_ms`: invalid type: string"), "{error}");
-}
-
-#[test]
-fn a_sink_gives_up_before_the_relay_does() {
-    let table = [
-        ("publish_timeout_ms = 10000", "delivery_timeout_ms = 15000", "line 8", "15000", "10000"),
-        ("publish_timeout_ms = 5000", "delivery_timeout_ms = 5000", "line 8", "5000", "5000"),
-    ];
-    for (relay, sink, place, delivery, publish) in table {
-        let error = timeouts(relay, sink).expect_err("refused");
-        let words = format!(
-            "{place}: sinks.n.delivery_timeout_ms = {delivery} must be below relay.publish_timeout_ms = {publish}:"
-        );
-        assert!(error.contains(&words), "{error}");
-    }
-    assert_eq!(
-        timeouts("publish_timeout_ms = 5000", "delivery_timeout_ms = 4999"),
-        Ok((Some(4_999), 5_000, 20_000))
-    );
-}
-
-#[test]
-fn one_bound_of_a_call_follows_the_other() {
-    assert_eq!(timeouts("", ""), Ok((Some(8_000), 10_000, 20_000)));
-    // Down.
-    assert_eq!(timeouts("publish_timeout_ms = 1000", ""), Ok((Some(800), 1_000, 20_000)));
-    assert_eq!(timeouts("publish_timeout_ms = 14000", ""), Ok((Some(8_000), 14_000, 20_000)));
-    // Up; and the lease must outlive a call.
-    assert_eq!(timeouts("", "delivery_timeout_ms = 11000"), Ok((Some(11_000), 13_750, 20_000)));
-    let (_, publish, lease) = timeouts("", "delivery_timeout_ms = 600000").expect("it is taken");
-    assert!(publish == 750_000 && lease > publish, "{publish} {lease}");
-    // What somebody wrote stays as it is.
-    let error = timeouts("lease_ttl_ms = 20000", "delivery_timeout_ms = 60000").expect_err("refused");
-    assert!(error.contains("lease_ttl_ms"), "{error}");
-    // A bound that nobody wrote is not blamed.
-    let error = timeouts("publish_timeout_ms = 100", "").expect_err("refused");
-    assert!(error.contains("line 4: relay.publish_timeout_ms = 100 is too short for sink `n`"), "{error}");
-    let error = timeouts("", "delivery_timeout_ms = 9000000").expect_err("refused");
-    assert!(error.contains("line 8: sinks.n.delivery_timeout_ms: must be between"), "{error}");
 }

@@ -61,10 +61,11 @@ pub(super) fn check_sink(
             "relay.publish_timeout_ms",
             format!("relay.publish_timeout_ms = {publish_ms} is too short for sink `{name}`: {path}.{error}, and is below it"),
         ),
-        Err(error) => review.problem(&member(&path, error.option_name()), format!("{path}.{error}")),
+        Err(error) => review.problem(&review.blamed(&path, &error.to_string()), format!("{path}.{error}")),
         Ok(()) => {
             if let Some(why) = delivery_ms.and_then(|ms| contradiction(name, ms, publish_ms)) {
-                review.problem(&member(&path, DELIVERY_TIMEOUT), why);
+                let (own, relays) = (member(&path, DELIVERY_TIMEOUT), "relay.publish_timeout_ms");
+                review.problem(if review.is_over_file(relays) { relays } else { &own }, why);
             }
         }
     }

@@ -50,9 +50,13 @@ impl Tree {
     /// Reads the text of a file. The message of a syntax error never quotes the line: it may hold a password.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let wrong = |error: toml::de::Error| {
-            let line =
+            let place =
                 error.span().map_or_else(String::new, |span| format!(" line {}", line_of(text, span.start)));
-            ConfigError::new(format!("{}{line}: this is not TOML: {}", path.display(), error.message()))
+            let why = match error.span().filter(|_| error.message() == DUPLICATE) {
+                Some(span) => written_twice(text, span),
+                None => format!("this is not TOML: {}", error.message()),
+            };
+            ConfigError::new(format!("{}{place}: {why}", path.display()))
         };
         let spanned = DeTable::parse(text).map_err(wrong)?;
         let value: Value = toml::from_str(text).map_err(wrong)?;
@@ -72,9 +76,17 @@ impl Tree {
         }
     }
 
-    /// Remembers where a value came from.
+    /// Remembers where a value came from, and forgets where what it replaced did.
     pub(crate) fn note(&mut self, path: &str, origin: ValueOrigin) {
+        let is_below =
+            |known: &str| known.strip_prefix(path).is_some_and(|rest| rest.starts_with(['.', '[']));
+        self.origins.retain(|known, _| !is_below(known));
         self.origins.insert(path.to_owned(), origin);
+    }
+
+    /// The same for a table that a value brought with it, unless it was there before.
+    pub(crate) fn note_new(&mut self, path: &str, origin: ValueOrigin) {
+        self.origins.entry(path.to_owned()).or_insert(origin);
     }
 
     /// Sets a value under a key of the top level, from a flag.
@@ -110,6 +122,21 @@ impl Tree {
             }
         }
     }
+
+    /// Of the keys of a table that a text names, the one to blame: what the environment or a flag says goes over the
+    /// file, so it goes first here, too.
+    pub(crate) fn blamed(&self, table: &str, text: &str) -> String {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let named: Vec<String> = words.map(|word| member(table, word)).collect();
+        let mut given = named.iter().filter(|path| self.origins.contains_key(*path));
+        let found = given.clone().find(|path| self.is_over_file(path)).or_else(|| given.next());
+        found.map_or_else(|| table.to_owned(), Clone::clone)
+    }
+
+    /// Whether a value comes from the environment or from a flag.
+    pub(crate) fn is_over_file(&self, path: &str) -> bool {
+        matches!(self.origins.get(path), Some(ValueOrigin::Env(_) | ValueOrigin::Flag(_)))
+    }
 }
 
 /// The path of a member.
@@ -142,6 +169,30 @@ fn collect_value(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &
     }
 }
 
+/// What the parser says of a key that is there already.
+const DUPLICATE: &str = "duplicate key";
+
+/// Which key it is, and where it stands first. The second one is given another name: so both are found.
+fn written_twice(text: &str, second: std::ops::Range<usize>) -> String {
+    const RENAMED: &str = "written-twice";
+    let key = text[second.clone()].trim_matches(['"', '\'']);
+    let renamed = [&text[..second.start], RENAMED, &text[second.end..]].concat();
+    let mut origins = HashMap::new();
+    collect(&mut origins, &renamed, "", DeTable::parse_recoverable(&renamed).0.get_ref());
+    let path = origins.keys().find_map(|path| path.strip_suffix(RENAMED)).unwrap_or_default();
+    let path = format!("{path}{key}");
+    match origins.get(&path) {
+        Some(ValueOrigin::Line(first)) => {
+            let shown = path.replacen("outbox[0]", "outbox", 1);
+            format!("`{shown}` is written twice, first on line {first}: keep one of them")
+        }
+        _ => format!("`{key}` is written twice: keep one of them"),
+    }
+}
+
 fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }
+
+#[cfg(test)]
+mod tests;

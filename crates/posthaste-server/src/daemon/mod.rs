@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The daemon ends in three ways. A first SIGTERM or SIGINT drains (G8). A second one ends the process at
-//! once, as a crash would: nothing is lost, some events may be sent twice. And when no outbox can go on
+//! once, as a crash would: nothing is lost, some events may be sent twice. SIGTERM again within a second is no
+//! second one: `timeout` sends it to the process and to its group. And when no outbox can go on
 //! without somebody's help, it says why and ends with code 1.
 
 mod board;
@@ -33,8 +34,13 @@ use reload::LiveSettings;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+
+const TERM: &str = "SIGTERM";
+/// Twice within this time is once.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// Runs until a signal, or until standard input closes if that is the lifeline.
 pub(crate) async fn run(
@@ -74,11 +80,12 @@ pub(crate) async fn run(
     drop(stats);
     match ended {
         Ok(name) => {
+            let first = (name, Instant::now());
             tracing::info!("{name}: draining; a second signal ends at once");
             stop.send_replace(true);
             let outcome = tokio::select! {
                 outcome = drain(relays) => outcome,
-                name = signals.stop() => at_once(name),
+                name = signals.stop_again(first) => at_once(name),
             };
             sinks.close().await;
             Ok(farewell(outcome))
@@ -195,21 +202,28 @@ impl Signals {
 
     async fn next(&mut self) -> Heard {
         tokio::select! {
-            _ = self.term.recv() => Heard::Stop("SIGTERM"),
+            _ = self.term.recv() => Heard::Stop(TERM),
             _ = self.int.recv() => Heard::Stop("SIGINT"),
             _ = self.hup.recv() => Heard::Reload,
             () = cut(&mut self.lifeline) => Heard::Stop("lifeline cut"),
         }
     }
 
-    /// The next signal to stop.
-    async fn stop(&mut self) -> &'static str {
+    /// The next signal to stop that is not the first one's echo.
+    async fn stop_again(&mut self, first: (&str, Instant)) -> &'static str {
         loop {
-            if let Heard::Stop(name) = self.next().await {
+            if let Heard::Stop(name) = self.next().await
+                && !is_echo(first, (name, Instant::now()))
+            {
                 return name;
             }
         }
     }
+}
+
+/// Whether a signal is the first one over again. Nobody types SIGTERM; two SIGINT are two strokes of a key.
+fn is_echo(first: (&str, Instant), again: (&str, Instant)) -> bool {
+    (first.0, again.0) == (TERM, TERM) && again.1.duration_since(first.1) < ECHO
 }
 
 /// Waits until the lifeline is cut; for ever if there is none, or none any more.
@@ -223,4 +237,20 @@ async fn cut(lifeline: &mut Option<Task<()>>) {
 enum Heard {
     Stop(&'static str),
     Reload,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_sigterm_soon_after_another_is_the_same_one() {
+        let first = Instant::now();
+        let again = |then: &'static str, now: &'static str, ms| {
+            is_echo((then, first), (now, first + Duration::from_millis(ms)))
+        };
+        assert!(again(TERM, TERM, 0) && again(TERM, TERM, 999));
+        assert!(!again(TERM, TERM, 1_000) && !again(TERM, "SIGINT", 0));
+        assert!(!again("SIGINT", TERM, 0) && !again("SIGINT", "SIGINT", 0));
+    }
 }

@@ -49,6 +49,31 @@ pub(crate) struct OutboxLife {
     pub(crate) seat: usize,
 }
 
+/// What the log hears of a database that is out of reach: once, again after a minute, and then at intervals that double.
+#[derive(Default)]
+struct Unreached {
+    outage: Outage,
+    failures: u64,
+    next_word: Duration,
+}
+
+impl Unreached {
+    /// One more failure. How long they have lasted, if the log is to hear of it.
+    fn failed(&mut self, now: Instant) -> Option<Duration> {
+        self.failures += 1;
+        let long = match self.outage.failed(now) {
+            News::Down => Duration::ZERO,
+            News::StillDown(long) => long,
+            News::Known => return None,
+        };
+        if long < self.next_word {
+            return None;
+        }
+        self.next_word = long * 2;
+        Some(long)
+    }
+}
+
 /// How a running relay ended.
 enum RelayEnd {
     Stopped,
@@ -91,7 +116,7 @@ impl OutboxLife {
     /// Connects, however long that takes. `None`: told to stop first.
     async fn connect(&mut self) -> Option<Result<Arc<dyn Store>, StoreError>> {
         let (mut pause, longest) = CONNECT_PAUSE;
-        let mut outage = Outage::default();
+        let mut outage = Unreached::default();
         loop {
             let begun = Instant::now();
             let attempt = self.outbox.database.store();
@@ -102,14 +127,22 @@ impl OutboxLife {
             match connected {
                 Err(error) if error.is_transient() => {
                     let error = scrub(&error.to_string());
-                    if outage.failed(Instant::now()) != News::Known {
-                        tracing::warn!(outbox = %self.outbox.name, error, "the database is out of reach; events wait in it and it is tried again");
+                    let outbox = &self.outbox.name;
+                    match outage.failed(Instant::now()) {
+                        Some(Duration::ZERO) => {
+                            tracing::warn!(%outbox, error, "the database is out of reach; events wait in it and it is tried again");
+                        }
+                        Some(long) => {
+                            let (seconds, failures) = (long.as_secs(), outage.failures);
+                            tracing::warn!(%outbox, seconds, failures, error, "the database is still out of reach");
+                        }
+                        None => {}
                     }
                     let why = format!("waiting for the database: {error}");
                     self.board.tell(self.seat, Health { ready: false, why, lanes_owned: 0 });
                 }
                 settled => {
-                    if let Some(long) = outage.succeeded(begun, Instant::now()) {
+                    if let Some(long) = outage.outage.succeeded(begun, Instant::now()) {
                         tracing::info!(outbox = %self.outbox.name, seconds = long.as_secs(), "the database is back");
                     }
                     return Some(settled);
@@ -157,5 +190,21 @@ impl OutboxLife {
 
     async fn stopped_within(&mut self, pause: Duration) -> bool {
         tokio::time::timeout(pause, self.stop.wait_for(|stop| *stop)).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_hears_of_an_outage_less_and_less_often() {
+        let (mut outage, began) = (Unreached::default(), Instant::now());
+        let mut told = Vec::new();
+        for second in (0..=3_600).step_by(5) {
+            let long = outage.failed(began + Duration::from_secs(second));
+            told.extend(long.map(|long| (long.as_secs(), outage.failures)));
+        }
+        assert_eq!(told, [(0, 1), (60, 13), (120, 25), (240, 49), (480, 97), (960, 193), (1_920, 385)]);
     }
 }

@@ -5,7 +5,7 @@
 //! changed; for the exact bytes there are `--raw` and `--json`.
 //!
 //! [`text`] is applied to all that is printed for people, in [`super::Out`] and [`super::remark`] and to log lines, so that
-//! no command can forget it. It leaves line ends alone, because it cannot know whose they are. [`line`] takes them too: it is for a
+//! no command can forget it. It leaves line ends alone, because it cannot know whose they are. [`line()`] takes them too: it is for a
 //! field that has one line, and [`super::table`] does it to every cell.
 
 use std::borrow::Cow;

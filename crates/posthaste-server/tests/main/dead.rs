@@ -49,6 +49,8 @@ async fn letters_are_listed_by_pages_and_shown_whole() {
     assert_eq!((&shown[0]["payload"], &shown[0]["attempts"]), (&"{\"n\":1}".into(), &0.into()));
     assert_eq!(outbox.cli(&["dead", "show", &ids[0], "--raw"]).out, "{\"n\":1}");
     assert!(outbox.cli(&["dead", "show", &ids[0]]).out.contains("content type  application/json"));
+    let seq = shown[0]["seq"].to_string();
+    assert_eq!(outbox.cli(&["dead", "show", &seq, "--json"]).json(), shown);
     let missing = run(&["dead", "show", "0192f7a0-5c1e-7a3e-b1f2-000000000001", "--url", &outbox.url()]);
     assert_eq!(missing.code, 1, "{}", missing.err);
 }
@@ -66,8 +68,13 @@ async fn acts_mean_the_filter_and_the_dry_run_says_how_many() {
         .json();
     assert_eq!((&done["matched"], &done["done"], &done["stopped"]), (&3.into(), &3.into(), &false.into()));
     assert_eq!(count(&outbox), 2);
-    // One letter needs no consent, and with the cause mended it is delivered.
-    outbox.cli(&["dead", "replay", "--id", &ids[3], "--reason", "mended"]);
+    // One letter needs no consent, and with the cause mended it is delivered. It is named as `show` names it.
+    let seq = outbox.cli(&["dead", "show", &ids[3], "--json"]).json()[0]["seq"].to_string();
+    for name in [&seq, &ids[3]] {
+        let dry = outbox.cli(&["dead", "replay", name, "--dry-run", "--json"]).json();
+        assert_eq!(dry["matched"], 1, "{name}");
+    }
+    outbox.cli(&["dead", "replay", &ids[3], "--reason", "mended"]);
     let mended = outbox.config(&NEEDS_KEY.replace("require_key = true", ""));
     let daemon = Daemon::start(&["--config", mended.path()]);
     assert_eq!(daemon.events(1)[0]["id"], ids[3]);

@@ -5,6 +5,7 @@ use crate::daemon::Daemon;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Port, Postgres, PostgresOptions, TestDatabase, Version};
 use rustix::process::Signal;
+use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_schema_is_named_with_what_to_do() {
@@ -96,4 +97,29 @@ async fn a_second_signal_ends_at_once() {
     daemon.signal(Signal::INT);
     let (code, said) = daemon.ends();
     assert!(code == 1 && said.contains("again: ending at once"), "{code} {said}");
+}
+
+/// `timeout` sends its signal twice: to the process, and to its group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sigterm_that_comes_twice_at_once_drains() {
+    let database = require_service!(TestDatabase::create().await);
+    run(&["migrate", "up", "--url", &database.url()]).ok();
+    loop {
+        let daemon = Daemon::start(&["--url", &database.url(), "--sink", "null"]);
+        daemon.page("/readyz", |status, _| status == 200);
+        let client = database.connect().await.expect("a connection");
+        client.batch_execute("begin; lock posthaste.lanes").await.expect("held");
+        let first = Instant::now();
+        daemon.signal(Signal::TERM);
+        daemon.says("SIGTERM");
+        daemon.signal(Signal::TERM);
+        // A machine that stood still for so long has sent two signals.
+        let is_one = first.elapsed() < Duration::from_millis(900);
+        client.batch_execute("rollback").await.expect("given back");
+        let (code, said) = daemon.ends();
+        if is_one {
+            assert!(code == 0 && !said.contains("again"), "{code} {said}");
+            return;
+        }
+    }
 }

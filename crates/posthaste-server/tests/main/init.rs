@@ -83,6 +83,27 @@ async fn a_stream_that_is_missing_is_told() {
     place.run(&["config", "check"]).ok();
 }
 
+/// Every command that is told can be pasted into a shell.
+#[test]
+fn the_next_steps_can_be_pasted() {
+    let (place, file) = (Place::new(), "it's a file with a name that is much too long for a line.toml");
+    let init = ["init", "--url", "sqlite:shop.db", "--sink", "stdout", "--topic", "a&b.*", "--file", file];
+    let told = place.run(&init).ok().out;
+    let command = |line: &str| line.find("posthaste ").map(|at| line[at..].to_owned());
+    let next = told.split("Next:\n").nth(1).expect("steps");
+    let commands: Vec<String> = next.lines().filter_map(command).collect();
+    assert_eq!(commands.len(), 4, "{told}");
+    let (binary, words) = (env!("CARGO_BIN_EXE_posthaste"), "posthaste run");
+    for command in commands.iter().filter(|command| !command.starts_with(words)) {
+        let mut shell = std::process::Command::new("sh");
+        let script = format!("posthaste() {{ {binary} \"$@\"; }}; {command}");
+        let ended = finish(shell.current_dir(&place.0).args(["-c", &script]));
+        assert!(ended.code != 2 && !ended.err.contains("sh:"), "{command}: {}{}", ended.out, ended.err);
+    }
+    let listed = place.run(&["events", "list", "--json", "--config", file]).ok().json();
+    assert_eq!(listed["events"][0]["topic"], "a&b.example", "{listed}");
+}
+
 #[test]
 fn a_file_for_sqlite_and_the_local_broker_works() {
     let place = Place::new();

@@ -4,12 +4,14 @@ use crate::binary::{Scratch, finish, posthaste, run};
 
 #[test]
 fn wrong_usage_ends_with_2() {
-    let cases: [&[&str]; 12] = [
+    let cases: [&[&str]; 14] = [
         &["frobnicate"],
         &["run", "--no-such-flag"],
         &["status", "--config", "/nonexistent/posthaste.toml"],
         &["status"],
         &["append", "t", "--url", "postgres://h/d"],
+        &["init", "--url", "sqlite:x.db", "--sink", "stdout", "--topic", "orders.>"],
+        &["events", "list", "--topic", "orders .*", "--url", "postgres://h/d"],
         &["append", "t", "--payload", "x", "--tombstone", "--url", "postgres://h/d"],
         &["append", "t", "--payload", "x", "--deliver-at", "soon", "--url", "postgres://h/d"],
         &["dead", "replay", "--reason", "x", "--url", "postgres://h/d"],
@@ -112,6 +114,16 @@ fn help_teaches_with_examples() {
     }
 }
 
+/// A terminal has 80 columns.
+#[test]
+fn the_example_fits_a_terminal_and_append_says_what_it_needs() {
+    for line in run(&["config", "example"]).ok().out.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let usage = run(&["append", "--help"]).ok().out;
+    assert!(usage.contains("[OPTIONS] <--payload <TEXT|@FILE|->|--tombstone> <TOPIC>\n"), "{usage}");
+}
+
 #[test]
 fn every_shell_gets_a_script_that_knows_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -121,18 +133,42 @@ fn every_shell_gets_a_script_that_knows_the_commands() {
     assert_eq!(run(&["completions", "cmd"]).code, 2);
 }
 
-/// The words are checked by every command, the files they name where somebody asks for it.
+/// The words are checked by every command, the files they name where somebody asks for it: those of outboxes and of sinks.
 #[test]
 #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
-fn a_file_that_a_sink_names_is_looked_at_by_config_check() {
-    let file = Scratch::new(
-        "[outbox]\nurl = \"postgres://h/d\"\n[sinks.nats]\ntype = \"nats\"\nurl = \"nats://h\"\n\
-         token_file = \"/nonexistent/token\"\n[[route]]\ntopic = \"*\"\nsink = \"nats\"\n",
-    );
-    let checked = run(&["config", "check", "--config", file.path()]);
-    assert_eq!(checked.code, 2);
-    assert!(checked.err.starts_with("error: sinks.nats.token_file /nonexistent/token: "), "{}", checked.err);
-    run(&["config", "show", "--config", file.path()]).ok();
+fn files_that_are_named_are_looked_at_by_config_check() {
+    let not_pem = Scratch::new("hunter2");
+    let file = |outbox: &str| {
+        Scratch::new(&format!(
+            "[outbox]\nurl = \"postgres://h/d\"\ntls = \"verify-full\"\n{outbox}\n[sinks.nats]\ntype = \"nats\"\n\
+             url = \"nats://h\"\ntoken_file = \"/nonexistent/token\"\n[[route]]\ntopic = \"*\"\nsink = \"nats\"\n"
+        ))
+    };
+    let wrong = not_pem.path();
+    for (keys, expected) in [
+        (
+            "ca_file = \"/nonexistent/ca\"".to_owned(),
+            "line 4: outbox.ca_file /nonexistent/ca: No such file".to_owned(),
+        ),
+        (
+            format!("ca_file = {wrong:?}"),
+            format!("line 4: outbox.ca_file {wrong}: there is no PEM certificate in it"),
+        ),
+        (
+            "ca_file = \"/nonexistent/ca\"\npassword_file = \"/nonexistent/p\"".to_owned(),
+            "line 5: outbox.password_file /nonexistent/p: No such file".to_owned(),
+        ),
+    ] {
+        let file = file(&keys);
+        let checked = run(&["config", "check", "--config", file.path()]);
+        assert_eq!(checked.code, 2);
+        let [outbox, sink] = checked.err.lines().collect::<Vec<_>>()[..] else { panic!("{}", checked.err) };
+        assert!(outbox.starts_with(&format!("error: {} {expected}", file.path())), "{outbox}");
+        let line = 8 + keys.matches('\n').count();
+        assert!(sink.contains(&format!("line {line}: sinks.nats.token_file /nonexistent/token: ")), "{sink}");
+        assert!(!checked.err.contains("hunter2"), "{}", checked.err);
+        run(&["config", "show", "--config", file.path()]).ok();
+    }
 }
 
 #[test]

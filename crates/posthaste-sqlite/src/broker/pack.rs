@@ -187,6 +187,35 @@ impl<'a> Headers<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_messages_are_read_as_they_were_packed(
+            given in prop::collection::vec(
+                (
+                    "[ab]{0,2}",
+                    prop::option::of("\\PC{0,40}"),
+                    prop::option::of(prop::collection::vec(any::<u8>(), 0..9)),
+                    prop::collection::vec(("\\PC{0,9}", "\\PC{0,9}"), 0..4),
+                ),
+                0..6,
+            )
+        ) {
+            let mut pack = Pack::default();
+            for (topic, id, key, headers) in given.clone() {
+                let key = key.map(Bytes::from);
+                pack.push_outgoing(&Outgoing { topic, id, key, headers, payload: None });
+            }
+            prop_assert_eq!(pack.len(), given.len());
+            for (packed, (topic, id, key, headers)) in pack.iter().zip(&given) {
+                let read: Result<Vec<(String, String)>, _> = serde_json::from_slice(packed.headers.map_or(b"[]", |text| text.0));
+                prop_assert_eq!((packed.topic, packed.key), (topic.as_str(), key.as_deref()));
+                prop_assert_eq!(packed.id.map(|id| id.with_text(<[u8]>::to_vec)), id.clone().map(String::into_bytes));
+                prop_assert_eq!(&read.expect("headers are JSON"), headers);
+            }
+        }
+    }
 
     #[test]
     fn what_is_packed_is_what_is_read() {

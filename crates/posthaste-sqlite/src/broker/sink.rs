@@ -87,11 +87,20 @@ impl LocalSink {
         Self { broker, order, calls }
     }
 
+    /// Whether there can be a topic of this name; if not, why.
+    pub fn check_topic(topic: &str) -> Result<(), String> {
+        match topic.is_empty() || topic.len() > TOPIC_BYTES_MAX || topic.chars().any(char::is_control) {
+            true => {
+                Err(format!("is no topic, which has 1 to {TOPIC_BYTES_MAX} bytes and no control characters"))
+            }
+            false => Ok(()),
+        }
+    }
+
     fn refuse(&self, message: &Message) -> Option<Failure> {
-        let (topic, max) = (&message.destination, self.broker.config.payload_bytes_max);
-        if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX || topic.chars().any(char::is_control) {
-            let why = format!("a topic has 1 to {TOPIC_BYTES_MAX} bytes and no control characters");
-            return Some(Failure::of_event("local.topic", why));
+        let max = self.broker.config.payload_bytes_max;
+        if let Err(why) = Self::check_topic(&message.destination) {
+            return Some(Failure::of_event("local.topic", format!("the destination {why}")));
         }
         let bytes = message.payload.as_ref().map_or(0, Bytes::len);
         (bytes > max).then(|| {

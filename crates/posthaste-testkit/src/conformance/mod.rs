@@ -4,7 +4,7 @@
 //! its name says which guarantee it defends. The list of cases stands once, in a macro; a store or sink
 //! runs all of it with one line:
 //!
-//! ```ignore
+//! ```text
 //! async fn fixture() -> Option<MyFixture> { … }          // None: a skip, counted by whoever says so
 //! posthaste_testkit::store_suite!(mine, fixture);         // one #[tokio::test] for each case
 //! posthaste_testkit::sink_suite!(my_sink, sink_fixture);

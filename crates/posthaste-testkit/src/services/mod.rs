@@ -17,7 +17,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `POSTHASTE_TEST_PG` | URL of the PostgreSQL server that [`shared`] uses, instead of starting one |
+//! | `POSTHASTE_TEST_PG` | URL of the PostgreSQL server that [`shared()`] uses, instead of starting one |
 //! | `POSTHASTE_TEST_PG_VERSION` | the major version of PostgreSQL that the run is about; 15 if not set |
 //! | `POSTHASTE_SERVICES` | where the private binaries are; `<target>/services` if not set |
 //! | `POSTHASTE_SKIPS` | a file that gets one line for each skipped test |

@@ -91,6 +91,29 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn any_headers_survive_their_stored_form(pairs: BTreeMap<String, String>) {
+            let headers: Headers = pairs.into_iter().collect();
+            let stored = headers.to_json();
+            prop_assert_eq!(stored.is_none(), headers.is_empty());
+            prop_assert_eq!(Headers::from_json(stored.as_deref().unwrap_or("{}").as_bytes()), Ok(headers));
+        }
+
+        /// A row may hold anything; what is understood of it can be stored again.
+        #[test]
+        fn any_bytes_are_headers_or_refused(text in "[\\[{}\":,a\\\\0\\]]{0,24}", tail: Vec<u8>) {
+            for bytes in [text.as_bytes(), &tail] {
+                if let Ok(headers) = Headers::from_json(bytes) {
+                    let stored = headers.to_json().unwrap_or_else(|| "{}".to_owned());
+                    prop_assert_eq!(Headers::from_json(stored.as_bytes()).map(|read| read.len()), Ok(headers.len()));
+                }
+            }
+        }
+    }
 
     #[test]
     fn headers_survive_their_stored_form_and_refuse_anything_else() {

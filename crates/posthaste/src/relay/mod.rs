@@ -1,7 +1,7 @@
 //! The relay engine: moves events from a store to sinks, at least once, in order of their key.
 //!
 //! One supervisor serves one outbox; a process runs as many as it has outboxes. The supervisor beats its
-//! heart, takes and gives back lanes by fair share, and starts one [`lane`] task for each lane it owns.
+//! heart, takes and gives back lanes by fair share, and starts one `lane` task for each lane it owns.
 //! Everything about events happens in the lane. Read next: `handle.rs`, `supervise.rs`, `lane.rs`, then its
 //! parts in the order of an event's life: `reading.rs`, `arrival.rs`, `window.rs`, `publish.rs`,
 //! `settling.rs`, `deferred.rs`.

@@ -10,6 +10,23 @@ impl Pattern {
         Self(text.into())
     }
 
+    /// Whether a text is a pattern that some topic can match. If not: why, and what to write instead.
+    pub fn check(text: &str) -> Result<(), String> {
+        let is_blank = |c: char| c.is_whitespace() || c.is_control();
+        // What others write for "any part".
+        let foreign = |part: &&str| matches!(*part, ">" | "#" | "+" | "%");
+        let why = if text.contains(is_blank) {
+            "holds white space or a control character, which no topic has".to_owned()
+        } else if let Some(part) = text.split('.').find(foreign) {
+            format!("holds `{part}`, which means nothing here: `*` stands for any run of characters")
+        } else {
+            return Ok(());
+        };
+        let plain: String = text.chars().filter(|c| !is_blank(*c)).collect();
+        let parts: Vec<&str> = plain.split('.').map(|part| if foreign(&part) { "*" } else { part }).collect();
+        Err(format!("the pattern {text:?} {why}. Write {:?}", parts.join(".")))
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -58,6 +75,31 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// What a pattern means, one character after the other and without haste.
+    fn means(pattern: &[u8], topic: &[u8]) -> bool {
+        match (pattern, topic) {
+            ([], _) => topic.is_empty(),
+            ([b'*', rest @ ..], _) => (0..=topic.len()).any(|at| means(rest, &topic[at..])),
+            ([first, rest @ ..], [head, tail @ ..]) => first == head && means(rest, tail),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_pattern_matches_what_it_means(pattern in "[ab*]{0,8}", topic in "[ab]{0,10}") {
+            let expected = means(pattern.as_bytes(), topic.as_bytes());
+            prop_assert_eq!(Pattern::new(pattern.as_str()).matches(&topic), expected);
+        }
+
+        #[test]
+        fn any_text_is_a_pattern(pattern in "\\PC{0,12}", topic in "\\PC{0,12}") {
+            let pattern = Pattern::new(pattern);
+            prop_assert!(pattern.matches(&pattern.as_str().replace('*', &topic)));
+        }
+    }
 
     #[test]
     fn patterns_match_as_documented() {
@@ -79,5 +121,24 @@ mod tests {
             assert_eq!(Pattern::new(pattern).matches(topic), expected, "{pattern} ~ {topic}");
         }
         assert_eq!(Pattern::new("a_b%*").to_like(), "a\\_b\\%%");
+    }
+
+    #[test]
+    fn what_no_topic_can_match_is_refused_with_what_to_write() {
+        for (pattern, instead) in [
+            ("orders.>", "orders.*"),
+            ("orders .*", "orders.*"),
+            (" orders", "orders"),
+            ("orders.#", "orders.*"),
+            ("*.+.paid", "*.*.paid"),
+            ("a\tb.>", "ab.*"),
+        ] {
+            let why = Pattern::check(pattern).expect_err(pattern);
+            assert!(why.ends_with(&format!(". Write {instead:?}")), "{why}");
+            assert_eq!(Pattern::check(instead), Ok(()));
+        }
+        for good in ["*", "orders.*", "a>b", "c#", "50%", "a*b*c"] {
+            assert_eq!(Pattern::check(good), Ok(()));
+        }
     }
 }

@@ -103,11 +103,38 @@ impl Template {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     use crate::event::{Event, Timestamp};
 
     fn stored(event: Event) -> StoredEvent {
         StoredEvent { seq: 1, slot: 0, appended_at: Timestamp(0), event, defect: None }
+    }
+
+    proptest! {
+        #[test]
+        fn any_template_is_filled_piece_by_piece(
+            pieces in prop::collection::vec(
+                prop_oneof![
+                    "[^{}]{1,6}".prop_map(|text| (text.clone(), text)),
+                    Just(("{topic}".to_owned(), "t".to_owned())),
+                    Just(("{key}".to_owned(), "k".to_owned())),
+                    Just(("{type}".to_owned(), "t".to_owned())),
+                    Just(("{header:region}".to_owned(), "eu".to_owned())),
+                ],
+                1..6,
+            )
+        ) {
+            let (text, filled): (String, String) = pieces.into_iter().unzip();
+            let event = Event::new("t", "x").with_key("k").with_header("region", "eu");
+            prop_assert_eq!(Template::parse(&text).and_then(|template| template.fill(&stored(event))), Ok(filled));
+        }
+
+        #[test]
+        fn any_text_is_a_template_or_refused(text in "([{}:]|topic|header|\\PC){0,12}") {
+            let braces = text.matches(['{', '}']).count();
+            prop_assert!(Template::parse(&text).is_err() || braces % 2 == 0);
+        }
     }
 
     #[test]

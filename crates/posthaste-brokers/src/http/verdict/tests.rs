@@ -1,5 +1,6 @@
 use super::*;
 use posthaste::sink::Scope;
+use proptest::prelude::*;
 
 fn seen(status: u16, given: &[(&str, OnStatus)]) -> (&'static str, Scope) {
     let given = given.iter().map(|(name, meaning)| ((*name).to_owned(), *meaning)).collect();
@@ -62,5 +63,26 @@ fn retry_after_in_both_forms() {
         ["", "soon", "-1", "1.5", "Sun, 06 Nov 1994", "Sun, 06 Foo 1994 08:49:37 GMT", "x, 1 2 3 4 GMT"]
     {
         assert_eq!(seconds(bad, 0), None, "{bad:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_time_to_wait_or_none(
+        value in "([0-9]{1,24}|[A-Z][a-z]{2}, [0-9]{1,3} (Jan|Feb|Dec|x) [0-9]{1,21} [0-9]{1,3}:[0-9]{2}:[0-9]{2} GMT|\\PC{0,30})",
+        now in 0..10_000_000_000_u64,
+    ) {
+        // Later is never longer.
+        let wait = |now| retry_after(&value, UNIX_EPOCH + Duration::from_secs(now));
+        prop_assert!(wait(now + 1) <= wait(now));
+    }
+
+    #[test]
+    fn a_later_second_of_a_day_is_later(day in 1..=28_u64, second in 0..86_399_u64) {
+        let date = |second: u64| {
+            let (hour, minute) = (second / 3_600, second / 60 % 60);
+            http_date(&format!("Sun, {day:02} Nov 1994 {hour:02}:{minute:02}:{:02} GMT", second % 60))
+        };
+        prop_assert_eq!(date(second + 1), date(second).map(|at| at + 1));
     }
 }

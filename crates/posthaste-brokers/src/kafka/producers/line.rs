@@ -295,17 +295,17 @@ pub(in crate::kafka) struct Ears {
     fatal: AtomicBool,
     /// Reports, errors and lines of the log so far.
     heard: AtomicUsize,
-    batch: Mutex<Batch>,
+    batch: Mutex<ReportBatch>,
 }
 
 #[derive(Default)]
-struct Batch {
+struct ReportBatch {
     reports: Vec<(MessageRef, Option<DeliveryFault>)>,
     faults: bool,
 }
 
 impl Ears {
-    fn flush(&self, batch: &mut Batch) {
+    fn flush(&self, batch: &mut ReportBatch) {
         let reports = batch.reports.len();
         if batch.reports.iter().any(|(_, fault)| fault.is_none()) {
             self.shared.causes.forget();
@@ -365,7 +365,7 @@ impl ProducerContext for Ears {
     }
 }
 
-/// The topic that a fatal error names: "ProduceRequest for NAME [0] with …".
+/// The topic that a fatal error names: `ProduceRequest for NAME [0] with …`.
 fn topic_of(reason: &str) -> Option<&str> {
     let (_, rest) = reason.split_once("ProduceRequest for ")?;
     Some(rest.split_once(" [")?.0)

@@ -63,6 +63,21 @@ impl fmt::Display for Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_virtual_host_can_be_written(vhost in "\\PC{1,60}") {
+            let escaped: String = vhost.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            prop_assert_eq!(Server::parse(&format!("amqp://h/{escaped}")).map(|server| server.vhost), Ok(vhost));
+        }
+
+        #[test]
+        fn any_path_is_a_virtual_host_or_refused(path in "([%0-9a-fg/]|\\PC){0,20}") {
+            let decoded = decode(&path);
+            prop_assert!(decoded.is_none_or(|vhost| vhost.len() <= path.len()));
+        }
+    }
 
     #[test]
     fn addresses() {

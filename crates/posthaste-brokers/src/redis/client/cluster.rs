@@ -337,6 +337,7 @@ pub(super) fn named(text: &str, like: &Address) -> Option<Address> {
 mod tests {
     use super::super::topology;
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn slots_are_those_of_the_specification() {
@@ -367,6 +368,39 @@ mod tests {
         assert_eq!((owner(&map, 20), owner(&map, u16::MAX)), (None, None));
         map.assign(9, asked.sibling("seed", 8));
         assert_eq!((owner(&map, 9), map.nodes.len()), (Some("redis://seed:8".into()), 2));
+    }
+
+    /// Anything that a server may answer: numbers, texts, and lists of lists of them.
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            prop_oneof![any::<i64>(), -2..20_000_i64].prop_map(Value::Int),
+            any::<Vec<u8>>().prop_map(Value::BulkString),
+            Just(Value::BulkString(b"10.0.0.1".to_vec())),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| prop::collection::vec(inner, 0..4).prop_map(Value::Array))
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_a_map_and_names_only_nodes_it_knows(
+            ranges in prop::collection::vec(
+                prop_oneof![
+                    values(),
+                    (-9..20_000_i64, -9..20_000_i64, values(), values()).prop_map(|(first, last, host, port)| {
+                        let node = Value::Array(vec![host, port]);
+                        Value::Array(vec![Value::Int(first), Value::Int(last), node])
+                    }),
+                ],
+                0..4,
+            ),
+            text in "(\\PC{0,12}|[0-9.:]{0,12}):[0-9]{0,6}",
+        ) {
+            let asked = topology::server(topology::SHAPE, "redis://seed:1").expect("an address").0;
+            let map = SlotMap::read(&ranges, &asked);
+            prop_assert!((0..=u16::MAX).all(|slot| map.owner(slot).is_none_or(|owner| map.nodes.contains(owner))));
+            prop_assert!(named(&text, &asked).is_none_or(|node| !node.host.is_empty()));
+        }
     }
 
     fn inside() -> (ClusterShared, Address) {

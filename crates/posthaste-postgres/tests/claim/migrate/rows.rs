@@ -5,6 +5,7 @@ use crate::ground::Ground;
 use posthaste::route::Filter;
 use posthaste::{Event, Headers};
 use posthaste_postgres::claim::preview;
+use posthaste_testkit::services::Version;
 
 const PRISMA: &str = r#"
   do $$ begin execute format('alter database %I set timezone = ''Asia/Tokyo''', current_database()); end $$;
@@ -315,6 +316,7 @@ async fn partitions_hand_over_too() {
 /// F84: a session that begins with an empty table finds a row by its key, however much waits in the table later.
 #[tokio::test(flavor = "multi_thread")]
 async fn f84_a_row_is_found_by_its_key() {
+    posthaste_testkit::require_service!(Version::V15.or_newer("an older one tells its statistics late"));
     let Some(ground) = ground("talkie", TALKIE).await else { return };
     ground.execute("create index on outbox (status); analyze outbox").await;
     let _handover = started(&ground).await;

@@ -8,13 +8,13 @@
 //! Ctrl-C stops between two chunks. Whatever was done is done and audited; running the same command again
 //! takes the rest.
 
-use super::FilterArgs;
-use crate::cli::{Context, explain_act};
+use super::{FilterArgs, id_of};
+use crate::cli::{Context, event_name, explain_act};
 use crate::config::Outbox;
 use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use posthaste::admin::{Actor, Admin, DeadAct, DeadFilter};
+use posthaste::admin::{Actor, Admin, DeadAct, DeadFilter, EventName};
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep_until};
 
 #[derive(Debug, Args)]
 pub(crate) struct ActArgs {
+    /// Of these events, by id or number
+    #[arg(value_name = "ID|SEQ", value_parser = event_name)]
+    events: Vec<EventName>,
     #[command(flatten)]
     filter: FilterArgs,
     /// Why, for the audit
@@ -53,13 +56,14 @@ impl ActArgs {
     /// Refuses what no database is needed to refuse.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let filter = &self.filter;
-        let names_nothing = filter.ids.is_empty()
+        let names_nothing = self.events.is_empty()
+            && filter.ids.is_empty()
             && [&filter.sink, &filter.topic, &filter.key, &filter.code].iter().all(|part| part.is_none())
             && filter.since.is_none()
             && filter.until.is_none();
         if names_nothing && !filter.all {
             return Err(Usage(
-                "name what is meant: --id, --sink, --topic, --key, --code, --since, --until, or --all".into(),
+                "name what is meant: an event's id, --sink, --topic, --key, --code, --since, --until, or --all".into(),
             )
             .into());
         }
@@ -88,6 +92,9 @@ pub(super) async fn run(
     let failed = |error| explain_act(outbox, error);
     let (chunk, rate) = (args.chunk(), args.rate);
     let mut filter = args.filter.filter();
+    for event in args.events {
+        filter.ids.push(id_of(outbox, admin, event).await?);
+    }
     if filter.until.is_none() {
         filter.until = Some(admin.status().await.map_err(failed)?.now);
     }

@@ -4,13 +4,13 @@ mod act;
 
 pub(crate) use act::rate;
 
-use super::{Context, admin, explain_act, time};
+use super::{Context, admin, event_name, explain_act, pattern, time};
 use crate::config::Outbox;
 use crate::output::escape::line;
 use crate::output::{base16, fields, payload_field, plural, time as shown_time};
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
-use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter};
+use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter, EventName, Where};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use uuid::Uuid;
@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   posthaste dead list --sink nats --since 2h
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
+  posthaste dead replay 0192f7a0-5c1e-7a3e-b1f2-000000000001 --reason mended
   posthaste dead replay --code payload.not_json --dry-run
   posthaste dead replay --topic 'orders.*' --reason 'limit was raised'
   posthaste dead discard --topic 'test.*' --reason 'test data'
@@ -36,10 +37,12 @@ Examples:
 const SHOW_EXAMPLES: &str = "\
 Examples:
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
+  posthaste dead show 120000
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001 --raw > payload";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
+  posthaste dead replay 0192f7a0-5c1e-7a3e-b1f2-000000000001 --reason mended
   posthaste dead replay --code payload.not_json --dry-run
   posthaste dead replay --code payload.not_json --reason 'route takes text now'
   posthaste dead replay --all --rate 100/s --reason 'broker is back' --yes
@@ -50,6 +53,7 @@ command again does the rest.";
 
 const DISCARD_EXAMPLES: &str = "\
 Examples:
+  posthaste dead discard 0192f7a0-5c1e-7a3e-b1f2-000000000001 --reason 'a test'
   posthaste dead discard --topic 'test.*' --dry-run
   posthaste dead discard --topic 'test.*' --reason 'test data'
 
@@ -80,8 +84,9 @@ enum DeadCommand {
     /// Show an event's dead letters with payload
     #[command(after_help = SHOW_EXAMPLES)]
     Show {
-        /// Event id
-        id: Uuid,
+        /// Event id, or number
+        #[arg(value_name = "ID|SEQ", value_parser = event_name)]
+        event: EventName,
         /// Write the payload's bytes and nothing else
         #[arg(long)]
         raw: bool,
@@ -100,7 +105,7 @@ struct FilterArgs {
     #[arg(long, value_name = "NAME")]
     sink: Option<String>,
     /// Of these topics; * stands for any run of characters
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     topic: Option<String>,
     /// Of this key
     #[arg(long)]
@@ -148,9 +153,23 @@ pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<Exi
         DeadCommand::List { filter, limit, after } => {
             list(context, outbox, admin, filter.filter(), after, limit).await
         }
-        DeadCommand::Show { id, raw } => show(context, outbox, admin, id, raw).await,
+        DeadCommand::Show { event, raw } => {
+            let id = id_of(outbox, admin, event).await?;
+            show(context, outbox, admin, id, raw).await
+        }
         DeadCommand::Replay(args) => act::run(context, outbox, admin, DeadAct::Replay, args).await,
         DeadCommand::Discard(args) => act::run(context, outbox, admin, DeadAct::Discard, args).await,
+    }
+}
+
+/// The id of an event: letters are found by it.
+async fn id_of(outbox: &Outbox, admin: &dyn Admin, event: EventName) -> anyhow::Result<Uuid> {
+    match event {
+        EventName::Id(id) => Ok(id),
+        EventName::Seq(_) => {
+            let life = admin.event(event, Where::default()).await;
+            Ok(life.map_err(|error| explain_act(outbox, error))?.event.id)
+        }
     }
 }
 

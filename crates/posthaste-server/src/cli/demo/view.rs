@@ -7,7 +7,7 @@
 use super::gauge::GaugeReading;
 use super::ledger::{Ledger, LedgerLine};
 use super::stage::Stage;
-use crate::output::{Out, escape, remark, thousands as n};
+use crate::output::{Out, escape, remark, shell_word, thousands as n};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -204,8 +204,8 @@ impl View {
     /// How to go on in the files that were kept: commands that work as they are.
     pub(super) fn look_around(&self, stage: &Stage) -> anyhow::Result<()> {
         let program = program();
-        let config = quoted(&stage.config().display().to_string());
-        let dir = quoted(&stage.dir().display().to_string());
+        let config = shell_word(&stage.config().display().to_string());
+        let dir = shell_word(&stage.dir().display().to_string());
         let commands = [
             format!("export POSTHASTE_CONFIG={config}"),
             format!("{program} status"),
@@ -254,16 +254,7 @@ impl View {
 /// This program, as it was called. What `cargo run` starts is not in the path.
 fn program() -> String {
     let called = std::env::args().next().filter(|name| name.contains('/'));
-    called.map_or_else(|| "posthaste".to_owned(), |name| quoted(&name))
-}
-
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    called.map_or_else(|| "posthaste".to_owned(), |name| shell_word(&name))
 }
 
 /// Lines of at most so many characters. A word that is longer than a line stays whole.
@@ -292,12 +283,6 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("a verylongword b", 5), ["a", "verylongword", "b"]);
         assert_eq!(wrap("", 5), [""]);
-    }
-
-    #[test]
-    fn words_reach_a_shell_as_they_are() {
-        assert_eq!(quoted("/tmp/shop-1/posthaste.toml"), "/tmp/shop-1/posthaste.toml");
-        assert_eq!(quoted("/tmp/it's a shop"), r"'/tmp/it'\''s a shop'");
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod replay;
 mod show;
 mod tail;
 
-use super::{Context, admin, time};
+use super::{Context, admin, pattern, time};
 use crate::output::escape::line;
 use crate::output::{bytes, time as shown_time};
 use clap::{Args, Subcommand};
@@ -105,7 +105,7 @@ enum EventsCommand {
 #[derive(Debug, Args)]
 struct FilterArgs {
     /// Of these topics; * stands for any run of characters
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     topic: Option<String>,
     /// Of this key
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! One event's life: the event, then a paragraph for each sink, then what people did with it.
 
-use crate::cli::{Context, explain_act, time};
+use crate::cli::{Context, event_name, explain_act, time};
 use crate::config::Outbox;
 use crate::output::escape::line;
 use crate::output::{base16, fields, payload_field, plural, time as shown_time};
@@ -11,12 +11,11 @@ use posthaste::route::UNROUTED;
 use posthaste::{Event, Headers, Timestamp};
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uuid::Uuid;
 
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     /// Event id, or number
-    #[arg(value_name = "ID|SEQ", value_parser = name)]
+    #[arg(value_name = "ID|SEQ", value_parser = event_name)]
     event: EventName,
     /// When it was appended, about: RFC 3339, or 2h for two hours ago
     #[arg(long, value_name = "TIME", value_parser = time::earlier)]
@@ -27,12 +26,6 @@ pub(super) struct ShowArgs {
     /// Write the payload's bytes and nothing else
     #[arg(long)]
     raw: bool,
-}
-
-fn name(text: &str) -> Result<EventName, String> {
-    let number = text.parse().ok().filter(|seq| *seq > 0).map(EventName::Seq);
-    let id = || text.parse::<Uuid>().ok().map(EventName::Id);
-    number.or_else(id).ok_or_else(|| "must be an event's id (a UUID) or its number".to_owned())
 }
 
 pub(super) async fn run(

@@ -61,12 +61,13 @@ impl SinkPlan {
     fn section(&self, secrets: bool) -> String {
         match self {
             Self::Bare(name) => format!("[sinks.{name}]\ntype = \"{name}\"\n"),
-            Self::Local(file) => format!(
-                "[sinks.local]                       # the local broker: messages in a SQLite file\n\
-                 type = \"local\"\npath = {}\n# partitions = 8                    # of a new topic\n\
-                 # retention_hours = 168             # how long messages are kept; 0 is for ever\n",
-                quoted(file)
-            ),
+            Self::Local(file) => [
+                noted("[sinks.local]", "the local broker: messages in a SQLite file"),
+                format!("type = \"local\"\npath = {}\n", quoted(file)),
+                noted("# partitions = 8", "of a new topic"),
+                noted("# retention_hours = 168", "messages are kept this long; 0 is for ever"),
+            ]
+            .concat(),
             Self::Broker(kind, url) => {
                 let (bare, login) = split_login(url);
                 let keys = login_keys(url, &login, secrets);
@@ -86,7 +87,7 @@ fn login_keys(url: &str, login: &[LoginOption<'_>], secrets: bool) -> String {
         return login_comment(url).to_owned();
     }
     let key = |option: &LoginOption<'_>| match option.is_secret && !secrets {
-        true => format!("{}_file = \"{BROKER_SECRET}\"    # it was in the address\n", option.name),
+        true => noted(&format!("{}_file = \"{BROKER_SECRET}\"", option.name), "it was in the address"),
         false => format!("{} = {}\n", option.name, quoted(option.value)),
     };
     login.iter().map(key).collect()
@@ -104,35 +105,33 @@ impl InitPlan {
     }
 
     fn render(&self, secrets: bool, state: Option<&DatabaseState>) -> String {
-        let mut text = format!(
-            "# Written by `posthaste init`. `posthaste config example` prints every key with its default,\n\
-             # `posthaste config schema` makes editors complete this file, `posthaste config check` checks it.\n\
-             # Each key can be set by the environment too: POSTHASTE_RELAY__POLL_MIN_MS=10.\n\n\
-             service = {:<25} # label of metrics, `source` of messages\n\n[outbox]\n",
-            quoted(&self.service)
-        );
+        let mut text = "# Written by `posthaste init`. `posthaste config example` prints every key,\n\
+             # `posthaste config schema` makes editors complete this file, and\n\
+             # `posthaste config check` checks it. Each key can be set by the environment\n\
+             # too: POSTHASTE_RELAY__POLL_MIN_MS=10.\n\n"
+            .to_owned();
+        let service = format!("service = {}", quoted(&self.service));
+        text.push_str(&noted(&service, "label of metrics, `source` of messages"));
+        text.push_str("\n[outbox]\n");
         if secrets || !self.url_has_secret() {
             text.push_str(&format!("url = {}\n", quoted(&self.url)));
         } else {
-            text.push_str(&format!(
-                "url_file = \"{DATABASE_SECRET}\"   # {}\n",
-                escape::line(&scrub(&self.url))
-            ));
+            let file = format!("url_file = \"{DATABASE_SECRET}\"");
+            text.push_str(&noted(&file, &escape::line(&scrub(&self.url))));
         }
         self.outbox_keys(&mut text);
         for table in state.map_or(&[] as &[String], |state| &state.tables) {
-            text.push_str(&format!("# Found here, and not touched: {}\n", escape::line(table)));
+            text.push_str(&format!("# Found here, and not touched:\n#   {}\n", escape::line(table)));
         }
         text.push_str(&format!("\n{}", self.sink.section(secrets)));
-        text.push_str(
-            "# start_at = \"earliest\"             # a new sink begins: auto, now, earliest, or a number\n",
-        );
-        text.push_str("# rate_limit_per_s = 500            # over all relays\n");
+        let start = "where a new sink begins: auto, now, a number";
+        text.push_str(&noted("# start_at = \"earliest\"", start));
+        text.push_str(&noted("# rate_limit_per_s = 500", "over all relays"));
         self.route(&mut text);
-        text.push_str(
-            "\n[http]\nlisten = \"127.0.0.1:7678\"           # /metrics, /livez, /readyz; or \"off\"\n\n\
-             [log]\nformat = \"human\"                    # or \"json\"\n",
-        );
+        text.push_str("\n[http]\n");
+        text.push_str(&noted("listen = \"127.0.0.1:7678\"", "/metrics, /livez, /readyz; or \"off\""));
+        text.push_str("\n[log]\n");
+        text.push_str(&noted("format = \"human\"", "or \"json\""));
         text
     }
 
@@ -141,26 +140,27 @@ impl InitPlan {
             text.push_str("# The file belongs to the application: it appends in its own transactions.\n");
         } else {
             let schema = self.schema.as_deref().unwrap_or("posthaste");
-            text.push_str(&format!("schema = {:<26} # where the outbox's tables are\n", quoted(schema)));
-            text.push_str("# pooled = true                     # behind a pooler in transaction mode\n");
-            text.push_str("# tls = \"verify-full\"               # with ca_file = \"/path/to/ca.pem\"\n");
+            text.push_str(&noted(&format!("schema = {}", quoted(schema)), "where the outbox's tables are"));
+            text.push_str(&noted("# pooled = true", "behind a pooler in transaction mode"));
+            text.push_str(&noted("# tls = \"verify-full\"", "with ca_file = \"/path/to/ca.pem\""));
         }
-        text.push_str("# retention = { events_hours = 72 } # how long events stay in the log\n");
+        text.push_str(&noted("# retention.events_hours = 72", "how long events stay in the log"));
     }
 
     fn route(&self, text: &mut String) {
         let topics: Vec<String> = self.topics.iter().map(|topic| quoted(topic)).collect();
-        text.push_str(&format!(
-            "\n[[route]]\ntopics = [{}]                    # * stands for any run of characters\nsinks = [\"{}\"]\n",
-            topics.join(", "),
-            self.sink.name()
-        ));
-        text.push_str(
-            "# destination = \"{topic}\"           # {topic}, {key}, {type}, {header:NAME} and text\n\
-             # envelope = \"cloudevents\"          # or \"cloudevents-json\", \"message-id\"\n\
-             # on_dead = \"hold\"                  # later events of a dead one's key wait\n\
-             # retry = { max_attempts = 15, max_ms = 300000 }\n",
-        );
+        let topics = format!("topics = [{}]", topics.join(", "));
+        text.push_str("\n[[route]]\n");
+        text.push_str(&noted(&topics, "* stands for any run of characters"));
+        text.push_str(&format!("sinks = [\"{}\"]\n", self.sink.name()));
+        for (key, note) in [
+            ("# destination = \"{topic}\"", "{topic}, {key}, {type}, {header:NAME}, text"),
+            ("# envelope = \"cloudevents\"", "or \"cloudevents-json\", \"message-id\""),
+            ("# on_dead = \"hold\"", "later events of a dead one's key wait"),
+        ] {
+            text.push_str(&noted(key, note));
+        }
+        text.push_str("# retry = { max_attempts = 15, max_ms = 300000 }\n");
     }
 
     pub(super) fn is_file(&self) -> bool {
@@ -195,6 +195,12 @@ impl InitPlan {
     }
 }
 
+/// A line and what it means, in a column of its own. Where the two have no room side by side, one is above the other.
+fn noted(line: &str, note: &str) -> String {
+    let whole = format!("{line:<31} # {note}\n");
+    if whole.chars().count() <= 81 { whole } else { format!("# {note}\n{line}\n") }
+}
+
 /// A TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
@@ -226,7 +232,7 @@ mod tests {
             schema: None,
             service: service_of(url),
             sink: SinkPlan::read(sink).expect("a sink"),
-            topics: vec!["orders.*".to_owned(), "paid \"x\"".to_owned()],
+            topics: vec!["orders.*".to_owned(), "paid.\"x\"".to_owned()],
         }
     }
 
@@ -243,7 +249,7 @@ mod tests {
                     DatabaseState { set_up: false, tables: vec!["public.outbox (id, payload)".to_owned()] };
                 let text = plan.text(&state);
                 assert!(!text.contains("hunter2"), "{text}");
-                assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+                assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
                 if !url.contains("hunter2") && !sink.contains("hunter2") {
                     let config =
                         Config::parse(Path::new("x.toml"), &text).map_err(|e| e.to_string()).expect("read");

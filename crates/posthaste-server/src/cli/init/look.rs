@@ -7,6 +7,7 @@ use crate::database::Database;
 use posthaste::sink::{Finding, Level};
 use posthaste_postgres::PostgresConfig;
 use posthaste_postgres::doctor::Bounds;
+use posthaste_postgres::survey::{self, Role};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -101,44 +102,27 @@ async fn trouble(outbox: &Outbox) -> Vec<Seen> {
     }
 }
 
-const RIGHTS: &str = "select current_user::text, has_database_privilege(current_database(), 'CREATE'), \
-    (select rolsuper or rolcreaterole from pg_roles where rolname = current_user), \
-    current_setting('server_version'), pg_is_in_recovery()";
-
-/// By name and by shape. Our own tables are left out, and so is the server's catalogue.
-const ALIKE: &str = "select c.table_schema || '.' || c.table_name || ' (' || \
-      string_agg(c.column_name, ', ' order by c.ordinal_position) || ')' \
-    from information_schema.columns c \
-    where c.table_schema not in ('pg_catalog', 'information_schema', $1) \
-      and (c.table_name ilike '%outbox%' or c.table_name ~* '(^|_)(events?|messages?)(_queue|_store|_log)?$') \
-    group by c.table_schema, c.table_name \
-    having count(*) >= 3 and bool_or(c.column_name ~* '(payload|data|body|message|content)') \
-    order by c.table_name not ilike '%outbox%', 1 limit $2";
-
 async fn look_at_server(config: &PostgresConfig, list: &mut Vec<Seen>, state: &mut DatabaseState) {
     let client = match posthaste_postgres::connect(config).await {
         Ok(client) => client,
         Err(error) => return list.push(seen("database", Level::Fail, error.to_string())),
     };
-    match client.query_one(RIGHTS, &[]).await {
-        Ok(row) => list.push(judge_rights(&row, state.set_up)),
+    match survey::role(&client).await {
+        Ok(role) => list.push(judge_rights(&role, state.set_up)),
         Err(error) => could_not("the role's rights", &error),
     }
-    match client.query(ALIKE, &[&config.schema, &TABLES_MAX]).await {
-        Ok(rows) => note_tables(rows.iter().map(|row| row.get(0)).collect(), list, state),
+    match survey::tables_alike(&client, &config.schema, TABLES_MAX).await {
+        Ok(tables) => note_tables(tables, list, state),
         Err(error) => could_not("tables that are there", &error),
     }
 }
 
-fn judge_rights(row: &tokio_postgres::Row, set_up: bool) -> Seen {
-    let (role, creates, makes_roles): (String, bool, Option<bool>) = (row.get(0), row.get(1), row.get(2));
-    let version: String = row.get(3);
-    let makes_roles = makes_roles.unwrap_or(false);
-    if row.get(4) {
+fn judge_rights(role: &Role, set_up: bool) -> Seen {
+    if role.is_standby {
         return seen("database", Level::Fail, "this is a standby: an outbox lives on the primary");
     }
-    let text = format!("PostgreSQL {version}, connected as {role}");
-    match (set_up, creates, makes_roles) {
+    let text = format!("PostgreSQL {}, connected as {}", role.server_version, role.name);
+    match (set_up, role.makes_schemas, role.makes_roles) {
         (true, ..) | (false, true, true) => seen("database", Level::Ok, text),
         (false, true, false) => seen(
             "database",
@@ -174,24 +158,10 @@ fn look_at_file(path: &std::path::Path, list: &mut Vec<Seen>, state: &mut Databa
         let text = format!("{} is not there yet; `migrate up` makes it", path.display());
         return list.push(seen("database", Level::Ok, text));
     }
-    match tables_alike(path) {
+    match posthaste_sqlite::survey::tables_alike(path, TABLES_MAX) {
         Ok(tables) => note_tables(tables, list, state),
         Err(error) => could_not("tables that are there", &error),
     }
-}
-
-#[cfg(feature = "sqlite")]
-fn tables_alike(path: &std::path::Path) -> rusqlite::Result<Vec<String>> {
-    let connection = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let sql = "select m.name || ' (' || group_concat(c.name, ', ') || ')' \
-         from sqlite_master m join pragma_table_info(m.name) c \
-        where m.type = 'table' and m.name not like 'posthaste\\_%' escape '\\' and m.name not like 'sqlite\\_%' escape '\\' \
-          and (m.name like '%outbox%' or m.name like '%events' or m.name like '%messages') \
-        group by m.name \
-       having count(*) >= 3 and sum(c.name like '%payload%' or c.name like '%data%' or c.name like '%body%') > 0 \
-        order by m.name limit ?1";
-    let mut statement = connection.prepare(sql)?;
-    statement.query_map([TABLES_MAX], |row| row.get(0))?.collect()
 }
 
 async fn look_at_sink(config: &Config, plan: &InitPlan) -> Vec<Seen> {

@@ -14,9 +14,9 @@
 mod file;
 mod look;
 
-use super::{Context, with_sinks};
+use super::{Context, pattern, with_sinks};
 use crate::config::{Config, DEFAULT_FILE, scrub};
-use crate::output::{Usage, escape, remark};
+use crate::output::{Usage, escape, remark, shell_word};
 use clap::Args;
 use file::{InitPlan, SinkPlan};
 use look::{DatabaseState, Seen};
@@ -48,7 +48,7 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "SINK")]
     sink: String,
     /// Topics to send; * stands for any run of characters. May be repeated
-    #[arg(long = "topic", value_name = "PATTERN", default_value = "*")]
+    #[arg(long = "topic", value_name = "PATTERN", default_value = "*", value_parser = pattern)]
     topics: Vec<String>,
     /// The service's name, for metrics and messages [default: the database's]
     #[arg(long, value_name = "NAME")]
@@ -72,7 +72,8 @@ pub(crate) async fn run(context: &Context, args: InitArgs) -> anyhow::Result<Exi
     let (seen, state) = look::look(&config, &plan).await;
     write(&args.file, &plan.text(&state), args.force)?;
     let next = next(&args.file, &plan, &state, &seen);
-    let answer = json!({ "file": args.file, "findings": seen, "next": next });
+    let told: Vec<String> = next.iter().map(|step| format!("{} {}", step.what, step.command)).collect();
+    let answer = json!({ "file": args.file, "findings": seen, "next": told });
     context.out().data(&answer, || draw(&args.file, &seen, &next))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -118,27 +119,38 @@ fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     }
 }
 
+/// One thing to do: what it is, and the command that does it, if there is one.
+struct Step {
+    what: String,
+    command: String,
+}
+
 /// What to do next, in order.
-fn next(file: &Path, plan: &InitPlan, state: &DatabaseState, seen: &[Seen]) -> Vec<String> {
-    let config =
-        if file == Path::new(DEFAULT_FILE) { String::new() } else { format!(" --config {}", file.display()) };
-    let mut steps = plan.secrets_to_keep();
+fn next(file: &Path, plan: &InitPlan, state: &DatabaseState, seen: &[Seen]) -> Vec<Step> {
+    let config = match file == Path::new(DEFAULT_FILE) {
+        true => String::new(),
+        false => format!(" --config {}", shell_word(&file.display().to_string())),
+    };
+    let step = |what: &str, command: &str| Step {
+        what: what.to_owned(),
+        command: format!("posthaste {command}{config}"),
+    };
+    let advice = |what: String| Step { what, command: String::new() };
+    let mut steps: Vec<Step> = plan.secrets_to_keep().into_iter().map(advice).collect();
     if seen.iter().any(|seen| seen.finding.level == Level::Fail) {
-        steps.push("mend what fails above; the file can stay as it is".to_owned());
+        steps.push(advice("mend what fails above; the file can stay as it is".to_owned()));
     }
     if !state.set_up {
-        steps.push(format!("set up the outbox:   posthaste migrate up{config}"));
+        steps.push(step("set up the outbox:", "migrate up"));
     }
-    steps.push(format!(
-        "append an event:     posthaste append {} --payload hello{config}",
-        plan.sample_topic()
-    ));
-    steps.push(format!("relay it:            posthaste run{config}"));
-    steps.push(format!("look for trouble:    posthaste doctor{config}"));
+    let append = format!("append {} --payload hello", shell_word(&plan.sample_topic()));
+    steps.push(step("append an event:", &append));
+    steps.push(step("relay it:", "run"));
+    steps.push(step("look for trouble:", "doctor"));
     steps
 }
 
-fn draw(file: &Path, seen: &[Seen], next: &[String]) -> String {
+fn draw(file: &Path, seen: &[Seen], next: &[Step]) -> String {
     let word = |level| match level {
         Level::Ok => "ok  ",
         Level::Warn => "warn",
@@ -151,8 +163,15 @@ fn draw(file: &Path, seen: &[Seen], next: &[String]) -> String {
         text.push('\n');
     }
     text.push_str(&format!("\nwrote {}\n\nNext:\n", file.display()));
-    for (number, step) in (1..).zip(next) {
-        text.push_str(&format!("{}\n", fold(&format!("  {number}. {step}"), 80, "     ")));
+    for (number, Step { what, command }) in (1..).zip(next) {
+        let line = format!("  {number}. {what:<20} {command}");
+        // A command is never folded: it is there to be pasted.
+        text.push_str(&match (command.as_str(), line.chars().count()) {
+            ("", _) => fold(&format!("  {number}. {what}"), 80, "     "),
+            (_, ..=80) => line,
+            _ => format!("  {number}. {what}\n     {command}"),
+        });
+        text.push('\n');
     }
     text
 }

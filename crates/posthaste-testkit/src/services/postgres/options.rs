@@ -37,6 +37,18 @@ impl Version {
         found.unwrap_or_else(|| panic!("POSTHASTE_TEST_PG_VERSION={wanted} is no supported version"))
     }
 
+    /// For a test that needs this version or a newer one.
+    ///
+    /// # Errors
+    ///
+    /// `Missing`, with the reason, if the run is about an older one.
+    pub fn or_newer(self, why: &str) -> Result<(), ServiceError> {
+        if Self::tested() >= self {
+            return Ok(());
+        }
+        Err(ServiceError::Missing { service: self.name(), why: why.to_owned() })
+    }
+
     /// The number: 14 for `V14`.
     pub fn major(self) -> u16 {
         match self {

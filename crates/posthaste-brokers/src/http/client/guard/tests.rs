@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 use std::sync::Mutex;
 
 fn guard(networks: &[&str]) -> Guard {
@@ -189,4 +190,20 @@ async fn g7_a_resolver_that_hangs_is_said_to_be_busy() {
     assert_eq!(open(&system), 0);
     drop(all);
     assert!(system.lookup("localhost".to_owned()).await.is_ok_and(|found| !found.is_empty()));
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_network_or_none(text in "[0-9a-f.:]{1,16}/[0-9]{1,4}|[0-9.]{1,12}|\\PC{0,20}") {
+        if let Some(network) = Network::parse(&text) {
+            prop_assert!(network.contains(network.base));
+        }
+    }
+
+    #[test]
+    fn a_network_holds_what_begins_like_it(base: u32, other: u32, length in 0..=32_u8) {
+        let network = Network { base: IpAddr::from(base.to_be_bytes()), length };
+        let shared = (base ^ other).leading_zeros() >= u32::from(length);
+        prop_assert_eq!(network.contains(IpAddr::from(other.to_be_bytes())), shared);
+    }
 }

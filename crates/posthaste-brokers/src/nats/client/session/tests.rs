@@ -3,6 +3,7 @@
 use super::*;
 use crate::nats::SHAPE;
 use async_nats::StatusCode;
+use proptest::prelude::*;
 use std::task::Waker;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -167,4 +168,30 @@ async fn g7_notes_have_a_bound_and_room_for_every_answer() {
     assert_eq!(heard.iter().filter(|note| note.starts_with("Reply")).count(), 10);
     (0..10_000).for_each(|_| deliver(&session, "I.x.1-0", None, STORED));
     assert_eq!(notes(&call).len(), 2 * (10 + SPARE_NOTES));
+}
+
+proptest! {
+    /// Go's `%q`, as far as subjects need it.
+    #[test]
+    fn any_subject_that_is_quoted_is_read(subject in "\\PC{0,20}", escapes: bool) {
+        let escape = |c: char| match c {
+            '"' | '\\' => format!("\\{c}"),
+            c if escapes && !c.is_ascii() => format!("\\U{:08x}", c as u32),
+            c => c.to_string(),
+        };
+        let text: String = subject.chars().map(escape).collect();
+        prop_assert_eq!(quoted(&format!("Permissions Violation for Publish to \"{text}\" and more")), Some(subject));
+    }
+
+    #[test]
+    fn any_words_of_a_server_are_no_panic(text in "([\"\\\\xuU0-9a-f]|\\PC){0,24}", payload: Vec<u8>, status: Option<u16>) {
+        let _ = quoted(&text);
+        let _ = PublishReply::read(status, &payload);
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn any_place_of_a_message_is_read(call: u64, index: usize) {
+        prop_assert_eq!(parse(&format!("{call:x}-{index:x}")), Some((call, index)));
+    }
 }

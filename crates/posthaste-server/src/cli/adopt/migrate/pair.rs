@@ -7,9 +7,9 @@ use super::super::super::{Context, admin, explain, explain_act};
 use crate::config::{Config, Outbox};
 use crate::output::Usage;
 use posthaste::route::{Order, Route};
-use posthaste::store::StoreError;
 use posthaste_postgres::PostgresConfig;
 use posthaste_postgres::claim::Layout;
+use posthaste_postgres::survey::identity;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -38,12 +38,12 @@ impl<'a> Pair<'a> {
             ))
             .into());
         };
-        let here = whereabouts(configured).await.map_err(|error| explain(adopted, error))?;
+        let here = identity(configured).await.map_err(|error| explain(adopted, error))?;
         let mut server = configured.clone();
         if let Some(url) = owner_url {
             url.clone_into(&mut server.url);
             server.password_file = None;
-            let there = whereabouts(&server).await.map_err(|error| explain(adopted, error))?;
+            let there = identity(&server).await.map_err(|error| explain(adopted, error))?;
             if there != here {
                 return Err(Usage("--owner-url is another database than the outbox's".to_owned()).into());
             }
@@ -112,7 +112,7 @@ async fn log<'a>(
     let mut found = Vec::new();
     for outbox in config.outboxes.iter().filter(|outbox| to.is_none_or(|name| *outbox.name == *name)) {
         let Some((server, _)) = outbox.database.postgres() else { continue };
-        let there = whereabouts(server).await.map_err(|error| explain(outbox, error))?;
+        let there = identity(server).await.map_err(|error| explain(outbox, error))?;
         if there == here {
             found.push(outbox);
         }
@@ -138,17 +138,6 @@ fn no_log(adopted: &Outbox) -> String {
          url = \"{}\"",
         adopted.database.address()
     )
-}
-
-/// A name for the database behind an address: two addresses may mean the same one.
-async fn whereabouts(server: &PostgresConfig) -> Result<String, StoreError> {
-    let client = posthaste_postgres::connect(server).await?;
-    let sql = "select extract(epoch from pg_postmaster_start_time())::text || ' ' || current_database()";
-    let failed = |error: tokio_postgres::Error| StoreError::Transient {
-        message: error.to_string(),
-        outcome_known: true,
-    };
-    client.query_one(sql, &[]).await.map(|row| row.get(0)).map_err(failed)
 }
 
 /// What would be different, for the topics that the table has and those that its routes name.
