@@ -25,7 +25,6 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio_postgres::{Client, Row};
-use uuid::Uuid;
 
 /// Rows in one page of both loops, as the issue of such a loop usually has it.
 const PAGE: i64 = 1_000;
@@ -176,8 +175,6 @@ fn event(row: &Row, at: usize, payload: usize) -> Result<Event, tokio_postgres::
     let pair =
         |(name, value): (&String, &Value)| (name.clone(), value.as_str().unwrap_or_default().to_owned());
     Ok(Event {
-        id: row.try_get::<_, Uuid>(at)?,
-        topic: row.try_get(at + 1)?,
         key: row.try_get(at + 2)?,
         headers: headers
             .as_ref()
@@ -185,8 +182,7 @@ fn event(row: &Row, at: usize, payload: usize) -> Result<Event, tokio_postgres::
             .map_or_else(Headers::new, |object| object.iter().map(pair).collect()),
         content_type: row.try_get(at + 4)?,
         payload: payload.map(Bytes::copy_from_slice),
-        deliver_at: None,
-        idempotency_key: None,
+        ..Event::bare(row.try_get(at)?, row.try_get::<_, String>(at + 1)?)
     })
 }
 

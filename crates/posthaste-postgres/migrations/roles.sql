@@ -2,7 +2,7 @@
 -- segments; `:admin` looks at everything and acts on dead letters, lanes and controls.
 grant usage on schema posthaste to :app, :relay, :admin;
 
-grant insert (id, topic, key, headers, content_type, payload, deliver_at) on posthaste.outbox to :app;
+grant insert (:columns) on posthaste.outbox to :app;
 grant usage on sequence posthaste.outbox_seq to :app;
 -- SELECT only: USAGE would let an application turn the ring.
 grant select on sequence posthaste.outbox_segment, posthaste.outbox_wakeup to :app;

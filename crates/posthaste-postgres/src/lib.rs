@@ -13,6 +13,8 @@ mod admin;
 mod append;
 #[cfg(feature = "store")]
 pub mod claim;
+#[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
+mod columns;
 #[cfg(feature = "store")]
 mod config;
 #[cfg(feature = "store")]

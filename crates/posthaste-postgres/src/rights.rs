@@ -4,6 +4,7 @@
 //! to grant and `doctor` can name the right that is missing. Tests see that a second `up` finds nothing to
 //! grant, hence that the file covers the table.
 
+use crate::columns;
 use crate::session::{Sessions, quote};
 use tokio_postgres::Error;
 use tokio_postgres::types::Type;
@@ -55,9 +56,6 @@ const READ: [&str; 15] = [
 const WRITTEN: [&str; 7] =
     ["state", "relays", "lanes", "lease_tokens", "receipts", "deferred", "dead_letters"];
 
-/// Columns that an application writes.
-const PAYLOAD: [&str; 7] = ["id", "topic", "key", "headers", "content_type", "payload", "deliver_at"];
-
 /// The youngest form of `append`: whoever may call it may call all of them, for they are granted together.
 pub(crate) const APPEND_BY_UUID: &str = "append(text, jsonb, uuid, jsonb, uuid, text, timestamptz, text)";
 
@@ -71,10 +69,9 @@ fn on(kind: &'static str, objects: &[&'static str], privileges: &[&'static str])
 
 /// Appending and consuming.
 pub(crate) fn app() -> Vec<Right> {
-    let column =
-        |column: &&'static str| Right { kind: "column", object: "outbox", column, privilege: "INSERT" };
+    let column = |(column, _)| Right { kind: "column", object: "outbox", column, privilege: "INSERT" };
     let mut rights = on("schema", &[""], &["USAGE"]);
-    rights.extend(PAYLOAD.iter().map(column));
+    rights.extend(columns::WRITTEN.into_iter().map(column));
     rights.extend(on("sequence", &["outbox_seq"], &["USAGE"]));
     rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["SELECT"]));
     rights.extend(on("table", &["idempotency_keys"], &["SELECT", "INSERT"]));

@@ -1,8 +1,6 @@
 -- A deferred event dies: its letter. The row among the deferred goes in the same transaction, right after.
-insert into posthaste_dead_letters (sink, seq, slot, id, topic, key, headers, content_type, payload, deliver_at,
-                                    appended_at, route, holds_key, attempts, replays, error_class, error_code, error,
-                                    dead_at)
-select sink, seq, slot, id, topic, key, headers, content_type, payload, deliver_at, appended_at, route,
-       ?3 and key is not null, earlier_attempts + ?4, replays, ?5, ?6, ?7, ?8
+insert into posthaste_dead_letters (sink, /*event*/, route, holds_key, attempts, replays, error_class, error_code,
+                                    error, dead_at)
+select sink, /*event*/, route, ?3 and key is not null, earlier_attempts + ?4, replays, ?5, ?6, ?7, ?8
   from posthaste_deferred where sink = ?1 and seq = ?2
     on conflict (sink, seq) do nothing

@@ -4,8 +4,10 @@
 //! one does not compile. They never begin, commit or spawn.
 
 use crate::clock;
+use crate::row::{self, WRITTEN};
 use posthaste::{Event, EventError, Limits};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Transaction, params, params_from_iter};
+use std::sync::LazyLock;
 use uuid::Uuid;
 
 /// Why an append failed. In both cases nothing was appended, and the transaction is still usable: SQLite rolls back
@@ -21,7 +23,11 @@ pub enum AppendError {
     Database(#[from] rusqlite::Error),
 }
 
-const INSERT: &str = include_str!("../sql/append.sql");
+static INSERT: LazyLock<String> = LazyLock::new(|| {
+    let names = row::list(|name, _| name.to_owned());
+    let values = ", ?".repeat(WRITTEN.len());
+    include_str!("../sql/append.sql").replace("/*names*/", &names).replace("/*values*/", &values)
+});
 const REMEMBER: &str = include_str!("../sql/remember_key.sql");
 const EARLIER: &str = "select id from posthaste_idempotency_keys where topic = ?1 and key = ?2";
 
@@ -59,19 +65,9 @@ impl Outbox {
 }
 
 fn insert(tx: &Transaction<'_>, event: &Event) -> rusqlite::Result<()> {
-    let mut text = Uuid::encode_buffer();
-    let id: &str = event.id.hyphenated().encode_lower(&mut text);
-    let deliver_at = event.deliver_at.map(|at| at.0);
-    tx.prepare_cached(INSERT)?.execute(params![
-        id,
-        event.topic,
-        event.key,
-        event.headers.to_json(),
-        event.content_type,
-        event.payload.as_deref(),
-        deliver_at,
-        clock::now(),
-    ])?;
+    let written = WRITTEN.iter().map(|(_, column)| column.of(event));
+    let values = std::iter::once(clock::now().into()).chain(written);
+    tx.prepare_cached(&INSERT)?.execute(params_from_iter(values))?;
     Ok(())
 }
 

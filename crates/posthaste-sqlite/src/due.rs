@@ -8,14 +8,19 @@
 use crate::clock::{NEVER, now};
 use crate::error::store_error;
 use crate::lease::LogLease;
-use crate::row::{self, COLUMNS, Payloads};
+use crate::row::{self, Payloads, WIDTH};
 use posthaste::store::{DueBatch, DueEvent, DueQuery, Reason, StoreError};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// Events of a run, at most: what one key may add to a batch at once.
 const RUN_MAX: i64 = 32;
+
+static LOAD: LazyLock<String> = LazyLock::new(|| {
+    let columns = row::columns("?1");
+    format!("select {columns}, attempts, reason from posthaste_deferred where sink = ?2 and seq = ?3")
+});
 
 struct DueRead {
     sink: Arc<str>,
@@ -127,19 +132,16 @@ impl DueRead {
     }
 
     fn load(&self, tx: &Transaction<'_>, seq: i64) -> rusqlite::Result<Option<DueEvent>> {
-        let sql = format!(
-            "select {COLUMNS}, attempts, reason from posthaste_deferred where sink = ?2 and seq = ?3"
-        );
         let payload_max = i64::try_from(self.payload_bytes_max).unwrap_or(i64::MAX);
         let read = |row: &Row<'_>| {
-            let reason: String = row.get(11)?;
+            let reason: String = row.get(WIDTH + 1)?;
             Ok(DueEvent {
                 stored: row::event(row, self.payload_bytes_max, &mut Payloads::apart())?,
-                attempts: row.get::<_, i64>(10)?.try_into().unwrap_or(u32::MAX),
+                attempts: row.get::<_, i64>(WIDTH)?.try_into().unwrap_or(u32::MAX),
                 reason: reason_of(&reason),
             })
         };
-        tx.prepare_cached(&sql)?.query_row(params![payload_max, &*self.sink, seq], read).optional()
+        tx.prepare_cached(&LOAD)?.query_row(params![payload_max, &*self.sink, seq], read).optional()
     }
 }
 

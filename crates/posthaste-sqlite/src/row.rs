@@ -1,20 +1,101 @@
-//! From a row of the log or of the deferred to an event.
+//! The columns of an event, and from a row of the log, of the deferred or of the dead letters to an event.
+//!
+//! Another column is a line in [`WRITTEN`], one in [`event`], and a migration.
 //!
 //! Plain SQL passes no code of ours, so a row may hold what no event may: bytes that are no text, an id that is none.
 //! That is a defect of this one event, told in words; it never stops the lane (F49).
 
 use crate::connect::slot;
+use Column::{Blob, Integer, Text};
 use bytes::{Bytes, BytesMut};
+use posthaste::admin::LogEvent;
 use posthaste::event::{Defect, StoredEvent};
 use posthaste::{Event, EventError, Headers, Timestamp};
 use rusqlite::Row;
-use rusqlite::types::ValueRef;
+use rusqlite::types::{Null, ToSqlOutput, ValueRef};
+use std::borrow::Cow;
 use uuid::Uuid;
 
-/// The columns that [`event`] reads, with the payload left out where it is above the largest size (`?1`): such an event
-/// is dead whatever its bytes are, and must not be loaded.
-pub(crate) const COLUMNS: &str = "seq, id, topic, key, headers, content_type, \
-    case when octet_length(payload) <= ?1 then payload end, deliver_at, appended_at, octet_length(payload)";
+/// How the value of a column is got from an event, by what it is stored as.
+pub(crate) enum Column {
+    Text(fn(&Event) -> Option<Cow<'_, str>>),
+    Blob(fn(&Event) -> Option<&[u8]>),
+    Integer(fn(&Event) -> Option<i64>),
+}
+
+/// The columns of an event that its author fills, in the order that an append writes and [`event`] reads.
+pub(crate) const WRITTEN: [(&str, Column); 7] = [
+    ("id", Text(|event| Some(event.id.to_string().into()))),
+    ("topic", Text(|event| Some(event.topic.as_str().into()))),
+    ("key", Text(|event| event.key.as_deref().map(Cow::from))),
+    ("headers", Text(|event| event.headers.to_json().map(Cow::from))),
+    ("content_type", Text(|event| event.content_type.as_deref().map(Cow::from))),
+    ("payload", Blob(|event| event.payload.as_deref())),
+    ("deliver_at", Integer(|event| event.deliver_at.map(|at| at.0))),
+];
+
+impl Column {
+    /// Its value, for a statement.
+    pub(crate) fn of<'e>(&self, event: &'e Event) -> ToSqlOutput<'e> {
+        match self {
+            Text(of) => match of(event) {
+                Some(Cow::Owned(text)) => text.into(),
+                Some(Cow::Borrowed(text)) => text.into(),
+                None => Null.into(),
+            },
+            Blob(of) => ToSqlOutput::Borrowed(of(event).into()),
+            Integer(of) => of(event).map_or(Null.into(), ToSqlOutput::from),
+        }
+    }
+}
+
+/// A list for a statement, with an entry for each column that an author fills.
+pub(crate) fn list(entry: impl Fn(&str, &Column) -> String) -> String {
+    WRITTEN.iter().map(|(name, column)| entry(name, column)).collect::<Vec<_>>().join(", ")
+}
+
+/// A size for [`columns`] that leaves every payload out.
+pub(crate) const NO_PAYLOAD: &str = "-1";
+/// A size for [`columns`] that leaves none out.
+pub(crate) const ANY_PAYLOAD: &str = "9223372036854775807";
+
+/// Places in [`columns`], and how many there are.
+const HEADERS: usize = 4;
+const APPENDED_AT: usize = WRITTEN.len() + 1;
+const SIZE: usize = APPENDED_AT + 1;
+pub(crate) const WIDTH: usize = SIZE + 1;
+
+/// The columns that [`event`] reads, with the payload left out where it is above this size. To a relay such an
+/// event is dead whatever its bytes are, and must not be loaded.
+pub(crate) fn columns(bytes_max: &str) -> String {
+    let written = list(|name, _| match name {
+        "payload" => format!("case when octet_length(payload) <= {bytes_max} then payload end"),
+        name => name.to_owned(),
+    });
+    format!("seq, {written}, appended_at, octet_length(payload)")
+}
+
+/// Puts the columns of an event into a statement that copies one. `/*event*/` are those of a copy;
+/// `/*event of the log*/` is what they are made of where the log's row is copied.
+pub(crate) fn with_event(sql: &str) -> String {
+    let copied = list(|name, column| match column {
+        Text(_) => format!("posthaste_text({name})"),
+        Blob(_) | Integer(_) => name.to_owned(),
+    });
+    let of_the_log = format!("seq, posthaste_slot(key, seq), {copied}, appended_at");
+    let names = format!("seq, slot, {}, appended_at", list(|name, _| name.to_owned()));
+    sql.replace("/*event of the log*/", &of_the_log).replace("/*event*/", &names)
+}
+
+/// The statement of a file, [`with_event`], made once.
+macro_rules! event_sql {
+    ($path:literal) => {{
+        static TEXT: std::sync::LazyLock<String> =
+            std::sync::LazyLock::new(|| crate::row::with_event(include_str!($path)));
+        TEXT.as_str()
+    }};
+}
+pub(crate) use event_sql;
 
 /// Payloads of one page, side by side in a few large pieces of memory. Thousands of small ones, made on whichever thread
 /// reads and given back on another, leave holes in the heap that add up to more than they hold. A piece is free when all
@@ -52,7 +133,7 @@ impl Payloads {
     }
 }
 
-/// Reads an event from a row of [`COLUMNS`].
+/// Reads an event from a row that begins with [`columns`].
 pub(crate) fn event(
     row: &Row<'_>,
     payload_bytes_max: usize,
@@ -64,9 +145,9 @@ pub(crate) fn event(
     let topic = defects.text("topic", row.get_ref(2)?).unwrap_or_default();
     let slot = slot(bytes(row.get_ref(3)?), seq);
     let key = defects.text("key", row.get_ref(3)?);
-    let headers = defects.headers(row.get_ref(4)?);
+    let headers = defects.headers(row.get_ref(HEADERS)?);
     let content_type = defects.text("content type", row.get_ref(5)?);
-    let size: Option<i64> = row.get(9)?;
+    let size: Option<i64> = row.get(SIZE)?;
     let size = size.map_or(0, |size| usize::try_from(size).unwrap_or(0));
     if size > payload_bytes_max {
         defects.0 = Some(Defect::Limit(EventError::PayloadTooLarge { bytes: size, max: payload_bytes_max }));
@@ -75,18 +156,35 @@ pub(crate) fn event(
     Ok(StoredEvent {
         seq,
         slot,
-        appended_at: Timestamp(row.get(8)?),
+        appended_at: Timestamp(row.get(APPENDED_AT)?),
         event: Event {
-            id,
-            topic,
             key,
             headers,
             content_type,
             payload: payload(row.get_ref(6)?, payloads),
             deliver_at: deliver_at.map(Timestamp),
-            idempotency_key: None,
+            ..Event::bare(id, topic)
         },
         defect: defects.0,
+    })
+}
+
+/// The same as people look at it: with its headers as they are stored, and the size of its payload.
+pub(crate) fn shown(row: &Row<'_>) -> rusqlite::Result<LogEvent> {
+    let StoredEvent { seq, appended_at, event, .. } = event(row, usize::MAX, &mut Payloads::apart())?;
+    let headers = bytes(row.get_ref(HEADERS)?).map(String::from_utf8_lossy);
+    Ok(LogEvent {
+        seq,
+        id: event.id,
+        topic: event.topic,
+        key: event.key,
+        // Headers that are no JSON are shown as they are: that is why the event is dead.
+        headers: headers.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| text.into())),
+        content_type: event.content_type,
+        payload_bytes: row.get(SIZE)?,
+        payload: event.payload.map(Vec::from),
+        deliver_at: event.deliver_at,
+        appended_at,
     })
 }
 

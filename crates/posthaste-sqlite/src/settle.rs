@@ -9,6 +9,7 @@
 use crate::clock::{NEVER, micros, now};
 use crate::error::store_error;
 use crate::lease::{LogLease, Settled, Title};
+use crate::row::event_sql;
 use crate::store::transient;
 use posthaste::crash_point;
 use posthaste::store::{Death, Deferral, Due, Settlement, StoreError};
@@ -171,7 +172,7 @@ fn write_outcomes(tx: &Transaction<'_>, title: &Title, outcomes: &Outcomes) -> r
         wait_again(tx, sink, *seq, deferral)?;
     }
     for (seq, death) in &outcomes.died {
-        let died = include_str!("../sql/died.sql");
+        let died = event_sql!("../sql/died.sql");
         let params = params![
             sink,
             seq,
@@ -196,7 +197,7 @@ fn defer(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -> rus
         Due::AtDelivery => None,
         Due::Behind => Some(NEVER),
     };
-    tx.prepare_cached(include_str!("../sql/defer.sql"))?.execute(params![
+    tx.prepare_cached(event_sql!("../sql/defer.sql"))?.execute(params![
         sink,
         seq,
         &*deferral.route,
@@ -213,7 +214,7 @@ fn defer(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -> rus
 }
 
 fn bury(tx: &Transaction<'_>, sink: &str, seq: i64, death: &Death) -> rusqlite::Result<()> {
-    tx.prepare_cached(include_str!("../sql/bury.sql"))?.execute(params![
+    tx.prepare_cached(event_sql!("../sql/bury.sql"))?.execute(params![
         sink,
         seq,
         &*death.route,

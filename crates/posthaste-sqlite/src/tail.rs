@@ -7,7 +7,7 @@
 use crate::clock::now;
 use crate::error::store_error;
 use crate::lease::{Holding, LogLease, PageRead};
-use crate::row::{self, COLUMNS, Payloads};
+use crate::row::{self, Payloads};
 use crate::watch::last_seq;
 use posthaste::event::StoredEvent;
 use posthaste::store::{Detained, Page, PageLimit, StoreError};
@@ -26,8 +26,9 @@ const ROW_BYTES: usize = 256;
 
 /// The statement of a lane that reads what this condition selects.
 pub(crate) fn page_sql(condition: &str) -> String {
+    let columns = row::columns("?1");
     format!(
-        "select {COLUMNS} from posthaste_outbox where seq > ?2 and seq <= ?3{condition} order by seq limit ?4"
+        "select {columns} from posthaste_outbox where seq > ?2 and seq <= ?3{condition} order by seq limit ?4"
     )
 }
 

@@ -27,7 +27,9 @@
 //! A tombstone stays one, in either mode: no body, and its attributes in headers. A body around nothing would
 //! be a legal CloudEvent, and a compacting broker would keep the key for ever.
 
-use crate::event::{Event, StoredEvent, TYPE_HEADER};
+use crate::event::{
+    Event, KEY_HEADER, MESSAGE_ID_HEADER, SOURCE_HEADER, StoredEvent, TIME_HEADER, TYPE_HEADER,
+};
 use crate::sink::{Failure, Message};
 use bytes::Bytes;
 use std::borrow::Cow;
@@ -100,14 +102,14 @@ pub(crate) fn body(
 /// Every header of a message: ours first, then the event's own, then those of the envelope.
 pub(crate) fn each_header(message: &Message, binding: Binding, mut header: impl FnMut(&str, &str)) {
     let event = &message.stored.event;
-    header("Message-ID", &message.id());
+    header(MESSAGE_ID_HEADER, &message.id());
     header(TYPE_HEADER, event.event_type());
     if let Some(key) = &event.key {
-        header("key", key);
+        header(KEY_HEADER, key);
     }
-    header("time", &message.stored.appended_at.rfc3339());
+    header(TIME_HEADER, &message.stored.appended_at.rfc3339());
     if !message.source.is_empty() {
-        header("source", &message.source);
+        header(SOURCE_HEADER, &message.source);
     }
     let wrapped = message.envelope == Envelope::CloudEventsJson && message.payload.is_some();
     match &event.content_type {

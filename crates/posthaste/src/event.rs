@@ -21,9 +21,21 @@ use uuid::Uuid;
 /// The header that carries the event's type; it defaults to the topic.
 pub const TYPE_HEADER: &str = "type";
 
-/// Names that Posthaste writes itself on the way to a broker. An event may carry `type`; the others
-/// are refused at append, so that a consumer can trust them.
-pub const RESERVED_HEADERS: [&str; 5] = ["message-id", "key", "time", "source", "posthaste-tombstone"];
+/// The header that carries the event's id.
+pub const MESSAGE_ID_HEADER: &str = "Message-ID";
+/// The header that carries the key.
+pub const KEY_HEADER: &str = "key";
+/// The header that says when the event was appended.
+pub const TIME_HEADER: &str = "time";
+/// The header that names the service.
+pub const SOURCE_HEADER: &str = "source";
+/// The header of a tombstone, where a message without a body could be an empty payload as well.
+pub const TOMBSTONE_HEADER: &str = "posthaste-tombstone";
+
+/// Names that Posthaste writes itself on the way to a broker. An event may carry `type`; these are refused at
+/// append in any case of their letters, so that a consumer can trust them.
+pub const RESERVED_HEADERS: [&str; 5] =
+    [MESSAGE_ID_HEADER, KEY_HEADER, TIME_HEADER, SOURCE_HEADER, TOMBSTONE_HEADER];
 
 /// An event as its author makes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,8 +75,14 @@ impl Event {
     /// An event without a payload, which tells a compacting broker to forget the key.
     #[must_use]
     pub fn tombstone(topic: impl Into<String>) -> Self {
+        Self::bare(Uuid::now_v7(), topic)
+    }
+
+    /// An event of which nothing but its id and topic is known yet.
+    #[must_use]
+    pub fn bare(id: Uuid, topic: impl Into<String>) -> Self {
         Self {
-            id: Uuid::now_v7(),
+            id,
             topic: topic.into(),
             key: None,
             headers: Headers::new(),

@@ -1,7 +1,6 @@
 -- Events of one window of the log that a replay means, and whether each may go: one that waits or is dead already
 -- is left alone, there are acts of their own for it. $4 is the sink.
-select seq, slot, id, topic, key, headers, content_type, octet_length(payload)::bigint as payload_bytes, null::bytea as payload,
-       deliver_at, appended_at,
+select /*event without payload*/, octet_length(payload)::bigint as payload_bytes,
        not exists (select from posthaste.deferred d where d.sink = $4 and d.seq = o.seq)
          and not exists (select from posthaste.dead_letters d where d.sink = $4 and d.seq = o.seq) as goes
   from posthaste.outbox o

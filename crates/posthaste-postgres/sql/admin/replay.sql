@@ -16,11 +16,10 @@ with gone as (
       or (left(s.filter, 1) = '+' and g.topic like any (string_to_array(substr(s.filter, 2), chr(10))))
    where g.error_code = 'route.none'
 ), back as (
-  insert into posthaste.deferred (sink, seq, slot, id, topic, key, headers, content_type, payload, deliver_at,
-                                  appended_at, route, destination, reason, holds, attempts, earlier_attempts,
+  insert into posthaste.deferred (sink, /*event*/, route, destination, reason, holds, attempts, earlier_attempts,
                                   replays, due_at, error_class, last_error, last_error_at)
-  select t.sink, seq, slot, id, topic, key, headers, content_type, payload, deliver_at, appended_at, route, '',
-         'replayed', key is not null, 0, attempts, replays + 1, clock_timestamp(), error_class, error, dead_at
+  select t.sink, /*event*/, route, '', 'replayed', key is not null, 0, attempts, replays + 1,
+         clock_timestamp(), error_class, error, dead_at
     from gone g join target t using (letter)
       on conflict (sink, seq) do nothing
 )

@@ -1,10 +1,8 @@
 -- Copies events that wait out of the log. The rows are still there: a segment is only truncated when
 -- every cursor has handled it, and this transaction is what handles them. Repeated: no effect.
-insert into posthaste.deferred (sink, seq, slot, id, topic, key, headers, content_type, payload, deliver_at,
-                                appended_at, route, destination, reason, holds, attempts, due_at,
-                                error_class, last_error, last_error_at)
-select $1, o.seq, o.slot, o.id, o.topic, o.key, o.headers, o.content_type, o.payload, o.deliver_at,
-       o.appended_at, d.route, d.destination, d.reason, d.holds and o.key is not null and octet_length(o.key) <= 1024, d.attempts,
+insert into posthaste.deferred (sink, /*event*/, route, destination, reason, holds, attempts, due_at, error_class,
+                                last_error, last_error_at)
+select $1, /*o.event*/, d.route, d.destination, d.reason, d.holds and o.key is not null and octet_length(o.key) <= 1024, d.attempts,
        case d.due when 'behind' then 'infinity'
                   when 'delivery' then coalesce(o.deliver_at, clock_timestamp())
                   else clock_timestamp() + make_interval(secs => d.delay) end,

@@ -3,10 +3,8 @@
 with gone as (
   delete from posthaste.deferred where sink = $1 and seq = any ($2) returning *
 ), kept as (
-  insert into posthaste.dead_letters (sink, seq, slot, id, topic, key, headers, content_type, payload, deliver_at,
-                                      appended_at, route, holds_key, attempts, replays, error_class, error_code, error)
-  select g.sink, g.seq, g.slot, g.id, g.topic, g.key, g.headers, g.content_type, g.payload, g.deliver_at,
-         g.appended_at, g.route, d.holds and g.key is not null, g.earlier_attempts + d.attempts, g.replays,
+  insert into posthaste.dead_letters (sink, /*event*/, route, holds_key, attempts, replays, error_class, error_code, error)
+  select g.sink, /*g.event*/, g.route, d.holds and g.key is not null, g.earlier_attempts + d.attempts, g.replays,
          d.class, d.code, d.error
     from gone g
     join unnest($2::bigint[], $3::text[], $4::boolean[], $5::int[], $6::text[], $7::text[], $8::text[])

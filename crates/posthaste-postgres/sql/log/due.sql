@@ -34,8 +34,7 @@ with heads as materialized (
          row_number() over (order by r.rank, r.seq) as place
     from run r join posthaste.deferred d on d.sink = $1 and d.seq = r.seq
 )
-select d.seq, d.slot, d.id, d.topic, d.key, d.headers, d.content_type, d.payload, d.deliver_at, d.appended_at,
-       d.attempts, d.reason
+select /*d.event*/, d.attempts, d.reason
   from picked p join posthaste.deferred d on d.sink = $1 and d.seq = p.seq
  where p.before < $8 and p.place <= $4
  order by p.place

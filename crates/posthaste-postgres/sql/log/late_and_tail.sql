@@ -7,8 +7,7 @@
 -- $1 late rows lie above this number   $2 the cursor's number   $3 the cursor's snapshot
 -- $4 most rows of either part          $5 the highest number looked at
 select coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0), null::smallint, null::uuid,
-       pg_current_snapshot()::text, null::text, null::jsonb, null::text, null::bytea, null::timestamptz,
-       null::timestamptz, null::smallint, null::int, null::boolean
+       pg_current_snapshot()::text/*nulls*/
 union all
 (select /*columns*/ from posthaste.outbox
   where seq > $1 and seq <= $2 and not pg_visible_in_snapshot(xid, $3::text::pg_snapshot)/*condition*/

@@ -10,9 +10,10 @@
 //! CRASH: a death between two chunks leaves the first one done and audited; the next number to go on from is in
 //! the audit. G2 is not at stake: these are second deliveries.
 
-use super::log::{ScanWindow, Span, clause, event};
+use super::log::{ScanWindow, Span, clause, events};
 use super::{PostgresAdmin, failed, finish};
 use crate::log::filter;
+use crate::row::event_sql;
 use crate::session::{Param, Session};
 use posthaste::admin::{Actor, AdminError, EventFilter, ROWS_MAX, ReplayChunk, SAMPLES};
 use tokio_postgres::Row;
@@ -72,7 +73,7 @@ impl PostgresAdmin {
             reached: picked.last().filter(|_| full).map_or(window.span.1, |row| row.get("seq")),
             to_seq: to,
             done: window.last && !full,
-            samples: picked.iter().filter(|row| row.get("goes")).take(SAMPLES).map(event).collect(),
+            samples: events(picked.iter().filter(|row| row.get("goes")).take(SAMPLES))?,
         };
         if let Some(actor) = actor.filter(|_| !seqs.is_empty()) {
             done.events = self.send_again(session, range, &seqs, actor).await?;
@@ -99,7 +100,7 @@ impl PostgresAdmin {
         condition: &str,
     ) -> Result<Vec<Row>, AdminError> {
         let clause = clause(range.filter, 5);
-        let sql = clause.put_into(include_str!("../../sql/admin/again_pick.sql"));
+        let sql = clause.put_into(event_sql!("../../sql/admin/again_pick.sql"));
         let Span(from, to) = window.span;
         let params = clause.params(&[
             (&from, Type::INT8),
@@ -118,7 +119,7 @@ impl PostgresAdmin {
         actor: &Actor,
     ) -> Result<u64, AdminError> {
         let params: [Param<'_>; 2] = [(&range.sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
-        let sent = self.query(session, include_str!("../../sql/admin/again.sql"), &params).await?;
+        let sent = self.query(session, event_sql!("../../sql/admin/again.sql"), &params).await?;
         self.order_keys(session, &sent).await?;
         let ids: Vec<Uuid> = sent.iter().map(|row| row.get("id")).collect();
         let (action, detail) = range.filter.replayed(range.sink, seqs, &ids);

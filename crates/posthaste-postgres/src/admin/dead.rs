@@ -13,7 +13,7 @@
 //! `lock_keys.sql`.
 
 use super::{PostgresAdmin, failed, finish};
-use crate::row::Micros;
+use crate::row::{self, Micros, event_sql};
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
 use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter, IDS_AUDITED, ROWS_MAX};
@@ -92,17 +92,17 @@ impl PostgresAdmin {
         limit: i64,
     ) -> Result<Vec<DeadLetter>, AdminError> {
         let clause = Clause::of(filter, 3);
-        let sql = clause.put_into(include_str!("../../sql/admin/dead_list.sql"));
+        let sql = clause.put_into(event_sql!("../../sql/admin/dead_list.sql"));
         let limit = limit.clamp(1, ROWS_MAX);
         let params = clause.params(&[(&after, Type::INT8), (&limit, Type::INT8)]);
         let rows = self.look_freely(&sql, &params).await?;
-        Ok(rows.iter().map(letter).collect())
+        rows.iter().map(letter).collect::<Result<_, _>>().map_err(failed)
     }
 
     pub(super) async fn show_dead(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
-        let sql = include_str!("../../sql/admin/dead_show.sql");
+        let sql = event_sql!("../../sql/admin/dead_show.sql");
         let rows = self.look_freely(sql, &[(&id, Type::UUID)]).await?;
-        Ok(rows.iter().map(letter).collect())
+        rows.iter().map(letter).collect::<Result<_, _>>().map_err(failed)
     }
 
     pub(super) async fn count_dead(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
@@ -175,7 +175,7 @@ impl PostgresAdmin {
         letters: &[i64],
     ) -> Result<(), AdminError> {
         let sql = match act {
-            DeadAct::Replay => include_str!("../../sql/admin/replay.sql"),
+            DeadAct::Replay => event_sql!("../../sql/admin/replay.sql"),
             DeadAct::Discard => include_str!("../../sql/admin/discard.sql"),
         };
         if act == DeadAct::Replay {
@@ -217,19 +217,20 @@ impl PostgresAdmin {
     }
 }
 
-pub(super) fn letter(row: &Row) -> DeadLetter {
-    DeadLetter {
+pub(super) fn letter(row: &Row) -> Result<DeadLetter, tokio_postgres::Error> {
+    let event = row::shown(row)?;
+    Ok(DeadLetter {
         cursor: row.get("letter"),
         sink: row.get("sink"),
-        seq: row.get("seq"),
-        id: row.get("id"),
-        topic: row.get("topic"),
-        key: row.get("key"),
-        headers: row.get("headers"),
-        content_type: row.get("content_type"),
-        payload_bytes: row.get("payload_bytes"),
-        payload: row.get("payload"),
-        appended_at: Timestamp(row.get::<_, Micros>("appended_at").0),
+        seq: event.seq,
+        id: event.id,
+        topic: event.topic,
+        key: event.key,
+        headers: event.headers,
+        content_type: event.content_type,
+        payload_bytes: event.payload_bytes,
+        payload: event.payload,
+        appended_at: event.appended_at,
         dead_at: Timestamp(row.get::<_, Micros>("dead_at").0),
         attempts: row.get("attempts"),
         replays: row.get("replays"),
@@ -237,5 +238,5 @@ pub(super) fn letter(row: &Row) -> DeadLetter {
         error_code: row.get("error_code"),
         error: row.get("error"),
         holds_key: row.get("holds_key"),
-    }
+    })
 }

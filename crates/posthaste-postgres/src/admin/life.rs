@@ -10,9 +10,10 @@
 //!    takes.
 //! 3. Copies: dead letters have an index on the id, the deferred are few.
 
-use super::log::{event, time};
+use super::dead::letter;
+use super::log::time;
 use super::{PostgresAdmin, failed};
-use crate::row::Micros;
+use crate::row::{self, Micros, event_sql};
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
 use posthaste::admin::{
@@ -70,13 +71,13 @@ impl PostgresAdmin {
     }
 
     async fn find_seq(&self, session: &mut Session, seq: i64) -> Result<LocatedEvent, AdminError> {
-        let sql = include_str!("../../sql/admin/event_by_seq.sql");
+        let sql = event_sql!("../../sql/admin/event_by_seq.sql");
         if let Some(row) = self.query(session, sql, &[(&seq, Type::INT8)]).await?.first() {
-            return Ok(found(row));
+            return found(row);
         }
-        let sql = include_str!("../../sql/admin/event_copy_by_seq.sql");
+        let sql = event_sql!("../../sql/admin/event_copy_by_seq.sql");
         let copies = self.query(session, sql, &[(&seq, Type::INT8)]).await?;
-        copies.first().map(found).ok_or_else(|| AdminError::unknown_event(EventName::Seq(seq)))
+        copies.first().map_or_else(|| Err(AdminError::unknown_event(EventName::Seq(seq))), found)
     }
 
     async fn find_id(
@@ -112,8 +113,8 @@ impl PostgresAdmin {
         let middle = self.first_about(session, near.0).await?;
         let (from, to) = (middle - NEAR_BEFORE, middle + NEAR_AFTER);
         let params: [Param<'_>; 3] = [(&from, Type::INT8), (&to, Type::INT8), (&id, Type::UUID)];
-        let rows = self.query(session, include_str!("../../sql/admin/event_near.sql"), &params).await?;
-        Ok(rows.first().map(found))
+        let rows = self.query(session, event_sql!("../../sql/admin/event_near.sql"), &params).await?;
+        rows.first().map(found).transpose()
     }
 
     /// In all of the log, then among copies.
@@ -129,12 +130,12 @@ impl PostgresAdmin {
             _ => failed(error),
         };
         for sql in [
-            include_str!("../../sql/admin/event_by_id.sql"),
-            include_str!("../../sql/admin/event_copy_by_id.sql"),
+            event_sql!("../../sql/admin/event_by_id.sql"),
+            event_sql!("../../sql/admin/event_copy_by_id.sql"),
         ] {
             let rows = session.query_alone(&self.sessions.sql(sql), &[(&id, Type::UUID)]).await;
             if let Some(row) = rows.map_err(ended)?.first() {
-                return Ok(Some(found(row)));
+                return found(row).map(Some);
             }
         }
         Ok(None)
@@ -154,15 +155,16 @@ impl PostgresAdmin {
             (&found.xid, Type::TEXT),
         ];
         let rows = self.query(session, include_str!("../../sql/admin/life.sql"), &params).await?;
-        let letters = include_str!("../../sql/admin/dead_show.sql");
+        let letters = event_sql!("../../sql/admin/dead_show.sql");
         let letters = self.query(session, letters, &[(&event.id, Type::UUID)]).await?;
-        let letters: Vec<DeadLetter> = letters.iter().map(super::dead::letter).collect();
+        let letters = letters.iter().map(letter).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         Ok(rows.iter().map(|row| sink(row, &letters, event.seq, found.xid.is_some())).collect())
     }
 }
 
-fn found(row: &Row) -> LocatedEvent {
-    LocatedEvent { event: event(row), slot: row.get("slot"), xid: row.get("xid") }
+fn found(row: &Row) -> Result<LocatedEvent, AdminError> {
+    let event = row::shown(row).map_err(failed)?;
+    Ok(LocatedEvent { event, slot: row.get("slot"), xid: row.get("xid") })
 }
 
 fn acted(row: &Row) -> Acted {

@@ -9,7 +9,7 @@
 
 use super::dead::Clause;
 use super::{PostgresAdmin, failed};
-use crate::row::Micros;
+use crate::row::{self, Micros, event_sql};
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
 use posthaste::admin::{AdminError, DISORDER_MICROS, EventFilter, EventPage, LogEvent, ROWS_MAX, TailPlace};
@@ -66,11 +66,11 @@ impl PostgresAdmin {
         let span = self.span(&mut session, filter, after).await?;
         let window = self.window(&mut session, span, WINDOW_ROWS).await?;
         let clause = clause(filter, 4);
-        let sql = clause.put_into(include_str!("../../sql/admin/log_list.sql"));
+        let sql = clause.put_into(event_sql!("../../sql/admin/log_list.sql"));
         let Span(from, to) = window.span;
         let params = clause.params(&[(&from, Type::INT8), (&to, Type::INT8), (&limit, Type::INT8)]);
         let rows = self.query(&mut session, &sql, &params).await?;
-        let events: Vec<LogEvent> = rows.iter().map(event).collect();
+        let events = events(&rows)?;
         let next = match events.last() {
             Some(last) if events.len() as i64 == limit && !(window.last && last.seq == to) => Some(last.seq),
             _ if window.last => None,
@@ -143,30 +143,19 @@ impl PostgresAdmin {
         let late = clause(filter, 4);
         let from = seq - LATE_NUMBERS;
         let params = late.params(&[(&from, Type::INT8), (seq, Type::INT8), (before, Type::TEXT)]);
-        let sql = late.put_into(include_str!("../../sql/admin/log_late.sql"));
+        let sql = late.put_into(event_sql!("../../sql/admin/log_late.sql"));
         let mut rows = self.query(session, &sql, &params).await?;
         let Span(from, to) = self.window(session, Span(*seq, i64::MAX), TAIL_ROWS).await?.span;
         let new = clause(filter, 4);
         let params = new.params(&[(&from, Type::INT8), (&to, Type::INT8), (&TAIL_ROWS, Type::INT8)]);
-        let sql = new.put_into(include_str!("../../sql/admin/log_list.sql"));
+        let sql = new.put_into(event_sql!("../../sql/admin/log_list.sql"));
         rows.extend(self.query(session, &sql, &params).await?);
-        Ok((rows.iter().map(event).collect(), TailPlace { seq: to, snapshot }))
+        Ok((events(&rows)?, TailPlace { seq: to, snapshot }))
     }
 }
 
-pub(super) fn event(row: &Row) -> LogEvent {
-    LogEvent {
-        seq: row.get("seq"),
-        id: row.get("id"),
-        topic: row.get("topic"),
-        key: row.get("key"),
-        headers: row.get("headers"),
-        content_type: row.get("content_type"),
-        payload_bytes: row.get("payload_bytes"),
-        payload: row.get("payload"),
-        deliver_at: time(row, "deliver_at"),
-        appended_at: Timestamp(row.get::<_, Micros>("appended_at").0),
-    }
+pub(super) fn events<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Result<Vec<LogEvent>, AdminError> {
+    rows.into_iter().map(row::shown).collect::<Result<_, _>>().map_err(failed)
 }
 
 pub(super) fn time(row: &Row, column: &str) -> Option<Timestamp> {

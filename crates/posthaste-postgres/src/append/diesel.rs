@@ -8,11 +8,12 @@
 //! It works on every connection whose backend is PostgreSQL, also on one from an r2d2 pool, and does not link
 //! libpq by itself.
 
-use super::{Columns, DEFAULT, Outbox, micros, pieces};
+use super::{DEFAULT, Outbox, column, pieces};
+use crate::columns::{Value, WRITTEN};
 use diesel::connection::{Connection, LoadConnection, TransactionManager};
 use diesel::pg::Pg;
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
-use diesel::sql_types::{Array, BigInt, Binary, Double, Nullable, Text, Uuid as SqlUuid};
+use diesel::sql_types::{Array, BigInt, Binary, Nullable, Text, Uuid as SqlUuid};
 use diesel::{QueryableByName, RunQueryDsl, sql_query};
 use posthaste::{Event, EventError};
 use uuid::Uuid;
@@ -84,7 +85,7 @@ impl Outbox {
             match piece {
                 [event] => ids.push(self.append_diesel(conn, event)?),
                 events => {
-                    many(&self.insert_many, Columns::of(events)).execute(conn)?;
+                    many(&self.insert_many, events).execute(conn)?;
                     ids.extend(events.iter().map(|event| event.id));
                 }
             }
@@ -101,27 +102,23 @@ fn in_transaction<C: Connection>(conn: &mut C) -> Result<(), AppendError> {
 pub(super) type Prepared<'q> = BoxedSqlQuery<'q, Pg, SqlQuery>;
 
 pub(super) fn one<'q>(sql: &str, event: &'q Event) -> Prepared<'q> {
-    sql_query(sql)
-        .into_boxed()
-        .bind::<SqlUuid, _>(event.id)
-        .bind::<Text, _>(&event.topic)
-        .bind::<Nullable<Text>, _>(&event.key)
-        .bind::<Nullable<Text>, _>(event.headers.to_json())
-        .bind::<Nullable<Text>, _>(&event.content_type)
-        .bind::<Nullable<Binary>, _>(event.payload.as_deref())
-        .bind::<Nullable<Double>, _>(micros(event))
+    WRITTEN.into_iter().fold(sql_query(sql).into_boxed(), |query, (_, value)| match value {
+        Value::Uuid(of) => query.bind::<SqlUuid, _>(of(event)),
+        Value::Text(of) => query.bind::<Nullable<Text>, _>(of(event)),
+        Value::Json(of) => query.bind::<Nullable<Text>, _>(of(event)),
+        Value::Bytes(of) => query.bind::<Nullable<Binary>, _>(of(event)),
+        Value::Time(of) => query.bind::<Nullable<BigInt>, _>(of(event)),
+    })
 }
 
-pub(super) fn many<'q>(sql: &str, columns: Columns<'q>) -> Prepared<'q> {
-    sql_query(sql)
-        .into_boxed()
-        .bind::<Array<SqlUuid>, _>(columns.ids)
-        .bind::<Array<Text>, _>(columns.topics)
-        .bind::<Array<Nullable<Text>>, _>(columns.keys)
-        .bind::<Array<Nullable<Text>>, _>(columns.headers)
-        .bind::<Array<Nullable<Text>>, _>(columns.content_types)
-        .bind::<Array<Nullable<Binary>>, _>(columns.payloads)
-        .bind::<Array<Nullable<BigInt>>, _>(columns.times)
+pub(super) fn many<'q>(sql: &str, events: &'q [Event]) -> Prepared<'q> {
+    WRITTEN.into_iter().fold(sql_query(sql).into_boxed(), |query, (_, value)| match value {
+        Value::Uuid(of) => query.bind::<Array<SqlUuid>, _>(column(events, of)),
+        Value::Text(of) => query.bind::<Array<Nullable<Text>>, _>(column(events, of)),
+        Value::Json(of) => query.bind::<Array<Nullable<Text>>, _>(column(events, of)),
+        Value::Bytes(of) => query.bind::<Array<Nullable<Binary>>, _>(column(events, of)),
+        Value::Time(of) => query.bind::<Array<Nullable<BigInt>>, _>(column(events, of)),
+    })
 }
 
 /// Appends an event to the outbox in the schema `posthaste`. See [`Outbox::append_diesel`].

@@ -5,7 +5,7 @@
 //! connection itself, so the adapter asks whether one is open.
 
 use super::diesel::{Appended, many, one};
-use super::{Columns, DEFAULT, Outbox, pieces};
+use super::{DEFAULT, Outbox, pieces};
 use diesel::pg::Pg;
 use diesel::sql_types::Text;
 use diesel_async::{AsyncConnection, RunQueryDsl, TransactionManager};
@@ -48,7 +48,7 @@ impl Outbox {
             match piece {
                 [event] => ids.push(self.append_diesel_async(conn, event).await?),
                 events => {
-                    many(&self.insert_many, Columns::of(events)).execute(conn).await?;
+                    many(&self.insert_many, events).execute(conn).await?;
                     ids.extend(events.iter().map(|event| event.id));
                 }
             }

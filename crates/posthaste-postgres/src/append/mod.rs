@@ -20,6 +20,7 @@ pub mod sqlx;
 #[cfg(feature = "tokio-postgres")]
 pub(crate) mod tokio_postgres;
 
+use crate::columns::{self, Value, WRITTEN};
 use posthaste::{Event, EventError, Limits};
 use std::sync::{Arc, LazyLock};
 
@@ -51,25 +52,23 @@ impl Outbox {
     #[must_use]
     pub fn new(schema: &str) -> Self {
         let schema = format!("\"{}\"", schema.replace('"', "\"\""));
+        let names = columns::names();
+        let parameter =
+            |number: usize, value: &Value| value.stored(&format!("${number}::{}", value.sent_as()));
+        let parameters = columns::list(|number, _, value| parameter(number, value));
+        let named = columns::list(|number, name, value| format!("{name} => {}", parameter(number, value)));
+        let last = WRITTEN.len() + 1;
         Self {
-            insert: format!(
-                "insert into {schema}.outbox (id, topic, key, headers, content_type, payload, deliver_at)
-                 values ($1, $2, $3, $4::text::jsonb, $5, $6, to_timestamp($7::float8 / 1e6))"
-            )
-            .into(),
+            insert: format!("insert into {schema}.outbox ({names}) values ({parameters})").into(),
             #[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel"))]
             insert_many: format!(
-                "insert into {schema}.outbox (id, topic, key, headers, content_type, payload, deliver_at)
-                 select id, topic, key, headers::jsonb, content_type, payload, to_timestamp(deliver_at::float8 / 1e6)
-                   from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bigint[])
-                        with ordinality as e (id, topic, key, headers, content_type, payload, deliver_at, place)
-                  order by place"
+                "insert into {schema}.outbox ({names})
+                 select {} from unnest({}) with ordinality as e ({names}, place) order by place",
+                columns::list(|_, name, value| value.stored(name)),
+                columns::list(|number, _, value| format!("${number}::{}[]", value.sent_as())),
             )
             .into(),
-            idempotent: format!(
-                "select {schema}.append($2, $6::bytea, $3, $4::text::jsonb, $1, $8, to_timestamp($7::float8 / 1e6), $5) as id"
-            )
-            .into(),
+            idempotent: format!("select {schema}.append({named}, idempotency_key => ${last}) as id").into(),
             #[cfg(feature = "sea-orm")]
             insert_dense: Self::insert_dense(&schema).into(),
             limits: Limits::default(),
@@ -96,36 +95,10 @@ fn pieces(events: &[Event]) -> impl Iterator<Item = &[Event]> {
         .flat_map(|run| run.chunks(EVENTS_MAX))
 }
 
+/// The values of many events in one column.
 #[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel"))]
-/// Many events as the columns that `insert_many` unnests.
-struct Columns<'a> {
-    ids: Vec<uuid::Uuid>,
-    topics: Vec<&'a str>,
-    keys: Vec<Option<&'a str>>,
-    headers: Vec<Option<String>>,
-    content_types: Vec<Option<&'a str>>,
-    payloads: Vec<Option<&'a [u8]>>,
-    times: Vec<Option<i64>>,
-}
-
-#[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel"))]
-impl<'a> Columns<'a> {
-    fn of(events: &'a [Event]) -> Self {
-        Self {
-            ids: events.iter().map(|event| event.id).collect(),
-            topics: events.iter().map(|event| event.topic.as_str()).collect(),
-            keys: events.iter().map(|event| event.key.as_deref()).collect(),
-            headers: events.iter().map(|event| event.headers.to_json()).collect(),
-            content_types: events.iter().map(|event| event.content_type.as_deref()).collect(),
-            payloads: events.iter().map(|event| event.payload.as_deref()).collect(),
-            times: events.iter().map(|event| event.deliver_at.map(|at| at.0)).collect(),
-        }
-    }
-}
-
-/// Microseconds as the number that `to_timestamp($7 / 1e6)` takes. A double holds them exactly for 285 years.
-fn micros(event: &Event) -> Option<f64> {
-    event.deliver_at.map(|at| at.0 as f64)
+fn column<'a, T>(events: &'a [Event], of: fn(&'a Event) -> T) -> Vec<T> {
+    events.iter().map(of).collect()
 }
 
 #[cfg(test)]

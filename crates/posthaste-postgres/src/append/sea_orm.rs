@@ -7,7 +7,8 @@
 //! SeaORM cannot bind an array with a null in it (it panics). So the batch has a statement of its own, in which
 //! a value that no event can have stands for null.
 
-use super::{DEFAULT, Outbox, micros, pieces};
+use super::{DEFAULT, Outbox, pieces};
+use crate::columns::{self, Value as Column, WRITTEN};
 use posthaste::{Event, EventError};
 use sea_orm::sea_query::ArrayType;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, Statement, Value};
@@ -69,16 +70,31 @@ impl Outbox {
         Ok(ids)
     }
 
-    /// The batch without nulls. Keys, headers and content types of an event are never empty, so an empty text
-    /// can stand for none.
+    /// The batch without nulls. Texts of an event are never empty, so an empty one can stand for none. Bytes
+    /// may be: whether there are any is sent beside them.
     pub(super) fn insert_dense(schema: &str) -> String {
+        let (mut sent, mut stored, mut arrays) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, value) in WRITTEN {
+            sent.push(name.to_owned());
+            arrays.push(format!("${}::{}[]", sent.len(), value.sent_as()));
+            stored.push(match value {
+                Column::Uuid(_) => name.to_owned(),
+                Column::Text(_) | Column::Json(_) => value.stored(&format!("nullif({name}, '')")),
+                Column::Time(_) => value.stored(&format!("nullif({name}, {NEVER})")),
+                Column::Bytes(_) => {
+                    sent.push(format!("no_{name}"));
+                    arrays.push(format!("${}::bool[]", sent.len()));
+                    format!("case when not no_{name} then {name} end")
+                }
+            });
+        }
         format!(
-            "insert into {schema}.outbox (id, topic, key, headers, content_type, payload, deliver_at)
-             select id, topic, nullif(key, ''), nullif(headers, '')::jsonb, nullif(content_type, ''),
-                    case when not tombstone then payload end, to_timestamp(nullif(deliver_at, {NEVER})::float8 / 1e6)
-               from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bool[], $8::bigint[])
-                    with ordinality as e (id, topic, key, headers, content_type, payload, tombstone, deliver_at, place)
-              order by place"
+            "insert into {schema}.outbox ({})
+             select {} from unnest({}) with ordinality as e ({}, place) order by place",
+            columns::names(),
+            stored.join(", "),
+            arrays.join(", "),
+            sent.join(", "),
         )
     }
 }
@@ -95,31 +111,40 @@ fn statement(sql: &str, values: Vec<Value>) -> Statement {
 }
 
 fn one(event: &Event) -> Vec<Value> {
-    vec![
-        event.id.into(),
-        event.topic.as_str().into(),
-        event.key.clone().into(),
-        event.headers.to_json().into(),
-        event.content_type.clone().into(),
-        event.payload.as_ref().map(|bytes| bytes.to_vec()).into(),
-        micros(event).into(),
-    ]
+    let value = |(_, column)| match column {
+        Column::Uuid(of) => of(event).into(),
+        Column::Text(of) => of(event).into(),
+        Column::Json(of) => of(event).into(),
+        Column::Bytes(of) => of(event).map(<[u8]>::to_vec).into(),
+        Column::Time(of) => of(event).into(),
+    };
+    WRITTEN.into_iter().map(value).collect()
 }
 
 fn many(events: &[Event]) -> Vec<Value> {
-    let column = |kind, value: fn(&Event) -> Value| {
+    fn array(kind: ArrayType, events: &[Event], value: impl Fn(&Event) -> Value) -> Value {
         Value::Array(kind, Some(Box::new(events.iter().map(value).collect())))
-    };
-    vec![
-        column(ArrayType::Uuid, |event| event.id.into()),
-        column(ArrayType::String, |event| event.topic.as_str().into()),
-        column(ArrayType::String, |event| event.key.as_deref().unwrap_or_default().into()),
-        column(ArrayType::String, |event| event.headers.to_json().unwrap_or_default().into()),
-        column(ArrayType::String, |event| event.content_type.as_deref().unwrap_or_default().into()),
-        column(ArrayType::Bytes, |event| event.payload.as_deref().unwrap_or_default().into()),
-        column(ArrayType::Bool, |event| event.payload.is_none().into()),
-        column(ArrayType::BigInt, |event| event.deliver_at.map_or(NEVER, |at| at.0).into()),
-    ]
+    }
+    let mut values = Vec::new();
+    for (_, column) in WRITTEN {
+        values.push(match column {
+            Column::Uuid(of) => array(ArrayType::Uuid, events, |event| of(event).into()),
+            Column::Text(of) => {
+                array(ArrayType::String, events, |event| of(event).unwrap_or_default().into())
+            }
+            Column::Json(of) => {
+                array(ArrayType::String, events, |event| of(event).unwrap_or_default().into())
+            }
+            Column::Bytes(of) => {
+                array(ArrayType::Bytes, events, |event| of(event).unwrap_or_default().into())
+            }
+            Column::Time(of) => array(ArrayType::BigInt, events, |event| of(event).unwrap_or(NEVER).into()),
+        });
+        if let Column::Bytes(of) = column {
+            values.push(array(ArrayType::Bool, events, |event| of(event).is_none().into()));
+        }
+    }
+    values
 }
 
 /// Appends an event to the outbox in the schema `posthaste`. See [`Outbox::append_sea_orm`].

@@ -3,7 +3,8 @@
 //! It takes a [`sqlx::Transaction`](::sqlx::Transaction) of PostgreSQL, not an executor: an executor may be a
 //! pool, and then the event would be in another transaction than the data it tells of (F8).
 
-use super::{Columns, DEFAULT, Outbox, micros, pieces};
+use super::{DEFAULT, Outbox, column, pieces};
+use crate::columns::{Value, WRITTEN};
 use posthaste::{Event, EventError};
 use sqlx::postgres::{PgArguments, Postgres};
 use sqlx::query::Query;
@@ -53,7 +54,7 @@ impl Outbox {
             match piece {
                 [event] => ids.push(self.append_sqlx(tx, event).await?),
                 events => {
-                    many(&self.insert_many, &Columns::of(events)).execute(&mut **tx).await?;
+                    many(&self.insert_many, events).execute(&mut **tx).await?;
                     ids.extend(events.iter().map(|event| event.id));
                 }
             }
@@ -64,25 +65,25 @@ impl Outbox {
 
 /// The statement's text is ours; what comes from outside is bound.
 fn one<'q>(sql: &Arc<str>, event: &'q Event) -> Query<'q, Postgres, PgArguments> {
-    sqlx::query(AssertSqlSafe(Arc::clone(sql)))
-        .bind(event.id)
-        .bind(&event.topic)
-        .bind(&event.key)
-        .bind(event.headers.to_json())
-        .bind(&event.content_type)
-        .bind(event.payload.as_deref())
-        .bind(micros(event))
+    let query = sqlx::query(AssertSqlSafe(Arc::clone(sql)));
+    WRITTEN.into_iter().fold(query, |query, (_, value)| match value {
+        Value::Uuid(of) => query.bind(of(event)),
+        Value::Text(of) => query.bind(of(event)),
+        Value::Json(of) => query.bind(of(event)),
+        Value::Bytes(of) => query.bind(of(event)),
+        Value::Time(of) => query.bind(of(event)),
+    })
 }
 
-fn many<'q>(sql: &Arc<str>, columns: &Columns<'q>) -> Query<'q, Postgres, PgArguments> {
-    sqlx::query(AssertSqlSafe(Arc::clone(sql)))
-        .bind(&columns.ids)
-        .bind(&columns.topics)
-        .bind(&columns.keys)
-        .bind(&columns.headers)
-        .bind(&columns.content_types)
-        .bind(&columns.payloads)
-        .bind(&columns.times)
+fn many<'q>(sql: &Arc<str>, events: &'q [Event]) -> Query<'q, Postgres, PgArguments> {
+    let query = sqlx::query(AssertSqlSafe(Arc::clone(sql)));
+    WRITTEN.into_iter().fold(query, |query, (_, value)| match value {
+        Value::Uuid(of) => query.bind(column(events, of)),
+        Value::Text(of) => query.bind(column(events, of)),
+        Value::Json(of) => query.bind(column(events, of)),
+        Value::Bytes(of) => query.bind(column(events, of)),
+        Value::Time(of) => query.bind(column(events, of)),
+    })
 }
 
 /// Appends an event to the outbox in the schema `posthaste`. See [`Outbox::append_sqlx`].

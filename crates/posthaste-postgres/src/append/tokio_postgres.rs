@@ -1,10 +1,11 @@
 //! Append with tokio-postgres. The statements' types are declared, so that nothing is prepared first: one round
 //! trip, and a pooler that hands out connections by transaction is no trouble.
 
-use super::{Columns, DEFAULT, Outbox, micros, pieces};
+use super::{DEFAULT, Outbox, column, pieces};
+use crate::columns::{Value, WRITTEN};
 use posthaste::{Event, EventError};
-use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 /// Why an append failed. In both cases nothing was appended; after a database error the caller's
@@ -25,25 +26,13 @@ impl Outbox {
     /// (G1). Answers with its id: with an idempotency key that was used before, the first event's.
     pub async fn append(&self, tx: &mut Transaction<'_>, event: &Event) -> Result<Uuid, AppendError> {
         self.limits.check(event)?;
-        let headers = event.headers.to_json();
-        let payload = event.payload.as_deref();
-        let deliver_at = micros(event);
-        let params: [(&(dyn ToSql + Sync), Type); 7] = [
-            (&event.id, Type::UUID),
-            (&event.topic, Type::TEXT),
-            (&event.key, Type::TEXT),
-            (&headers, Type::TEXT),
-            (&event.content_type, Type::TEXT),
-            (&payload, Type::BYTEA),
-            (&deliver_at, Type::FLOAT8),
-        ];
+        let mut params = one(event);
         let Some(key) = &event.idempotency_key else {
-            tx.query_typed(&self.insert, &params).await?;
+            query(tx, &self.insert, &params).await?;
             return Ok(event.id);
         };
-        let mut params = params.to_vec();
-        params.push((key, Type::TEXT));
-        let rows = tx.query_typed(&self.idempotent, &params).await?;
+        params.push((Box::new(key), Type::TEXT));
+        let rows = query(tx, &self.idempotent, &params).await?;
         Ok(rows.first().map_or(event.id, |row| row.get(0)))
     }
 
@@ -58,32 +47,52 @@ impl Outbox {
         for piece in pieces(events) {
             match piece {
                 [event] => ids.push(self.append(tx, event).await?),
-                many => {
-                    let columns = Columns::of(many);
-                    self.insert_many(tx, &columns).await?;
-                    ids.extend(columns.ids);
+                events => {
+                    query(tx, &self.insert_many, &many(events)).await?;
+                    ids.extend(events.iter().map(|event| event.id));
                 }
             }
         }
         Ok(ids)
     }
+}
 
-    async fn insert_many(&self, tx: &mut Transaction<'_>, columns: &Columns<'_>) -> Result<(), AppendError> {
-        tx.query_typed(
-            &self.insert_many,
-            &[
-                (&columns.ids, Type::UUID_ARRAY),
-                (&columns.topics, Type::TEXT_ARRAY),
-                (&columns.keys, Type::TEXT_ARRAY),
-                (&columns.headers, Type::TEXT_ARRAY),
-                (&columns.content_types, Type::TEXT_ARRAY),
-                (&columns.payloads, Type::BYTEA_ARRAY),
-                (&columns.times, Type::INT8_ARRAY),
-            ],
-        )
-        .await?;
-        Ok(())
-    }
+type Params<'a> = Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>;
+
+fn one(event: &Event) -> Params<'_> {
+    let param = |(_, value)| -> (Box<dyn ToSql + Sync + Send + '_>, Type) {
+        match value {
+            Value::Uuid(of) => (Box::new(of(event)), Type::UUID),
+            Value::Text(of) => (Box::new(of(event)), Type::TEXT),
+            Value::Json(of) => (Box::new(of(event)), Type::TEXT),
+            Value::Bytes(of) => (Box::new(of(event)), Type::BYTEA),
+            Value::Time(of) => (Box::new(of(event)), Type::INT8),
+        }
+    };
+    WRITTEN.into_iter().map(param).collect()
+}
+
+fn many(events: &[Event]) -> Params<'_> {
+    let param = |(_, value)| -> (Box<dyn ToSql + Sync + Send + '_>, Type) {
+        match value {
+            Value::Uuid(of) => (Box::new(column(events, of)), Type::UUID_ARRAY),
+            Value::Text(of) => (Box::new(column(events, of)), Type::TEXT_ARRAY),
+            Value::Json(of) => (Box::new(column(events, of)), Type::TEXT_ARRAY),
+            Value::Bytes(of) => (Box::new(column(events, of)), Type::BYTEA_ARRAY),
+            Value::Time(of) => (Box::new(column(events, of)), Type::INT8_ARRAY),
+        }
+    };
+    WRITTEN.into_iter().map(param).collect()
+}
+
+async fn query(
+    tx: &mut Transaction<'_>,
+    sql: &str,
+    params: &Params<'_>,
+) -> Result<Vec<Row>, tokio_postgres::Error> {
+    let params: Vec<(&(dyn ToSql + Sync), Type)> =
+        params.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect();
+    tx.query_typed(sql, &params).await
 }
 
 /// Appends an event to the outbox in the schema `posthaste`. See [`Outbox::append`].

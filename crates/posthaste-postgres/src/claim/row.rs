@@ -94,16 +94,14 @@ pub(super) fn read(row: &Row, shape: &Shape, seq: i64) -> SqlResult<(StoredEvent
     }
     // An empty key is no key. A column that is NOT NULL DEFAULT '' means the same.
     let key: Option<String> = row.try_get::<_, Option<String>>(3)?.filter(|key| !key.is_empty());
+    // Without a topic there is nowhere to go. An empty one is refused by name.
+    let topic = row.try_get::<_, Option<String>>(2)?.unwrap_or_default();
     let event = Event {
-        id: row.try_get(1)?,
-        // Without a topic there is nowhere to go. An empty one is refused by name.
-        topic: row.try_get::<_, Option<String>>(2)?.unwrap_or_default(),
         key,
         headers,
         content_type: shape.content_type.clone(),
         payload: payload.filter(|payload| payload.len() <= max).map(Bytes::copy_from_slice),
-        deliver_at: None,
-        idempotency_key: None,
+        ..Event::bare(row.try_get(1)?, topic)
     };
     let appended_at = Timestamp(row.try_get::<_, Micros>(8)?.0);
     let claimed = Claimed {

@@ -2,7 +2,7 @@
 
 use crate::error::store_error;
 use crate::log::lease::LogLease;
-use crate::row;
+use crate::row::{self, WIDTH, event_sql};
 use crate::session::Param;
 use posthaste::store::{DueBatch, DueEvent, DueQuery, Reason, StoreError};
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl LogLease {
             (&query.only_destination, Type::TEXT),
             (&bytes, Type::INT8),
         ];
-        let sql = self.sql(include_str!("../../sql/log/due.sql"));
+        let sql = self.sql(event_sql!("../../sql/log/due.sql"));
         let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
         let events = rows.iter().map(due_event).collect::<Result<Vec<_>, _>>().map_err(store_error)?;
         if !events.is_empty() {
@@ -42,10 +42,10 @@ impl LogLease {
 }
 
 fn due_event(row: &tokio_postgres::Row) -> Result<DueEvent, tokio_postgres::Error> {
-    let reason: &str = row.try_get(11)?;
+    let reason: &str = row.try_get(WIDTH + 1)?;
     Ok(DueEvent {
-        stored: row::event(row, 0)?,
-        attempts: row.try_get::<_, i32>(10)?.unsigned_abs(),
+        stored: row::event(row)?,
+        attempts: row.try_get::<_, i32>(WIDTH)?.unsigned_abs(),
         reason: reason_of(reason),
     })
 }

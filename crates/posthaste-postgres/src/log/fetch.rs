@@ -14,19 +14,34 @@
 //! long time, and those who settle would find the pool empty.
 
 use crate::error::store_error;
-use crate::row;
+use crate::row::{self, WIDTH};
 use crate::session::{Param, Session, Sessions};
 use posthaste::cursor::{Position, Snapshot};
 use posthaste::event::StoredEvent;
 use posthaste::store::{StoreCode, StoreError};
 use posthaste::task::{Task, spawn};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-/// The statement, before schema, columns and conditions are put in.
-pub(crate) const LATE_AND_TAIL: &str = include_str!("../../sql/log/late_and_tail.sql");
+/// The statement, before schema, columns and conditions are put in. Its first line is as wide as a row.
+pub(crate) static LATE_AND_TAIL: LazyLock<String> = LazyLock::new(|| {
+    let nulls = ", null".repeat(WIDTH + OWN_COLUMNS - 4);
+    include_str!("../../sql/log/late_and_tail.sql").replace("/*nulls*/", &nulls)
+});
+
+/// The columns of a row, before the inline size is put in.
+static COLUMNS: LazyLock<String> = LazyLock::new(|| {
+    let event = row::columns("", "case when octet_length(payload) <= /*inline*/ then payload end");
+    format!(
+        "{event}, segment, case when octet_length(payload) > /*inline*/ then octet_length(payload) end, \
+         deliver_at > statement_timestamp()"
+    )
+});
+
+/// How many of them are not the event's.
+const OWN_COLUMNS: usize = 3;
 
 /// A column that every row of the log has, and the line about the read itself has not.
 const SLOT: usize = 1;
@@ -161,13 +176,13 @@ impl Fetched {
 impl Found {
     /// A row of [`columns`].
     pub(crate) fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
-        let stored = row::event(row, 0)?;
-        let large: Option<i32> = row.try_get(11)?;
+        let stored = row::event(row)?;
+        let large: Option<i32> = row.try_get(WIDTH + 1)?;
         let inline = stored.event.payload.as_ref().map(bytes::Bytes::len);
         Ok(Self {
-            segment: row.try_get(10)?,
+            segment: row.try_get(WIDTH)?,
             size: large.map(|size| size.unsigned_abs() as usize).or(inline),
-            scheduled: row.try_get::<_, Option<bool>>(12)?.unwrap_or(false),
+            scheduled: row.try_get::<_, Option<bool>>(WIDTH + 2)?.unwrap_or(false),
             stored,
         })
     }
@@ -182,10 +197,5 @@ impl Found {
 /// their size stands for them. The size is a literal, one of few, so that statements stay prepared.
 /// What is null costs the server nothing to send.
 pub(crate) fn columns(inline: usize) -> String {
-    format!(
-        "seq, slot, id, topic, key, headers, content_type, \
-         case when octet_length(payload) <= {inline} then payload end, deliver_at, appended_at, \
-         segment, case when octet_length(payload) > {inline} then octet_length(payload) end, \
-         deliver_at > statement_timestamp()"
-    )
+    COLUMNS.replace("/*inline*/", &inline.to_string())
 }

@@ -17,9 +17,11 @@
 
 use crate::error::{is_refusal_of_data, store_error};
 use crate::log::lease::LogLease;
+use crate::row::with_event;
 use crate::session::{Param, Session};
 use posthaste::event::StoredEvent;
 use posthaste::store::{Death, Deferral, Due, ErrorClass, StoreError};
+use std::sync::LazyLock;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -68,10 +70,10 @@ pub(crate) enum Rows<'a> {
     Died(&'a [(i64, Death)]),
 }
 
-const DEFER: &str = include_str!("../../sql/log/defer.sql");
-const BURY: &str = include_str!("../../sql/log/bury.sql");
+static DEFER: LazyLock<String> = LazyLock::new(|| with_event(include_str!("../../sql/log/defer.sql")));
+static BURY: LazyLock<String> = LazyLock::new(|| with_event(include_str!("../../sql/log/bury.sql")));
+static DIED: LazyLock<String> = LazyLock::new(|| with_event(include_str!("../../sql/log/died.sql")));
 const AGAIN: &str = include_str!("../../sql/log/again.sql");
-const DIED: &str = include_str!("../../sql/log/died.sql");
 
 impl<'a> Rows<'a> {
     fn len(self) -> usize {
@@ -120,19 +122,19 @@ impl<'a> Rows<'a> {
             Self::Deferred(list) => {
                 let (stored, d) = list.first()?;
                 let key = stored.event.key.as_deref();
-                (BURY, stored.seq, death(d.attempts, &d.route, d.holds_when_dead), key)
+                (&BURY, stored.seq, death(d.attempts, &d.route, d.holds_when_dead), key)
             }
             Self::Dead(list) => {
                 let (stored, d) = list.first()?;
-                (BURY, stored.seq, death(d.attempts, &d.route, d.holds), stored.event.key.as_deref())
+                (&BURY, stored.seq, death(d.attempts, &d.route, d.holds), stored.event.key.as_deref())
             }
             Self::Again(list) => {
                 let (seq, d) = list.first()?;
-                (DIED, *seq, death(d.attempts, &d.route, d.holds_when_dead), None)
+                (&DIED, *seq, death(d.attempts, &d.route, d.holds_when_dead), None)
             }
             Self::Died(list) => {
                 let (seq, d) = list.first()?;
-                (DIED, *seq, death(d.attempts, &d.route, d.holds), None)
+                (&DIED, *seq, death(d.attempts, &d.route, d.holds), None)
             }
         })
     }
@@ -198,7 +200,7 @@ impl<'s> OutcomeWriter<'s> {
         let rows = match part {
             Rows::Deferred(list) => {
                 let list: Vec<_> = list.iter().map(|(stored, d)| (stored.seq, d)).collect();
-                self.put_aside(DEFER, &list).await?
+                self.put_aside(&DEFER, &list).await?
             }
             Rows::Again(list) => {
                 let list: Vec<_> = list.iter().map(|(seq, d)| (*seq, d)).collect();
@@ -206,11 +208,11 @@ impl<'s> OutcomeWriter<'s> {
             }
             Rows::Dead(list) => {
                 let list: Vec<_> = list.iter().map(|(stored, d)| (stored.seq, d)).collect();
-                self.bury(BURY, &list).await?
+                self.bury(&BURY, &list).await?
             }
             Rows::Died(list) => {
                 let list: Vec<_> = list.iter().map(|(seq, d)| (*seq, d)).collect();
-                self.bury(DIED, &list).await?
+                self.bury(&DIED, &list).await?
             }
         };
         self.keys.extend(rows.iter().filter_map(|row| row.get::<_, Option<String>>(0)));

@@ -127,7 +127,7 @@ impl LogLease {
     fn fetch(&self, position: &Position, marks: &Marks, bounds: Bounds) -> Fetch {
         let closing = self.inner.closing();
         Fetch {
-            sql: self.statement_without(closing.map(|(segment, _)| segment), LATE_AND_TAIL, bounds.inline),
+            sql: self.statement_without(closing.map(|(segment, _)| segment), &LATE_AND_TAIL, bounds.inline),
             believed_until: closing.map(|(_, until)| until),
             late_from: position.late_from(marks),
             position: position.clone(),

@@ -5,6 +5,7 @@
 //! statements. What is in place already is left alone: a second `up` changes nothing.
 
 use super::attempt;
+use crate::columns;
 use crate::error::store_error;
 use crate::rights;
 use crate::session::{Session, Sessions, quote};
@@ -65,6 +66,7 @@ impl Roles {
         let schema = format!("schema {} ", quote(&sessions.config().schema));
         let named = text
             .replace("schema posthaste ", &schema)
+            .replace(":columns", &columns::names())
             .replace(":app", &quote(&self.app))
             .replace(":relay", &quote(&self.relay))
             .replace(":admin", &quote(&self.admin));

@@ -203,6 +203,15 @@ mod tests {
     }
 
     #[test]
+    fn the_reserved_headers_are_those_of_the_library() {
+        let rule = "lower(name) in (";
+        let newest = MIGRATIONS.iter().rev().find_map(|migration| migration.text.split_once(rule));
+        let (list, _) = newest.and_then(|(_, rest)| rest.split_once(')')).expect("a migration has the rule");
+        let here: Vec<&str> = list.split(", ").map(|name| name.trim_matches('\'')).collect();
+        assert_eq!(here, posthaste::event::RESERVED_HEADERS.map(str::to_ascii_lowercase));
+    }
+
+    #[test]
     fn a_checksum_sees_the_text_and_not_the_line_ends() {
         let one = |text| Migration { version: 1, name: "x", text }.checksum();
         assert_eq!(one("select 1;\n"), one("select 1;\r\n"));

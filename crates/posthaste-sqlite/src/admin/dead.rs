@@ -13,18 +13,24 @@
 use super::{audit, failed};
 use crate::clock::{NEVER, now};
 use crate::filter::glob;
+use crate::row::{self, ANY_PAYLOAD, NO_PAYLOAD, event_sql};
 use crate::settle::promote;
 use posthaste::Timestamp;
 use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter, IDS_AUDITED, ROWS_MAX};
-use rusqlite::types::{ToSql, ValueRef};
+use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 use serde_json::json;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// The columns that [`letter`] reads.
-const COLUMNS: &str = "letter, sink, seq, id, topic, key, headers, content_type, octet_length(payload) as payload_bytes, \
-    appended_at, dead_at, attempts, replays, error_class, error_code, error, holds_key";
+/// What [`letter`] reads, up to the condition: with payloads or without.
+fn select(payload: &str) -> String {
+    let event = row::columns(payload);
+    format!(
+        "select {event}, letter, sink, dead_at, attempts, replays, error_class, error_code, error, holds_key \
+         from posthaste_dead_letters where"
+    )
+}
 
 /// A filter as SQL: conditions with their values.
 pub(super) struct Clause {
@@ -78,23 +84,21 @@ pub(super) fn list(
 ) -> rusqlite::Result<Vec<DeadLetter>> {
     let clause = Clause::of(filter);
     let limit = limit.clamp(1, ROWS_MAX);
-    let sql = format!(
-        "select {COLUMNS}, null from posthaste_dead_letters where letter > {after} and {} order by letter limit {limit}",
-        clause.sql
-    );
+    let sql =
+        format!("{} letter > {after} and {} order by letter limit {limit}", select(NO_PAYLOAD), clause.sql);
     let mut statement = tx.prepare(&sql)?;
     statement.query_map(params_from_iter(clause.values()), letter)?.collect()
 }
 
 pub(super) fn show(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<DeadLetter>> {
-    let sql = format!("select {COLUMNS}, payload from posthaste_dead_letters where id = ?1 order by letter");
+    let sql = format!("{} id = ?1 order by letter", select(ANY_PAYLOAD));
     let mut statement = tx.prepare(&sql)?;
     statement.query_map([id.to_string()], letter)?.collect()
 }
 
 /// The letter of an event for one sink, without its payload.
 pub(super) fn of_sink(tx: &Connection, sink: &str, seq: i64) -> rusqlite::Result<Option<DeadLetter>> {
-    let sql = format!("select {COLUMNS}, null from posthaste_dead_letters where sink = ?1 and seq = ?2");
+    let sql = format!("{} sink = ?1 and seq = ?2", select(NO_PAYLOAD));
     tx.prepare_cached(&sql)?.query_row(params![sink, seq], letter).optional()
 }
 
@@ -168,7 +172,7 @@ fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> 
         return Err(AdminError::no_route(&topic));
     }
     for sink in &sinks {
-        let sql = include_str!("../../sql/admin/replay.sql");
+        let sql = event_sql!("../../sql/admin/replay.sql");
         tx.execute(sql, params![letter, sink, now()]).map_err(failed)?;
     }
     Ok(sinks)
@@ -205,33 +209,25 @@ pub(super) fn order_key(tx: &Transaction<'_>, sink: &str, key: &str) -> rusqlite
 }
 
 fn letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
-    let (id, headers): (String, Option<String>) = (row.get(3)?, row.get(6)?);
-    let payload = match row.get_ref(17)? {
-        ValueRef::Null => None,
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes.to_vec()),
-        ValueRef::Integer(number) => Some(number.to_string().into_bytes()),
-        ValueRef::Real(number) => Some(number.to_string().into_bytes()),
-    };
-    // Headers that are no JSON are shown as they are: that is why the event is here.
-    let headers = headers.map(|text| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text)));
+    let event = row::shown(row)?;
     Ok(DeadLetter {
-        cursor: row.get(0)?,
-        sink: row.get(1)?,
-        seq: row.get(2)?,
-        id: Uuid::parse_str(&id).unwrap_or_default(),
-        topic: row.get(4)?,
-        key: row.get(5)?,
-        headers,
-        content_type: row.get(7)?,
-        payload_bytes: row.get(8)?,
-        payload,
-        appended_at: Timestamp(row.get(9)?),
-        dead_at: Timestamp(row.get(10)?),
-        attempts: row.get(11)?,
-        replays: row.get(12)?,
-        error_class: row.get(13)?,
-        error_code: row.get(14)?,
-        error: row.get(15)?,
-        holds_key: row.get(16)?,
+        cursor: row.get("letter")?,
+        sink: row.get("sink")?,
+        seq: event.seq,
+        id: event.id,
+        topic: event.topic,
+        key: event.key,
+        headers: event.headers,
+        content_type: event.content_type,
+        payload_bytes: event.payload_bytes,
+        payload: event.payload,
+        appended_at: event.appended_at,
+        dead_at: Timestamp(row.get("dead_at")?),
+        attempts: row.get("attempts")?,
+        replays: row.get("replays")?,
+        error_class: row.get("error_class")?,
+        error_code: row.get("error_code")?,
+        error: row.get("error")?,
+        holds_key: row.get("holds_key")?,
     })
 }

@@ -10,13 +10,13 @@ use super::{audit, check_sink, failed, sinks};
 use crate::clock::{NEVER, now};
 use crate::connect::slot;
 use crate::filter::{condition_since, glob};
+use crate::row::{self, ANY_PAYLOAD, NO_PAYLOAD, event_sql};
 use crate::watch::last_seq;
 use posthaste::Timestamp;
 use posthaste::admin::{
     Acted, Actor, AdminError, EventFilter, EventLife, EventName, EventPage, LogEvent, PassedAt, Progress,
     ROWS_MAX, ReplayChunk, SAMPLES, SinkLife, TailPlace, Waiting, Where,
 };
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -33,26 +33,6 @@ const AUDIT_SHOWN: i64 = 20;
 
 /// Later events of a key that are counted.
 const HELD_MAX: i64 = 1_000;
-
-const COLUMNS: &str = "seq, posthaste_text(id), posthaste_text(topic), posthaste_text(key), posthaste_text(headers), \
-    posthaste_text(content_type), octet_length(payload), deliver_at, appended_at";
-
-fn log_event(row: &Row<'_>) -> rusqlite::Result<LogEvent> {
-    let (id, headers): (Option<String>, Option<String>) = (row.get(1)?, row.get(4)?);
-    let headers = headers.map(|text| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text)));
-    Ok(LogEvent {
-        seq: row.get(0)?,
-        id: id.and_then(|id| Uuid::parse_str(&id).ok()).unwrap_or_default(),
-        topic: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
-        key: row.get(3)?,
-        headers,
-        content_type: row.get(5)?,
-        payload_bytes: row.get(6)?,
-        payload: None,
-        deliver_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
-        appended_at: Timestamp(row.get(8)?),
-    })
-}
 
 /// The events that a filter selects within a range of numbers: behind the first, up to the second.
 fn select(
@@ -75,11 +55,12 @@ fn select(
         }
     }
     let sql = format!(
-        "select {COLUMNS} from posthaste_outbox where {}{condition} order by seq limit {limit}",
+        "select {} from posthaste_outbox where {}{condition} order by seq limit {limit}",
+        row::columns(NO_PAYLOAD),
         clause.sql
     );
     let mut statement = tx.prepare(&sql)?;
-    statement.query_map(params_from_iter(clause.values()), log_event)?.collect()
+    statement.query_map(params_from_iter(clause.values()), row::shown)?.collect()
 }
 
 /// The numbers that a filter can mean, behind a place: (behind, up to).
@@ -179,18 +160,10 @@ fn find(tx: &Connection, id: Uuid, place: Where) -> rusqlite::Result<Option<i64>
 
 /// An event with its payload, and whether the log has it: else a copy of it.
 fn whole(tx: &Connection, seq: i64) -> rusqlite::Result<Option<(LogEvent, bool)>> {
+    let columns = row::columns(ANY_PAYLOAD);
     for (table, in_log) in [("outbox", true), ("deferred", false), ("dead_letters", false)] {
-        let sql = format!("select {COLUMNS}, payload from posthaste_{table} where seq = ?1 limit 1");
-        let read = |row: &Row<'_>| {
-            let payload = match row.get_ref(9)? {
-                ValueRef::Null => None,
-                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes.to_vec()),
-                ValueRef::Integer(number) => Some(number.to_string().into_bytes()),
-                ValueRef::Real(number) => Some(number.to_string().into_bytes()),
-            };
-            Ok(LogEvent { payload, ..log_event(row)? })
-        };
-        if let Some(event) = tx.query_row(&sql, [seq], read).optional()? {
+        let sql = format!("select {columns} from posthaste_{table} where seq = ?1 limit 1");
+        if let Some(event) = tx.query_row(&sql, [seq], row::shown).optional()? {
             return Ok(Some((event, in_log)));
         }
     }
@@ -403,7 +376,7 @@ pub(super) fn replay(
     let Picked { events, chunk } = pick(tx, sink, filter, after, chunk)?;
     let mut keys = BTreeSet::new();
     for event in &events {
-        let sql = include_str!("../../sql/admin/replay_event.sql");
+        let sql = event_sql!("../../sql/admin/replay_event.sql");
         tx.prepare_cached(sql)
             .and_then(|mut s| s.execute(params![sink, event.seq, now()]))
             .map_err(failed)?;

@@ -90,16 +90,13 @@ pub(super) async fn logged(ground: &Ground) -> Vec<Event> {
         "select id, topic, key, headers::text, content_type, payload from posthaste.outbox order by seq";
     let rows = ground.app.query(sql, &[]).await.expect("the log");
     let event = |row: &tokio_postgres::Row| Event {
-        id: row.get(0),
-        topic: row.get(1),
         key: row.get(2),
         headers: row.get::<_, Option<&str>>(3).map_or_else(Headers::new, |text| {
             Headers::from_json(text.as_bytes()).expect("an object of strings")
         }),
         content_type: row.get(4),
         payload: row.get::<_, Option<Vec<u8>>>(5).map(Into::into),
-        deliver_at: None,
-        idempotency_key: None,
+        ..Event::bare(row.get(0), row.get::<_, String>(1))
     };
     rows.iter().map(event).map(sorted).collect()
 }
