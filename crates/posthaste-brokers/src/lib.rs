@@ -32,6 +32,8 @@ pub mod kafka;
 mod kinds;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod link;
+#[cfg(feature = "broker")]
+mod lock;
 #[cfg(any(feature = "nats", feature = "rabbitmq"))]
 #[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod mailbox;
