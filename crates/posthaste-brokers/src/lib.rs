@@ -32,6 +32,8 @@ pub mod kafka;
 mod kinds;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod link;
+#[cfg(feature = "broker")]
+mod lock;
 #[cfg(any(feature = "nats", feature = "rabbitmq"))]
 #[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod mailbox;
@@ -107,6 +109,25 @@ impl<'de> Deserialize<'de> for SinkConfig {
     }
 }
 
+/// Acts on the broker's own configuration, whichever broker it is.
+macro_rules! of_broker {
+    ($sink:expr, $config:ident => $act:expr, or $without:expr) => {
+        match $sink {
+            Self::Null {} | Self::Stdout {} => $without,
+            #[cfg(feature = "nats")]
+            Self::Nats($config) => $act,
+            #[cfg(feature = "kafka")]
+            Self::Kafka($config) => $act,
+            #[cfg(feature = "redis")]
+            Self::Redis($config) => $act,
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq($config) => $act,
+            #[cfg(feature = "http")]
+            Self::Http($config) => $act,
+        }
+    };
+}
+
 impl SinkConfig {
     fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
         /// A sink without options.
@@ -133,40 +154,16 @@ impl SinkConfig {
     /// Checks the options alone, without a broker and without the files that they name. Whoever only looks at
     /// an outbox need not be able to read its broker's secrets.
     pub fn check(&self) -> Result<(), BuildError> {
-        match self {
-            Self::Null {} | Self::Stdout {} => Ok(()),
-            #[cfg(feature = "nats")]
-            Self::Nats(config) => config.check_words().map(drop),
-            #[cfg(feature = "kafka")]
-            Self::Kafka(config) => config.check_words().map(drop),
-            #[cfg(feature = "redis")]
-            Self::Redis(config) => config.check_words().map(drop),
-            #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(config) => config.check_words().map(drop),
-            #[cfg(feature = "http")]
-            Self::Http(config) => config.check_words().map(drop),
-        }
+        of_broker!(self, config => config.check_words().map(drop), or Ok(()))
     }
 
     /// Checks the options, and the files that they name.
     pub fn check_files(&self) -> Result<(), BuildError> {
-        match self {
-            Self::Null {} | Self::Stdout {} => Ok(()),
-            #[cfg(feature = "nats")]
-            Self::Nats(config) => config.check().map(drop),
-            #[cfg(feature = "kafka")]
-            Self::Kafka(config) => config.check().map(drop),
-            #[cfg(feature = "redis")]
-            Self::Redis(config) => config.check().map(drop),
-            #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(config) => config.check().map(drop),
-            #[cfg(feature = "http")]
-            Self::Http(config) => config.check().map(drop),
-        }
+        of_broker!(self, config => config.check().map(drop), or Ok(()))
     }
 
-    /// Whether a message can ever go to this destination, by the same functions that the sinks ask.
-    /// If not: why, and what to write instead.
+    /// Whether a message can ever go to this destination, by the same functions that the sinks ask. If it
+    /// cannot, the text says why, and what to write instead.
     pub fn check_destination(&self, destination: &str) -> Result<(), String> {
         let (found, instead): (Result<(), &str>, &str) = match (self, destination) {
             (Self::Null {} | Self::Stdout {}, _) => (Ok(()), ""),
@@ -191,19 +188,7 @@ impl SinkConfig {
 
     /// The value of [`DELIVERY_TIMEOUT`]; `None` for a kind without a broker.
     pub fn delivery_timeout_ms(&mut self) -> Option<&mut u64> {
-        match self {
-            Self::Null {} | Self::Stdout {} => None,
-            #[cfg(feature = "nats")]
-            Self::Nats(config) => Some(&mut config.options.delivery_timeout_ms),
-            #[cfg(feature = "kafka")]
-            Self::Kafka(config) => Some(&mut config.options.delivery_timeout_ms),
-            #[cfg(feature = "redis")]
-            Self::Redis(config) => Some(&mut config.options.delivery_timeout_ms),
-            #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(config) => Some(&mut config.options.delivery_timeout_ms),
-            #[cfg(feature = "http")]
-            Self::Http(config) => Some(&mut config.options.delivery_timeout_ms),
-        }
+        of_broker!(self, config => Some(&mut config.options.delivery_timeout_ms), or None)
     }
 
     /// How to make this broker remember the ids of messages for this long. There is an answer where the

@@ -5,7 +5,8 @@
 //! may follow in one go. A channel would wake the reader at the first letter, and at 100,000 letters a second
 //! it is the waking that costs.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::lock::locked;
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 /// Letters for one reader.
@@ -70,8 +71,7 @@ impl<T> Mailbox<T> {
     }
 
     fn inside(&self) -> MutexGuard<'_, Letters<T>> {
-        // Nothing under the lock panics half way.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inside)
     }
 }
 

@@ -151,7 +151,8 @@ impl HttpConfig {
         self.words().map(drop)
     }
 
-    /// Whether a request can ever go to this destination. A `url` that is wrong itself is told elsewhere.
+    /// Whether a request can ever go to this destination. A wrong address of the sink itself is told
+    /// elsewhere.
     pub(crate) fn check_destination(&self, destination: &str) -> Result<(), &'static str> {
         let Ok(addresses) = Addresses::new(self.url.as_ref(), self.wants_tls()) else { return Ok(()) };
         Endpoint::new(destination, &addresses.find(destination)?).map(drop)

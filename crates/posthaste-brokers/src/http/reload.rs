@@ -12,9 +12,10 @@ use super::client::guard::Guarded;
 use super::config::HttpConfig;
 use super::entry::Keys;
 use crate::BuildError;
+use crate::lock::locked;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
@@ -76,7 +77,7 @@ impl Reload {
 
     /// What is to be used now. It is `None` when the sink was closed.
     pub(super) fn current(&self) -> Option<Arc<Current>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         let current = state.current.clone()?;
         let now = Instant::now();
         if now < state.looked + LOOK_INTERVAL {
@@ -88,7 +89,7 @@ impl Reload {
 
     /// Looks at the files now, and says what is wrong with them.
     pub(super) fn trouble(&self) -> Option<String> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         let current = state.current.clone()?;
         self.look(&mut state, current);
         state.trouble.clone()
@@ -140,7 +141,7 @@ impl Reload {
 
     /// Gives the connections back.
     pub(super) fn close(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).current = None;
+        locked(&self.state).current = None;
     }
 }
 

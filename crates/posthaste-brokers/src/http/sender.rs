@@ -24,6 +24,7 @@ use super::client::hosts::{Host, Reach, Slot};
 use super::reload::Current;
 use super::snippet;
 use super::verdict::{self, NoResponse, Statuses};
+use crate::lock::locked;
 use posthaste::sink::{Scope, Verdict};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -69,8 +70,7 @@ impl Queue {
 
     /// Requests that nobody has taken.
     pub(super) fn ready(&self) -> MutexGuard<'_, VecDeque<Job>> {
-        // Nothing under the lock panics half way.
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.ready)
     }
 
     /// Takes the requests back that `which` names.

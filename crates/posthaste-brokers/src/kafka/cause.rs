@@ -9,9 +9,10 @@
 use super::KafkaConfig;
 use super::client::admin::Partitions;
 use super::verdict::{Circumstances, DeliveryFault, of_fault};
+use crate::lock::locked;
 use posthaste::sink::{Failure, Scope, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A complaint older than this explains nothing, because the client repeats those that hold.
@@ -98,8 +99,7 @@ impl Causes {
     }
 
     fn last(&self) -> MutexGuard<'_, Option<Complaint>> {
-        // Nothing under the lock panics half way.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.last)
     }
 }
 

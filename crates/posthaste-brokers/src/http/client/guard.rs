@@ -10,11 +10,12 @@
 //! made, and again here when it is dialled.
 
 use crate::BuildError;
+use crate::lock::locked;
 use futures_util::future::{BoxFuture, FutureExt, Shared, ready};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
@@ -197,7 +198,7 @@ impl Default for System {
 
 impl Lookup for System {
     fn lookup(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = locked(&self.open);
         if !open.contains_key(&name) {
             if open.len() >= OPEN_MAX {
                 return Box::pin(ready(Err(std::io::Error::other(BUSY))));
@@ -235,7 +236,7 @@ async fn ask(
         () = unwanted(&name, &pending, &wanted) => return Err(BUSY.to_owned()),
         () = sleep(ROOM_WAIT) => Err(BUSY.to_owned()),
     };
-    pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+    locked(&pending).remove(&name);
     found.map(|found| found.map(|address| address.ip()).collect())
 }
 
@@ -244,7 +245,7 @@ async fn ask(
 async fn unwanted(name: &str, pending: &PendingLookups, wanted: &watch::Sender<()>) {
     loop {
         {
-            let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pending = locked(pending);
             if wanted.is_closed() {
                 pending.remove(name);
                 return;

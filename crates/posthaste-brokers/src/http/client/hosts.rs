@@ -12,10 +12,11 @@
 //! A host that failed is on trial until it answers again: it gets one request at a time. Otherwise a few dead
 //! hosts with many destinations would hold most of the slots, one timeout after another.
 
+use crate::lock::locked;
 use posthaste::sink::Failure;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -107,8 +108,7 @@ impl Hosts {
     }
 
     pub(crate) fn host(&self, origin: &str) -> Arc<Host> {
-        // Nothing under the lock panics half way.
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = locked(&self.table);
         if let Some(host) = table.get(origin) {
             return Arc::clone(host);
         }
@@ -223,7 +223,7 @@ impl Host {
     }
 
     fn trouble(&self) -> MutexGuard<'_, HostTrouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.trouble)
     }
 }
 

@@ -6,9 +6,10 @@
 //! requests in flight.
 
 use super::connection::{Connection, Http1, Http2, ResponseHead};
+use crate::lock::locked;
 use posthaste::task::{Task, spawn};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
@@ -69,8 +70,7 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, IdleConnections> {
-        // Nothing under the lock panics half way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// A connection to this host. It may have been closed by the other side.

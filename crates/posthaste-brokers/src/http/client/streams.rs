@@ -4,7 +4,8 @@
 //! request that has waited there is cut off by a deadline that was not meant for it. So requests wait here,
 //! before they begin.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::lock::locked;
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// How many are allowed before the server has said its limit. It says so first, so the other requests hardly
@@ -50,8 +51,7 @@ impl Streams {
     }
 
     fn state(&self) -> MutexGuard<'_, StreamCount> {
-        // Nothing under the lock panics half way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// The server allows this many streams.

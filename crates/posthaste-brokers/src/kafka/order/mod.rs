@@ -22,8 +22,9 @@ mod table;
 mod topics;
 
 use super::verdict::DeliveryFault;
+use crate::lock::locked;
 use posthaste::sink::Message;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use table::OrderTable;
 
@@ -95,8 +96,7 @@ impl KeyOrder {
     }
 
     fn table(&self) -> MutexGuard<'_, OrderTable> {
-        // Nothing under the lock panics half way.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.table)
     }
 }
 

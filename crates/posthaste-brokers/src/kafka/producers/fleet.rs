@@ -10,10 +10,11 @@ use crate::kafka::KafkaConfig;
 use crate::kafka::client;
 use crate::kafka::order::LineId;
 use crate::kafka::verdict::DeliveryFault;
+use crate::lock::locked;
 use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::Producer as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -146,8 +147,7 @@ impl Fleet {
     }
 
     fn lines(&self) -> MutexGuard<'_, CurrentLines> {
-        // Nothing under the lock panics half way.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.lines)
     }
 }
 

@@ -12,6 +12,7 @@
 use crate::kafka::cause::Causes;
 use crate::kafka::order::{KeyOrder, LineId, MessageRef};
 use crate::kafka::verdict::DeliveryFault;
+use crate::lock::locked;
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
@@ -20,7 +21,7 @@ use rdkafka::producer::{
     BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -120,7 +121,7 @@ impl ProducerLine {
         let reader = Arc::clone(&line);
         let thread = std::thread::Builder::new().name(format!("kafka-{id}")).spawn(move || reader.read());
         match thread {
-            Ok(thread) => *lock(&line.thread) = Some(thread.thread().clone()),
+            Ok(thread) => *locked(&line.thread) = Some(thread.thread().clone()),
             Err(error) => return Err(KafkaError::ClientCreation(format!("no thread: {error}"))),
         }
         Ok(line)
@@ -193,7 +194,7 @@ impl ProducerLine {
 
     /// The line takes nothing more and ends when all is answered. At the time `give_up` it gives up the rest.
     pub(in crate::kafka) fn retire(&self, give_up: Instant) {
-        let mut times = lock(&self.times);
+        let mut times = locked(&self.times);
         times.give_up = Some(times.give_up.map_or(give_up, |before| before.min(give_up)));
         *self.retired.write().unwrap_or_else(PoisonError::into_inner) = true;
         drop(times);
@@ -206,12 +207,12 @@ impl ProducerLine {
 
     /// From this time on nobody waits for some message of this line, so the line must not keep it for ever.
     pub(in crate::kafka) fn expire(&self, at: Instant) {
-        let mut times = lock(&self.times);
+        let mut times = locked(&self.times);
         times.expire = Some(times.expire.map_or(at, |before| before.min(at)));
     }
 
     fn wake(&self) {
-        if let Some(thread) = lock(&self.thread).as_ref() {
+        if let Some(thread) = locked(&self.thread).as_ref() {
             thread.unpark();
         }
     }
@@ -252,7 +253,7 @@ impl ProducerLine {
 
     fn keep_time(&self, in_flight: usize) {
         let now = Instant::now();
-        let mut times = lock(&self.times);
+        let mut times = locked(&self.times);
         if in_flight == 0 {
             times.expire = None;
         }
@@ -268,7 +269,7 @@ impl ProducerLine {
 
     /// Tells what was reported.
     fn tell(&self) {
-        let mut batch = lock(&self.ears().batch);
+        let mut batch = locked(&self.ears().batch);
         if batch.reports.is_empty() {
             return;
         }
@@ -359,7 +360,7 @@ impl ProducerContext for Ears {
             fault
         });
         self.heard.fetch_add(1, Ordering::Relaxed);
-        let mut batch = lock(&self.batch);
+        let mut batch = locked(&self.batch);
         batch.faults |= fault.is_some();
         batch.reports.push((message, fault));
     }
@@ -369,11 +370,6 @@ impl ProducerContext for Ears {
 fn topic_of(reason: &str) -> Option<&str> {
     let (_, rest) = reason.split_once("ProduceRequest for ")?;
     Some(rest.split_once(" [")?.0)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing under these locks panics half way.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

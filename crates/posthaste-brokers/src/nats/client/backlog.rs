@@ -4,8 +4,9 @@
 //! counts their bytes here. Beyond the bound messages stay with their calls and count as not sent, until the
 //! client says that it has written its queue.
 
+use crate::lock::locked;
 use async_nats::Client;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
@@ -83,8 +84,7 @@ impl WriteBacklog {
     }
 
     fn inside(&self) -> MutexGuard<'_, UnwrittenBytes> {
-        // Nothing under the lock panics half way.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inside)
     }
 }
 

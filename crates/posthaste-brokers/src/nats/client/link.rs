@@ -8,10 +8,11 @@ use super::connect;
 use super::session::{Session, SessionEnd, SessionInbox};
 use crate::address::Address;
 use crate::link::{Dial, Ended, Port};
+use crate::lock::locked;
 use async_trait::async_trait;
 use posthaste::sink::{Failure, Scope};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The time for the ping that a new session begins with.
@@ -114,7 +115,7 @@ impl NatsDialler {
     }
 
     fn discovered(&self) -> Vec<Address> {
-        self.discovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.discovered).clone()
     }
 
     /// Remembers the servers that `teller` told of. They are reached in the same way as it. What is no
@@ -123,7 +124,7 @@ impl NatsDialler {
         let told = urls.iter().filter_map(|url| SHAPE.parse(url).ok());
         let told = told.map(|(address, _)| teller.sibling(&address.host, address.port));
         let news = told.filter(|address| !self.servers.contains(address)).take(DISCOVERED_MAX).collect();
-        *self.discovered.lock().unwrap_or_else(PoisonError::into_inner) = news;
+        *locked(&self.discovered) = news;
     }
 }
 

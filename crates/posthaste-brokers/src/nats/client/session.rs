@@ -12,6 +12,7 @@
 use super::answer::PublishReply;
 use super::{Connection, WriteBacklog, is_refusal, refused};
 use crate::address::Address;
+use crate::lock::locked;
 use crate::mailbox::Mailbox;
 use async_nats::{Client, Event, Message, ServerError, ServerInfo, Subscriber};
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use futures_util::{FutureExt, StreamExt};
 use posthaste::sink::Failure;
 use rustc_hash::FxHashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -215,8 +216,7 @@ impl Session {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        // Nothing under this lock panics half way.
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.calls)
     }
 
     /// Puts an answer into its mailbox, and remembers that this one is to be rung.

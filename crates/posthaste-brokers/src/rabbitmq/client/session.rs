@@ -8,8 +8,9 @@
 use super::answer::{Close, Note};
 use super::frames::Product;
 use super::table::{ChannelTable, Publish, Question};
+use crate::lock::locked;
 use crate::mailbox::Mailbox;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -95,8 +96,7 @@ impl Session {
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, ChannelTable> {
-        // Nothing under the lock panics half way.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.table)
     }
 }
 

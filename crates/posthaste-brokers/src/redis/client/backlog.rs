@@ -8,7 +8,8 @@
 //! Replies come in the order of the requests. So an answer settles all that was handed over before, also for
 //! calls that are gone.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::lock::locked;
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use tokio::time::Instant;
 
@@ -109,8 +110,7 @@ impl ReplyBacklog {
     }
 
     fn inside(&self) -> MutexGuard<'_, ByteCounts> {
-        // Nothing under the lock panics half way.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inside)
     }
 }
 

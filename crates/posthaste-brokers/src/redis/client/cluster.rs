@@ -9,12 +9,13 @@ use super::config_failure;
 use super::connection::{self, Wanted};
 use super::session::{self, EntryPoint, RedisLink, Session, closed};
 use crate::address::Address;
+use crate::lock::locked;
 use crate::redis::RedisConfig;
 use ::redis::{Value, cmd};
 use posthaste::sink::{Failure, Scope};
 use posthaste::task::{Task, spawn};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -139,8 +140,7 @@ impl ClusterShared {
     }
 
     fn links(&self) -> MutexGuard<'_, HashMap<Address, Arc<RedisLink>>> {
-        // Nothing under the lock panics half way.
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.links)
     }
 
     /// The link to a server. After the end none is begun, because nobody would close it.
