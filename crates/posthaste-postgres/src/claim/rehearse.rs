@@ -5,7 +5,7 @@
 //! the first claim.
 
 use super::session::ClaimSession;
-use super::settle::{BACK, CLEARED, Column, DEAD, FAILED, RowOutcome, execute};
+use super::settle::{ArrayMaker, BACK, CLEARED, DEAD, FAILED, RowOutcome, execute};
 use super::statements::Statements;
 use crate::error::{describe, store_error};
 use crate::session::Param;
@@ -17,7 +17,7 @@ use tokio_postgres::types::Type;
 pub(super) async fn rehearse(session: &mut ClaimSession, statements: &Statements) -> Result<(), StoreError> {
     session.begin().await.map_err(store_error)?;
     let rows = claim_one(session, statements).await?;
-    let parts: [(&str, Option<String>, &[Column]); 6] = [
+    let parts: [(&str, Option<String>, &[ArrayMaker]); 6] = [
         ("that a row is marked as published", Some(statements.delivered()), &[]),
         ("that a failed attempt is written down", statements.failed(), FAILED),
         ("that a row is marked as published", statements.cleared(), CLEARED),

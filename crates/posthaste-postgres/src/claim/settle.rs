@@ -88,23 +88,23 @@ impl RowOutcome {
 type Array<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
 
 /// How such a parameter is made.
-pub(super) type Column = for<'a> fn(&'a [RowOutcome]) -> Array<'a>;
+pub(super) type ArrayMaker = for<'a> fn(&'a [RowOutcome]) -> Array<'a>;
 
-const ID: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| &*row.id);
-const MARK: Column = |rows| array(rows, Type::TIMESTAMPTZ_ARRAY, |row| row.mark);
-const ATTEMPTS: Column = |rows| array(rows, Type::INT4_ARRAY, |row| row.attempts);
-const DELAY: Column = |rows| array(rows, Type::FLOAT8_ARRAY, |row| row.delay);
-const ERROR: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| row.error.as_deref());
-const CLASS: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| row.class);
-const WAS: Column = |rows| array(rows, Type::TEXT_ARRAY, |row| row.was.as_deref());
-const WAS_AT: Column = |rows| array(rows, Type::TIMESTAMPTZ_ARRAY, |row| row.was_at);
-const RESTORED: Column = |rows| array(rows, Type::INT4_ARRAY, |row| row.restored);
+const ID: ArrayMaker = |rows| array(rows, Type::TEXT_ARRAY, |row| &*row.id);
+const MARK: ArrayMaker = |rows| array(rows, Type::TIMESTAMPTZ_ARRAY, |row| row.mark);
+const ATTEMPTS: ArrayMaker = |rows| array(rows, Type::INT4_ARRAY, |row| row.attempts);
+const DELAY: ArrayMaker = |rows| array(rows, Type::FLOAT8_ARRAY, |row| row.delay);
+const ERROR: ArrayMaker = |rows| array(rows, Type::TEXT_ARRAY, |row| row.error.as_deref());
+const CLASS: ArrayMaker = |rows| array(rows, Type::TEXT_ARRAY, |row| row.class);
+const WAS: ArrayMaker = |rows| array(rows, Type::TEXT_ARRAY, |row| row.was.as_deref());
+const WAS_AT: ArrayMaker = |rows| array(rows, Type::TIMESTAMPTZ_ARRAY, |row| row.was_at);
+const RESTORED: ArrayMaker = |rows| array(rows, Type::INT4_ARRAY, |row| row.restored);
 
 // What each statement takes behind keys and marks.
-pub(super) const CLEARED: &[Column] = &[RESTORED];
-pub(super) const FAILED: &[Column] = &[ATTEMPTS, DELAY, ERROR, CLASS];
-pub(super) const DEAD: &[Column] = &[ATTEMPTS, ERROR, CLASS];
-pub(super) const BACK: &[Column] = &[WAS, WAS_AT, RESTORED];
+pub(super) const CLEARED: &[ArrayMaker] = &[RESTORED];
+pub(super) const FAILED: &[ArrayMaker] = &[ATTEMPTS, DELAY, ERROR, CLASS];
+pub(super) const DEAD: &[ArrayMaker] = &[ATTEMPTS, ERROR, CLASS];
+pub(super) const BACK: &[ArrayMaker] = &[WAS, WAS_AT, RESTORED];
 
 fn array<'a, T>(rows: &'a [RowOutcome], kind: Type, of: fn(&'a RowOutcome) -> T) -> Array<'a>
 where
@@ -119,7 +119,7 @@ pub(super) async fn execute(
     first: Option<&str>,
     sql: &str,
     rows: &[RowOutcome],
-    more: &[Column],
+    more: &[ArrayMaker],
 ) -> SqlResult<u64> {
     let arrays: Vec<Array<'_>> = [ID, MARK].iter().chain(more).map(|column| column(rows)).collect();
     let params: Vec<Param<'_>> = arrays.iter().map(|(array, kind)| (&**array as _, kind.clone())).collect();
@@ -192,7 +192,7 @@ impl RowOutcomes {
     }
 
     /// One statement for each kind of fate: its text, its rows, its parameters.
-    fn parts(&self, sql: &Statements) -> [(Option<String>, &[RowOutcome], &'static [Column]); 4] {
+    fn parts(&self, sql: &Statements) -> [(Option<String>, &[RowOutcome], &'static [ArrayMaker]); 4] {
         let restores = self.delivered.iter().any(|row| row.restored.is_some());
         let (delivered, more) = match sql.cleared().filter(|_| restores) {
             Some(cleared) => (cleared, CLEARED),
