@@ -344,14 +344,14 @@ mod tests {
         }
 
         #[test]
-        fn any_text_names_a_table_or_is_refused(text in "([\".]|\\PC){0,12}") {
+        fn any_text_names_a_table_or_is_refused(text in "([\".]{1,2}|\\PC{1,2}){0,6}") {
             if let Ok(TableName { schema, name }) = TableName::parse(&text) {
                 prop_assert!(!name.is_empty() && schema.is_none_or(|schema| !schema.is_empty()));
             }
         }
 
         #[test]
-        fn any_text_is_a_topic_or_refused(text in "([{}]|\\PC){0,12}") {
+        fn any_text_is_a_topic_or_refused(text in "([{}]{1,2}|\\PC{1,2}){0,6}") {
             if let Ok(topic) = TopicSource::parse(&text) {
                 prop_assert!(topic.columns().iter().all(|column| !column.is_empty() && text.contains(column)));
             }

@@ -67,6 +67,8 @@ fn retry_after_in_both_forms() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
     #[test]
     fn any_text_is_a_time_to_wait_or_none(
         value in "([0-9]{1,24}|[A-Z][a-z]{2}, [0-9]{1,3} (Jan|Feb|Dec|x) [0-9]{1,21} [0-9]{1,3}:[0-9]{2}:[0-9]{2} GMT|\\PC{0,30})",

@@ -381,19 +381,18 @@ mod tests {
         leaf.prop_recursive(3, 24, 4, |inner| prop::collection::vec(inner, 0..4).prop_map(Value::Array))
     }
 
+    fn ranges() -> impl Strategy<Value = Value> {
+        let port = prop_oneof![values(), (0..70_000_i64).prop_map(Value::Int)];
+        (-9..20_000_i64, -9..20_000_i64, values(), port).prop_map(|(first, last, host, port)| {
+            let node = Value::Array(vec![host, port]);
+            Value::Array(vec![Value::Int(first), Value::Int(last), node])
+        })
+    }
+
     proptest! {
         #[test]
         fn any_answer_is_a_map_and_names_only_nodes_it_knows(
-            ranges in prop::collection::vec(
-                prop_oneof![
-                    values(),
-                    (-9..20_000_i64, -9..20_000_i64, values(), values()).prop_map(|(first, last, host, port)| {
-                        let node = Value::Array(vec![host, port]);
-                        Value::Array(vec![Value::Int(first), Value::Int(last), node])
-                    }),
-                ],
-                0..4,
-            ),
+            ranges in prop::collection::vec(prop_oneof![values(), ranges()], 0..4),
             text in "(\\PC{0,12}|[0-9.:]{0,12}):[0-9]{0,6}",
         ) {
             let asked = topology::server(topology::SHAPE, "redis://seed:1").expect("an address").0;
