@@ -1,9 +1,9 @@
 //! The binary under measurement: `posthaste run` as a process of its own, with a configuration on file.
 //!
-//! Nothing of it is measured in this process: a relay in here would share a runtime with the ruler, and would be
-//! another thing than what people run. The configuration is printed, so that a figure can be repeated by
-//! hand, and checked by the binary itself first, so that a mistake in `--config-set` has a name before anything
-//! is made.
+//! Nothing of it is measured in this process: a relay in here would share a runtime with the ruler, and would
+//! be another thing than what people run. The configuration is printed, so that a figure can be repeated by
+//! hand, and checked by the binary itself first, so that a mistake in `--config-set` has a name before
+//! anything is made.
 
 use super::Common;
 use super::sqlite::broker_of;

@@ -1,17 +1,18 @@
 //! `posthaste-bench`: measure on your own database and broker.
 //!
 //! Four questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
-//! the acknowledgement (`latency`), what does an append cost (`append`), and how fast is an adopted table drained (`adopt`). Every figure that depends on the
-//! machine comes with a baseline from the same run, so that what is reported is a ratio.
+//! the acknowledgement (`latency`), what does an append cost (`append`), and how fast is an adopted table
+//! drained (`adopt`). Every figure that depends on the machine comes with a baseline from the same run, so
+//! that what is reported is a ratio.
 //!
 //! ```text
 //! ground (a schema of its own) ─▶ fill ─▶ baseline ─▶ child: posthaste run ─▶ sample ─▶ report
 //! ```
 //!
-//! What is measured is a `posthaste` that was built without any of this: the relay runs as a process of its own
-//! (`child`), and everything is seen from outside: receipts in the database, lines in a pipe, messages in a stream
-//! (`sample`, `pipe`, `yard`). A rate without a proof that every event arrived is a rate of nothing, so each
-//! drain ends with one.
+//! What is measured is a `posthaste` that was built without any of this: the relay runs as a process of its
+//! own (`child`), and everything is seen from outside: receipts in the database, lines in a pipe, messages in
+//! a stream (`sample`, `pipe`, `yard`). A rate without a proof that every event arrived is a rate of nothing,
+//! so each drain ends with one.
 
 mod adopt;
 mod append;

@@ -67,8 +67,9 @@ pub(crate) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A text without the passwords of addresses and connection strings in it: of each word that holds an address, nothing
-/// between the first colon of its login and the last `@` is shown; of a word `password=…`, nothing behind the sign.
+/// A text without the passwords of addresses and connection strings in it: of each word that holds an
+/// address, nothing between the first colon of its login and the last `@` is shown; of a word `password=…`,
+/// nothing behind the sign.
 pub(crate) fn scrub(text: &str) -> String {
     text.split_inclusive(|c: char| c.is_whitespace() || matches!(c, '"' | '`')).map(scrub_word).collect()
 }

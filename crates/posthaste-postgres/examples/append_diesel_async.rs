@@ -1,4 +1,5 @@
-//! Appends in a transaction of diesel-async: a rollback leaves nothing, a commit leaves the order and its event.
+//! Appends in a transaction of diesel-async: a rollback leaves nothing, a commit leaves the order and its
+//! event.
 //!
 //! ```sh
 //! DB=postgres://postgres@127.0.0.1/shop cargo run -p posthaste-postgres --features adapter-examples --example append_diesel_async

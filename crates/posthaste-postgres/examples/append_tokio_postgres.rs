@@ -1,5 +1,5 @@
-//! Appends in a transaction of tokio-postgres: a rollback leaves nothing, a commit leaves the order and its event. The
-//! table is the one of docs/tutorial.md.
+//! Appends in a transaction of tokio-postgres: a rollback leaves nothing, a commit leaves the order and its
+//! event. The table is the one of docs/tutorial.md.
 //!
 //! ```sh
 //! DB=postgres://postgres@127.0.0.1:5433/shop cargo run -p posthaste-postgres --example append_tokio_postgres

@@ -1,8 +1,8 @@
 //! The columns of an event that its author fills, once.
 //!
-//! Every adapter of `append` binds what this list names, and the role of an application may write it. `row.rs`
-//! reads it back, and statements copy it where they say `/*event*/`. Another column is a line here, one in the
-//! reader, and a migration.
+//! Every adapter of `append` binds what this list names, and the role of an application may write it.
+//! `row.rs` reads it back, and statements copy it where they say `/*event*/`. Another column is a line here,
+//! one in the reader, and a migration.
 
 use Value::{Bytes, Json, Text, Time, Uuid};
 use posthaste::Event;

@@ -1,8 +1,8 @@
 //! The inbox on PostgreSQL: `admit` in the handler's transaction (G5).
 //!
-//! One statement, one round trip, one row. The words are in [`posthaste::inbox`], the argument why it is right
-//! under concurrency on top of `sql/inbox/admit.sql`. It takes a [`tokio_postgres::Transaction`] and nothing
-//! else, and never begins, commits or spawns.
+//! One statement, one round trip, one row. The words are in [`posthaste::inbox`], the argument why it is
+//! right under concurrency on top of `sql/inbox/admit.sql`. It takes a [`tokio_postgres::Transaction`] and
+//! nothing else, and never begins, commits or spawns.
 
 use posthaste::inbox::{Admission, Origin, Unfit, check};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use tokio_postgres::{Client, Transaction};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdmitError {
-    /// The message cannot be marked at all. Nothing was sent to the database; the transaction is still usable.
+    /// The message cannot be marked at all. Nothing was sent to the database; the transaction is still
+    /// usable.
     #[error(transparent)]
     Unfit(#[from] Unfit),
     /// Another transaction was in the way: a serialization failure or a deadlock. Roll back and handle the
@@ -75,7 +76,8 @@ impl Inbox {
     }
 
     /// Marks a message as done by this transaction, or finds that it is done. Call it first, and run the
-    /// handler only for [`Admission::First`]. Waits for another transaction that has the same message in hand.
+    /// handler only for [`Admission::First`]. Waits for another transaction that has the same message in
+    /// hand.
     pub async fn admit(
         &self,
         tx: &mut Transaction<'_>,

@@ -13,7 +13,8 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 /// A pooler gives connections of the server to whoever needs one, and not always the same ones.
 const ROUNDS: usize = 3;
 
-/// Refuses a pooler that was not declared. What cannot be found out in time is no refusal: joining will say why.
+/// Refuses a pooler that was not declared. What cannot be found out in time is no refusal: joining will say
+/// why.
 pub(crate) async fn refuse_undeclared(config: &PostgresConfig) -> Result<(), StoreError> {
     if config.pooled {
         return Ok(());
@@ -28,9 +29,9 @@ pub(crate) async fn refuse_undeclared(config: &PostgresConfig) -> Result<(), Sto
     }
 }
 
-/// It gives a connection of the server to whoever needs one: while a second client holds a transaction open, the first one
-/// finds itself elsewhere, or the second one is where the first one was. A session lock that vanished would prove the
-/// same, but with an idle pool it usually does not vanish.
+/// It gives a connection of the server to whoever needs one: while a second client holds a transaction open,
+/// the first one finds itself elsewhere, or the second one is where the first one was. A session lock that
+/// vanished would prove the same, but with an idle pool it usually does not vanish.
 pub(crate) async fn is_pooled(config: &PostgresConfig) -> Result<bool, StoreError> {
     let (first, second) = (open(config, None).await?, open(config, None).await?);
     for _ in 0..ROUNDS {

@@ -56,8 +56,8 @@ pub(crate) fn columns(table: &str, payload: &str) -> String {
     format!("{table}seq, {table}slot, {written}, {table}appended_at")
 }
 
-/// Puts the columns of an event into a statement: for `/*event*/`, for `/*o.event*/` (those of table `o`), and
-/// for `/*event without payload*/`.
+/// Puts the columns of an event into a statement: for `/*event*/`, for `/*o.event*/` (those of table `o`),
+/// and for `/*event without payload*/`.
 pub(crate) fn with_event(sql: &str) -> String {
     let sql = sql.replace("/*event without payload*/", &columns("", "null::bytea"));
     let (mut text, mut rest) = (String::new(), &*sql);

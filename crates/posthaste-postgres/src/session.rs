@@ -286,8 +286,8 @@ impl Drop for Session {
         let Some(live) = self.live.take() else { return };
         let mut idle = self.sessions.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if live.connection.client.is_closed() {
-            // What ended it, or kept it silent for too long, has done so to those that rest, too. Each of them would be waited
-            // for as long again, one after the other (G7); a new connection is quick.
+            // What ended it, or kept it silent for too long, has done so to those that rest, too. Each of
+            // them would be waited for as long again, one after the other (G7); a new connection is quick.
             let others = std::mem::take(&mut *idle);
             drop(idle);
             drop(others);

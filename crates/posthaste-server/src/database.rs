@@ -77,8 +77,8 @@ impl Database {
         })
     }
 
-    /// Checks every assumption. Also of a database that [`admin`](Self::admin) refuses: that one has something to be
-    /// found.
+    /// Checks every assumption. Also of a database that [`admin`](Self::admin) refuses: that one has
+    /// something to be found.
     pub(crate) async fn examine(&self, bounds: &Bounds) -> Result<Vec<Finding>, AdminError> {
         match self {
             Self::Postgres { config, .. } => PostgresAdmin::new((**config).clone()).doctor_with(bounds).await,
@@ -147,8 +147,8 @@ impl Database {
         }
     }
 
-    /// What errors of a sink mean for this outbox, where the sink's table does not say it. The owners of an adopted table
-    /// count a topic that does not exist as a failure of the row.
+    /// What errors of a sink mean for this outbox, where the sink's table does not say it. The owners of an
+    /// adopted table count a topic that does not exist as a failure of the row.
     pub(crate) fn classes(&self, own: &ClassOverrides) -> ClassOverrides {
         let mut classes = own.clone();
         if self.layout().is_some_and(|(_, layout)| !layout.waits_for_topics) {

@@ -1,8 +1,8 @@
 //! The lifeline: standard input as the sign that whoever started this process still lives.
 //!
-//! A parent keeps the other end of a pipe. When it ends, however it ends, the system closes the pipe, and the child
-//! ends too. Refused: asking for the parent's number now and then (numbers are used again), and a signal at the
-//! parent's death (`PR_SET_PDEATHSIG`: Linux alone, and it means the parent's thread).
+//! A parent keeps the other end of a pipe. When it ends, however it ends, the system closes the pipe, and the
+//! child ends too. Refused: asking for the parent's number now and then (numbers are used again), and a
+//! signal at the parent's death (`PR_SET_PDEATHSIG`: Linux alone, and it means the parent's thread).
 
 use tokio::io::AsyncReadExt;
 

@@ -4,7 +4,8 @@
 //! crate, which is not connected on purpose: PostgreSQL's prints statement parameters, and those are
 //! payloads.
 //!
-//! A line for people may quote a broker or a database. What a terminal would obey is shown instead: [`escape`].
+//! A line for people may quote a broker or a database. What a terminal would obey is shown instead:
+//! [`escape`].
 
 use crate::config::{ConfigError, LogFormat};
 use crate::output::escape;
@@ -51,8 +52,8 @@ fn fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     debug_fn(write).delimited(" ")
 }
 
-/// A bare level is meant for Posthaste; other crates speak from warnings up. The NATS client does not: it logs an error
-/// at every try of an outage, and the relay says the same once.
+/// A bare level is meant for Posthaste; other crates speak from warnings up. The NATS client does not: it
+/// logs an error at every try of an outage, and the relay says the same once.
 fn filter(level: &str) -> Result<Targets, ConfigError> {
     let level = level.trim();
     let is_level =

@@ -21,8 +21,9 @@ mod output;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// A relay takes and gives back memory for thousands of events at a time, on several threads. With the system's allocator
-/// that was a fifth of the CPU time of a drain. mimalloc is as quick and was refused: it held twice the memory.
+/// A relay takes and gives back memory for thousands of events at a time, on several threads. With the
+/// system's allocator that was a fifth of the CPU time of a drain. mimalloc is as quick and was refused: it
+/// held twice the memory.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -1,8 +1,8 @@
 //! What the commands print: tables and sentences for people, JSON for programs, complaints for both.
 //!
-//! Data goes to standard output, everything else to standard error, so that a pipe holds only data. A
-//! reader that closes the pipe early (`| head`) ends the command quietly. What people read goes through [`escape`]; JSON and
-//! [`Out::bytes`] are exact.
+//! Data goes to standard output, everything else to standard error, so that a pipe holds only data. A reader
+//! that closes the pipe early (`| head`) ends the command quietly. What people read goes through [`escape`];
+//! JSON and [`Out::bytes`] are exact.
 
 pub(crate) mod escape;
 

@@ -1,5 +1,5 @@
-//! Measures this crate on the disk at hand: append against a plain INSERT, reading and settling against a bare batched
-//! INSERT of the same rows.
+//! Measures this crate on the disk at hand: append against a plain INSERT, reading and settling against a
+//! bare batched INSERT of the same rows.
 //!
 //! ```sh
 //! cargo run --release -p posthaste-sqlite --example measure -- [DIRECTORY]

@@ -1,7 +1,7 @@
 //! Append: an event into the outbox, inside the transaction the caller already has.
 //!
-//! These functions take a [`rusqlite::Transaction`] and nothing else: a bare connection is no transaction, and passing
-//! one does not compile. They never begin, commit or spawn.
+//! These functions take a [`rusqlite::Transaction`] and nothing else: a bare connection is no transaction,
+//! and passing one does not compile. They never begin, commit or spawn.
 
 use crate::clock;
 use crate::row::{self, WRITTEN};
@@ -10,8 +10,8 @@ use rusqlite::{OptionalExtension, Transaction, params, params_from_iter};
 use std::sync::LazyLock;
 use uuid::Uuid;
 
-/// Why an append failed. In both cases nothing was appended, and the transaction is still usable: SQLite rolls back
-/// the failed statement alone.
+/// Why an append failed. In both cases nothing was appended, and the transaction is still usable: SQLite
+/// rolls back the failed statement alone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
@@ -44,8 +44,8 @@ impl Outbox {
         Self { limits }
     }
 
-    /// Appends an event in the caller's transaction. It exists if and only if that transaction commits (G1). Answers
-    /// with its id: with an idempotency key that was used before, the first event's.
+    /// Appends an event in the caller's transaction. It exists if and only if that transaction commits (G1).
+    /// Answers with its id: with an idempotency key that was used before, the first event's.
     pub fn append(&self, tx: &Transaction<'_>, event: &Event) -> Result<Uuid, AppendError> {
         self.limits.check(event)?;
         if let Some(earlier) = remember(tx, event)? {
@@ -71,8 +71,8 @@ fn insert(tx: &Transaction<'_>, event: &Event) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Remembers an idempotency key. If it was there already: the id of the event that brought it. Transactions write one
-/// after the other, so two cannot race: the second sees the first, or the first never was.
+/// Remembers an idempotency key. If it was there already: the id of the event that brought it. Transactions
+/// write one after the other, so two cannot race: the second sees the first, or the first never was.
 fn remember(tx: &Transaction<'_>, event: &Event) -> Result<Option<Uuid>, AppendError> {
     let Some(key) = &event.idempotency_key else { return Ok(None) };
     let id = event.id.hyphenated().to_string();
@@ -98,8 +98,8 @@ fn remember(tx: &Transaction<'_>, event: &Event) -> Result<Option<Uuid>, AppendE
 /// # Ok(()) }
 /// ```
 ///
-/// Begin with `Immediate`, as above, and set a busy timeout on the connection: a transaction that first reads and then
-/// writes may find that somebody else wrote in between, and SQLite refuses it at once.
+/// Begin with `Immediate`, as above, and set a busy timeout on the connection: a transaction that first reads
+/// and then writes may find that somebody else wrote in between, and SQLite refuses it at once.
 ///
 /// A connection is no transaction. The mistake does not compile (F8):
 ///

@@ -1,9 +1,9 @@
 //! The store's clock: the host's.
 //!
-//! A database in WAL mode has one host: its processes share memory. So there is one clock, and every process reads the
-//! same one; SQLite's own `unixepoch()` asks it too. We ask it directly, because SQLite rounds to milliseconds. If
-//! somebody sets it back, leases and due times wait for it to catch up; nothing is lost by that, and nothing but
-//! waiting depends on it (epochs fence, not time).
+//! A database in WAL mode has one host: its processes share memory. So there is one clock, and every process
+//! reads the same one; SQLite's own `unixepoch()` asks it too. We ask it directly, because SQLite rounds to
+//! milliseconds. If somebody sets it back, leases and due times wait for it to catch up; nothing is lost by
+//! that, and nothing but waiting depends on it (epochs fence, not time).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -13,10 +13,11 @@ pub struct SqliteConfig {
     pub path: PathBuf,
     /// How safe a commit of the relay is. See [`Synchronous`] for what `Normal` costs.
     pub synchronous: Synchronous,
-    /// Connections for reading, beside the writer's and the watch's. Each holds up to half a megabyte of pages.
+    /// Connections for reading, beside the writer's and the watch's. Each holds up to half a megabyte of
+    /// pages.
     pub readers_max: usize,
-    /// How often to look whether another process has written something, while the relay has nothing to do. A look takes
-    /// some microseconds, so 10 ms cost about a thousandth of a core.
+    /// How often to look whether another process has written something, while the relay has nothing to do. A
+    /// look takes some microseconds, so 10 ms cost about a thousandth of a core.
     pub watch_interval: Duration,
     /// What the relay accepts.
     pub limits: Limits,
@@ -63,8 +64,8 @@ impl SqliteConfig {
         }
     }
 
-    /// Defaults for a URL: `sqlite:path/to/file.db`, `sqlite:///absolute/path.db`. `?synchronous=normal` (or `full`)
-    /// may follow.
+    /// Defaults for a URL: `sqlite:path/to/file.db`, `sqlite:///absolute/path.db`. `?synchronous=normal` (or
+    /// `full`) may follow.
     pub fn from_url(url: &str) -> Result<Self, StoreError> {
         let wrong = |why: &str| {
             let why = format!(

@@ -1,8 +1,9 @@
 //! Connections: what every one of ours is set up with.
 //!
-//! WAL mode, because readers and the writer must not wait for each other. `synchronous = FULL`, because in WAL mode
-//! `NORMAL` syncs at checkpoints only: after a power cut the last commits may be gone (F48). A reader never writes, and
-//! cannot (`query_only`). Nobody ever sees SQLITE_BUSY: a busy handler waits with small steps up to a bound.
+//! WAL mode, because readers and the writer must not wait for each other. `synchronous = FULL`, because in
+//! WAL mode `NORMAL` syncs at checkpoints only: after a power cut the last commits may be gone (F48). A
+//! reader never writes, and cannot (`query_only`). Nobody ever sees SQLITE_BUSY: a busy handler waits with
+//! small steps up to a bound.
 
 use crate::error::store_error;
 use posthaste::store::{StoreCode, StoreError};
@@ -17,17 +18,19 @@ pub enum Synchronous {
     /// Every commit is on the disk before it is answered. The default.
     #[default]
     Full,
-    /// Commits reach the disk at the next checkpoint. Several times as many small transactions a second, and a power
-    /// cut or a crash of the system may undo the last of them: a settlement that is undone is published again, an event
-    /// that was appended (and perhaps published) may never have been. A crash of the process alone undoes nothing.
+    /// Commits reach the disk at the next checkpoint. Several times as many small transactions a second, and
+    /// a power cut or a crash of the system may undo the last of them: a settlement that is undone is
+    /// published again, an event that was appended (and perhaps published) may never have been. A crash of
+    /// the process alone undoes nothing.
     Normal,
 }
 
-/// Step of a wait for the write lock: short at first, so that a turn is not missed, then longer. SQLite's own handler
-/// ends at 100 ms, which loses against anybody who asks more often.
+/// Step of a wait for the write lock: short at first, so that a turn is not missed, then longer. SQLite's own
+/// handler ends at 100 ms, which loses against anybody who asks more often.
 const BUSY_STEPS_SHORT: i32 = 20;
 
-/// Steps of 5 ms after that: ten seconds in all. Longer than any sane transaction, shorter than a person's patience.
+/// Steps of 5 ms after that: ten seconds in all. Longer than any sane transaction, shorter than a person's
+/// patience.
 const BUSY_STEPS_MAX: i32 = 2_000;
 
 fn wait_a_little(asked: i32) -> bool {
@@ -37,15 +40,15 @@ fn wait_a_little(asked: i32) -> bool {
     asked < BUSY_STEPS_MAX
 }
 
-/// Pages that a reader keeps, in KiB with a minus, as SQLite has it. Pages of the log are read once, in order: keeping them
-/// would only cost memory, four times.
+/// Pages that a reader keeps, in KiB with a minus, as SQLite has it. Pages of the log are read once, in
+/// order: keeping them would only cost memory, four times.
 const READER_CACHE: i32 = -512;
 
 /// Slots of the key hash; lanes are ranges of them.
 pub(crate) const SLOTS: i32 = 1024;
 
-/// The slot of an event: a hash of its key, or its number where there is none. FNV-1a, written out here because it must
-/// never change: a key that moved to another lane would lose its order.
+/// The slot of an event: a hash of its key, or its number where there is none. FNV-1a, written out here
+/// because it must never change: a key that moved to another lane would lose its order.
 pub(crate) fn slot(key: Option<&[u8]>, seq: i64) -> i16 {
     let Some(key) = key else { return (seq.rem_euclid(i64::from(SLOTS))) as i16 };
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -59,7 +62,8 @@ pub(crate) fn open_writer(path: &Path, synchronous: Synchronous) -> Result<Conne
     open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, synchronous)
 }
 
-/// Opens a connection that only reads. It is not opened read-only: in WAL mode a reader takes locks in shared memory.
+/// Opens a connection that only reads. It is not opened read-only: in WAL mode a reader takes locks in shared
+/// memory.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let connection = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, Synchronous::Full)?;
     connection.pragma_update(None, "query_only", true).map_err(store_error)?;
@@ -100,8 +104,8 @@ fn set_up(connection: &Connection, synchronous: Synchronous) -> rusqlite::Result
         };
         Ok(slot(key, context.get::<i64>(1)?))
     })?;
-    // Text that plain SQL left in the log may be no valid UTF-8. Copies hold it as far as it is: they are read by
-    // people, and must never be the reason why a settlement or a list fails (F49).
+    // Text that plain SQL left in the log may be no valid UTF-8. Copies hold it as far as it is: they are
+    // read by people, and must never be the reason why a settlement or a list fails (F49).
     connection.create_scalar_function("posthaste_text", 1, flags, |context| {
         Ok(match context.get_raw(0) {
             rusqlite::types::ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -110,8 +114,8 @@ fn set_up(connection: &Connection, synchronous: Synchronous) -> rusqlite::Result
     })
 }
 
-/// Refuses a database that is not in WAL mode: readers and writers would wait for each other, and a busy reader could
-/// keep appends out.
+/// Refuses a database that is not in WAL mode: readers and writers would wait for each other, and a busy
+/// reader could keep appends out.
 pub(crate) fn check_wal(connection: &Connection) -> Result<(), StoreError> {
     let mode: String =
         connection.query_row("pragma journal_mode", [], |row| row.get(0)).map_err(store_error)?;

@@ -1,9 +1,9 @@
 //! Looking for deferred events whose time has come.
 //!
-//! First the **heads**: what is due, and of a key that is held only its first. Then, behind each head, the **run** of
-//! events that wait for it, so that a key with many waiting events does not need a look for each. A run ends before the
-//! first event that may not go, and at a dead letter that holds the key: nothing of a key is passed over (G3). All of it
-//! is one snapshot.
+//! First the **heads**: what is due, and of a key that is held only its first. Then, behind each head, the
+//! **run** of events that wait for it, so that a key with many waiting events does not need a look for each.
+//! A run ends before the first event that may not go, and at a dead letter that holds the key: nothing of a
+//! key is passed over (G3). All of it is one snapshot.
 
 use crate::clock::{NEVER, now};
 use crate::error::store_error;

@@ -1,18 +1,20 @@
 //! From SQLite's errors to what the caller does next.
 //!
-//! Whoever reads one of these messages runs a service with its data in one file. So each says what happened, what it
-//! means for the events, and what to do. None of the causes here overwrites anything: a file that cannot be
-//! understood is left as it is.
+//! Whoever reads one of these messages runs a service with its data in one file. So each says what happened,
+//! what it means for the events, and what to do. None of the causes here overwrites anything: a file that
+//! cannot be understood is left as it is.
 
 use posthaste::store::{StoreCode, StoreError};
 use rusqlite::ErrorCode;
 
-/// Judges an error of a statement or of a whole transaction that was not being committed: nothing was changed.
+/// Judges an error of a statement or of a whole transaction that was not being committed: nothing was
+/// changed.
 pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
     judge(&error, true)
 }
 
-/// Judges an error by what the caller does next. `outcome_known` is whether it is certain that nothing was applied.
+/// Judges an error by what the caller does next. `outcome_known` is whether it is certain that nothing was
+/// applied.
 pub(crate) fn judge(error: &rusqlite::Error, outcome_known: bool) -> StoreError {
     let transient = |message: String| StoreError::Transient { message, outcome_known };
     match error.sqlite_error_code() {

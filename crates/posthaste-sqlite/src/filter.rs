@@ -1,7 +1,8 @@
 //! A sink's filter in its stored form and as SQL.
 //!
-//! Stored in `posthaste_lanes.filter`, for people too: `''` is everything, `+` a list of GLOB patterns, `-` a list of
-//! patterns that must not match; one a line. GLOB, because SQLite's LIKE takes `a` and `A` for the same.
+//! Stored in `posthaste_lanes.filter`, for people too: `''` is everything, `+` a list of GLOB patterns, `-` a
+//! list of patterns that must not match; one a line. GLOB, because SQLite's LIKE takes `a` and `A` for the
+//! same.
 
 use crate::connect::SLOTS;
 use posthaste::route::{Filter, Pattern};
@@ -23,8 +24,8 @@ pub(crate) fn glob(pattern: &str) -> String {
     pattern.replace('[', "[[]").replace('?', "[?]")
 }
 
-/// The condition of a stored filter on `topic`, as SQL text with the patterns as literals: a lane's statements are
-/// prepared once. Empty for everything.
+/// The condition of a stored filter on `topic`, as SQL text with the patterns as literals: a lane's
+/// statements are prepared once. Empty for everything.
 pub(crate) fn condition(stored: &str) -> String {
     let Some(sign) = stored.chars().next() else { return String::new() };
     if sign == '-' && stored.len() == 1 {
@@ -37,8 +38,8 @@ pub(crate) fn condition(stored: &str) -> String {
     if sign == '-' { format!(" and not ({any})") } else { format!(" and ({any})") }
 }
 
-/// The condition of a filter that replaced another: up to `until` what the former one took is read too, so that a
-/// change of routes skips nothing that was waiting.
+/// The condition of a filter that replaced another: up to `until` what the former one took is read too, so
+/// that a change of routes skips nothing that was waiting.
 pub(crate) fn condition_since(stored: &str, before: Option<&str>, until: i64) -> String {
     let (now, Some(before)) = (condition(stored), before) else { return condition(stored) };
     let former = condition(before);

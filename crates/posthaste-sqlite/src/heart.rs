@@ -1,15 +1,15 @@
 //! The heart: a locked file that says that this process lives.
 //!
-//! A lease ends by expiry, for a host that froze; and by its heart, for a process that died. The heart is a file next to
-//! the database, locked for as long as its process lives. The system frees the lock with the process, however it ends,
-//! and a successor that can lock the file knows. Being wrong about a death costs nothing, because epochs fence: a former
-//! owner that comes back settles nothing.
+//! A lease ends by expiry, for a host that froze; and by its heart, for a process that died. The heart is a
+//! file next to the database, locked for as long as its process lives. The system frees the lock with the
+//! process, however it ends, and a successor that can lock the file knows. Being wrong about a death costs
+//! nothing, because epochs fence: a former owner that comes back settles nothing.
 //!
-//! The file's name is kept in the database, its directory is the database's. So processes that reach the file by
-//! different paths (a symbolic link, a shared volume) mean the same heart.
+//! The file's name is kept in the database, its directory is the database's. So processes that reach the file
+//! by different paths (a symbolic link, a shared volume) mean the same heart.
 //!
-//! Refused: a lock on the database file itself. SQLite's own locks are there, and closing any other descriptor of that
-//! file would drop them.
+//! Refused: a lock on the database file itself. SQLite's own locks are there, and closing any other
+//! descriptor of that file would drop them.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ pub(crate) struct Heart {
 }
 
 impl Heart {
-    /// Makes a heart next to the database. `None` where the file system knows no locks: leases end by expiry alone.
+    /// Makes a heart next to the database. `None` where the file system knows no locks: leases end by expiry
+    /// alone.
     pub(crate) fn start(database: &Path) -> std::io::Result<Option<Self>> {
         let (random, _) = Uuid::new_v4().as_u64_pair();
         let name = format!("{}{random:016x}", prefix(database));

@@ -1,11 +1,12 @@
 //! The inbox on SQLite: `admit` in the handler's transaction (G5).
 //!
-//! The words are in [`posthaste::inbox`]. SQLite lets one transaction write at a time, so two with the same message
-//! cannot race: the second waits for the write lock, in `begin immediate` or in `admit`, for as long as the connection's
-//! busy timeout allows. Then the mark of the first is there, or the first never was.
+//! The words are in [`posthaste::inbox`]. SQLite lets one transaction write at a time, so two with the same
+//! message cannot race: the second waits for the write lock, in `begin immediate` or in `admit`, for as long
+//! as the connection's busy timeout allows. Then the mark of the first is there, or the first never was.
 //!
-//! A transaction that has read something before another one committed sees an old state, and SQLite does not let it
-//! write any more: [`AdmitError::Conflict`]. `begin immediate` (`TransactionBehavior::Immediate`) avoids that.
+//! A transaction that has read something before another one committed sees an old state, and SQLite does not
+//! let it write any more: [`AdmitError::Conflict`]. `begin immediate` (`TransactionBehavior::Immediate`)
+//! avoids that.
 
 use crate::clock;
 use posthaste::inbox::{Admission, Origin, Unfit, check};
@@ -19,8 +20,8 @@ pub enum AdmitError {
     /// The message cannot be marked at all. Nothing was sent to the database.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// Another transaction was in the way: this one sees an old state, or the write lock was not free in time. Roll
-    /// back and handle the message again. It is nobody's fault and spends no attempt.
+    /// Another transaction was in the way: this one sees an old state, or the write lock was not free in
+    /// time. Roll back and handle the message again. It is nobody's fault and spends no attempt.
     #[error("another transaction was in the way; the handler's transaction must be run again: {0}")]
     Conflict(#[source] rusqlite::Error),
     /// The database failed.
@@ -63,8 +64,8 @@ impl Inbox {
         Self { consumer: consumer.to_owned() }
     }
 
-    /// Marks a message as done by this transaction, or finds that it is done. Call it first, and run the handler only
-    /// for [`Admission::First`].
+    /// Marks a message as done by this transaction, or finds that it is done. Call it first, and run the
+    /// handler only for [`Admission::First`].
     pub fn admit(
         &self,
         tx: &Transaction<'_>,
@@ -86,8 +87,8 @@ impl Inbox {
         Ok(if written == 0 { Admission::Duplicate } else { Admission::First })
     }
 
-    /// Removes marks that are older than `retention`, at most `chunk` of them, and answers how many. Call it again
-    /// while it answers with a full chunk. See [`posthaste::inbox`] for how long marks must be kept.
+    /// Removes marks that are older than `retention`, at most `chunk` of them, and answers how many. Call it
+    /// again while it answers with a full chunk. See [`posthaste::inbox`] for how long marks must be kept.
     pub fn purge(&self, connection: &Connection, retention: Duration, chunk: u32) -> rusqlite::Result<usize> {
         let micros = i64::try_from(retention.as_micros()).unwrap_or(i64::MAX);
         let sql = "delete from posthaste_inbox where consumer = ?1 and message_id in (
@@ -113,7 +114,8 @@ impl Inbox {
 /// # Ok(()) }
 /// ```
 ///
-/// A connection is no transaction: the mark would be durable although the handler failed. The mistake does not compile:
+/// A connection is no transaction: the mark would be durable although the handler failed. The mistake does
+/// not compile:
 ///
 /// ```compile_fail,E0308
 /// # fn handle(connection: &rusqlite::Connection) {

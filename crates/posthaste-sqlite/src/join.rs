@@ -37,8 +37,8 @@ pub(crate) fn agree(tx: &Transaction<'_>, plan: &JoinPlan, heart: Option<&str>) 
     enrol(tx, plan, heart).map_err(store_error)
 }
 
-/// The routes in force are kept in the database. Another set may only begin when nobody lives by the old one: two
-/// relays that filter differently would skip each other's events.
+/// The routes in force are kept in the database. Another set may only begin when nobody lives by the old one:
+/// two relays that filter differently would skip each other's events.
 fn agree_on_routes(tx: &Transaction<'_>, plan: &JoinPlan) -> Result<(), StoreError> {
     let sql =
         "select relay, heart from posthaste_relays where relay <> ?1 and routes <> ?2 and expires_at > ?3";

@@ -1,7 +1,7 @@
 //! A leased lane of the log: the cursor in memory, and what it has read but not settled.
 //!
-//! The reading cursor runs ahead of the settled one. Each page remembers the position after it; when the page is
-//! settled, that position becomes the receipt. The memory dies with the lease.
+//! The reading cursor runs ahead of the settled one. Each page remembers the position after it; when the page
+//! is settled, that position becomes the receipt. The memory dies with the lease.
 
 use crate::error::store_error;
 use crate::store::{Inner, note_freed};

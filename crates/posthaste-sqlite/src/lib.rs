@@ -1,7 +1,9 @@
-//! Posthaste on SQLite: append in your own transaction, the store behind the relay, and a local broker in a file.
+//! Posthaste on SQLite: append in your own transaction, the store behind the relay, and a local broker in a
+//! file.
 //!
-//! Two users, two halves. A service links this crate with `default-features = false` and calls [`append()`] inside its
-//! [`rusqlite::Transaction`]. The relay links the feature `store`; the feature `broker` adds the local broker.
+//! Two users, two halves. A service links this crate with `default-features = false` and calls [`append()`]
+//! inside its [`rusqlite::Transaction`]. The relay links the feature `store`; the feature `broker` adds the
+//! local broker.
 
 #[cfg(feature = "store")]
 mod admin;

@@ -1,7 +1,7 @@
 //! Connections for reading: a few, each on a blocking thread while it works.
 //!
-//! In WAL mode readers wait for nobody and nobody waits for them. A connection that met an error is closed, not kept:
-//! the next one starts clean.
+//! In WAL mode readers wait for nobody and nobody waits for them. A connection that met an error is closed,
+//! not kept: the next one starts clean.
 
 use crate::connect::open_reader;
 use crate::error::store_error;

@@ -1,7 +1,7 @@
 //! The heartbeat: renews the leases in hand and looks around.
 //!
-//! The look is a read. It becomes a write only when a third of a lease is gone, so an idle relay syncs the disk every
-//! few seconds and not at every beat.
+//! The look is a read. It becomes a write only when a third of a lease is gone, so an idle relay syncs the
+//! disk every few seconds and not at every beat.
 
 use crate::clock::{micros, now};
 use crate::error::store_error;
@@ -174,8 +174,8 @@ fn refused(tx: &Connection, plan: &JoinPlan) -> rusqlite::Result<Option<String>>
     }))
 }
 
-/// A lease is renewed only by its owner and epoch. One that expired but that nobody took is simply renewed: the epoch is
-/// what fences.
+/// A lease is renewed only by its owner and epoch. One that expired but that nobody took is simply renewed:
+/// the epoch is what fences.
 fn renew(
     tx: &Transaction<'_>,
     plan: &JoinPlan,

@@ -2,8 +2,8 @@
 //!
 //! Another column is a line in [`WRITTEN`], one in [`event`], and a migration.
 //!
-//! Plain SQL passes no code of ours, so a row may hold what no event may: bytes that are no text, an id that is none.
-//! That is a defect of this one event, told in words; it never stops the lane (F49).
+//! Plain SQL passes no code of ours, so a row may hold what no event may: bytes that are no text, an id that
+//! is none. That is a defect of this one event, told in words; it never stops the lane (F49).
 
 use crate::connect::slot;
 use Column::{Blob, Integer, Text};
@@ -65,8 +65,8 @@ const APPENDED_AT: usize = WRITTEN.len() + 1;
 const SIZE: usize = APPENDED_AT + 1;
 pub(crate) const WIDTH: usize = SIZE + 1;
 
-/// The columns that [`event`] reads, with the payload left out where it is above this size. To a relay such an
-/// event is dead whatever its bytes are, and must not be loaded.
+/// The columns that [`event`] reads, with the payload left out where it is above this size. To a relay such
+/// an event is dead whatever its bytes are, and must not be loaded.
 pub(crate) fn columns(bytes_max: &str) -> String {
     let written = list(|name, _| match name {
         "payload" => format!("case when octet_length(payload) <= {bytes_max} then payload end"),
@@ -97,9 +97,9 @@ macro_rules! event_sql {
 }
 pub(crate) use event_sql;
 
-/// Payloads of one page, side by side in a few large pieces of memory. Thousands of small ones, made on whichever thread
-/// reads and given back on another, leave holes in the heap that add up to more than they hold. A piece is free when all
-/// events in it are settled, and those of one page are settled together.
+/// Payloads of one page, side by side in a few large pieces of memory. Thousands of small ones, made on
+/// whichever thread reads and given back on another, leave holes in the heap that add up to more than they
+/// hold. A piece is free when all events in it are settled, and those of one page are settled together.
 pub(crate) struct Payloads {
     rest: BytesMut,
     piece_bytes: usize,

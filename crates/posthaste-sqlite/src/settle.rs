@@ -1,10 +1,11 @@
 //! Settling: one transaction for a whole batch, the receipt among it.
 //!
-//! The lane's owner is checked first, under the write lock: a settlement under a stale epoch changes nothing (G4).
-//! Repeating one whose outcome is unknown is harmless: the receipt of that number is there already, with our epoch.
+//! The lane's owner is checked first, under the write lock: a settlement under a stale epoch changes nothing
+//! (G4). Repeating one whose outcome is unknown is harmless: the receipt of that number is there already,
+//! with our epoch.
 //!
-//! A settlement that began is finished, also when nobody waits for it any more: it runs in a task of its own, so that
-//! the cursor in memory and the one in the database never part.
+//! A settlement that began is finished, also when nobody waits for it any more: it runs in a task of its own,
+//! so that the cursor in memory and the one in the database never part.
 
 use crate::clock::{NEVER, micros, now};
 use crate::error::store_error;
@@ -25,8 +26,8 @@ struct Receipt {
     count: i64,
 }
 
-/// A settlement as the writer's thread needs it: numbers and outcomes. The copies are made from the log, which still
-/// holds every event of an unsettled page.
+/// A settlement as the writer's thread needs it: numbers and outcomes. The copies are made from the log,
+/// which still holds every event of an unsettled page.
 struct Outcomes {
     deferred: Vec<(i64, Option<String>, Deferral)>,
     dead: Vec<(i64, Death)>,
@@ -74,8 +75,8 @@ impl LogLease {
         let finish = tokio::spawn(async move {
             inner.write(move |tx| write(tx, &title, receipt, &outcomes)).await?;
             if holds {
-                // And once more now that they are: a look at the deferred in between did not see them, and may have
-                // said that nothing is held.
+                // And once more now that they are: a look at the deferred in between did not see them, and
+                // may have said that nothing is held.
                 holding.set();
             }
             (settled.n, settled.position) = (receipt.n, receipt.position);
@@ -121,13 +122,14 @@ fn write(
     }
     let written = write_receipt(tx, title, receipt).and_then(|()| write_outcomes(tx, title, outcomes));
     written.map_err(store_error)?;
-    // CRASH(sqlite.settle.uncommitted): the transaction dies with the process: nothing is settled, the next owner
-    // publishes the batch again (G2).
+    // CRASH(sqlite.settle.uncommitted): the transaction dies with the process: nothing is settled, the next
+    // owner publishes the batch again (G2).
     crash_point!("sqlite.settle.uncommitted");
     Ok(())
 }
 
-/// Whether the receipt is there already: an earlier try of ours was committed after all. Somebody else's fences.
+/// Whether the receipt is there already: an earlier try of ours was committed after all. Somebody else's
+/// fences.
 fn is_there(tx: &Transaction<'_>, title: &Title, n: i64) -> Result<bool, StoreError> {
     let sql = "select epoch from posthaste_receipts where sink = ?1 and lane = ?2 and n = ?3";
     let epoch: Option<i64> = tx

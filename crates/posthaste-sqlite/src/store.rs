@@ -1,24 +1,24 @@
 //! The SQLite store: one file, one host, several processes.
 //!
-//! Three kinds of connection. The [`Writer`] makes all changes of this process, many in one transaction. A few
-//! [`Readers`] give pages and looks. The [`Watch`] sees what other processes commit. A relay's life is told by its
-//! heart, a locked file ([`crate::heart`]), and by expiry.
+//! Three kinds of connection. The [`Writer`] makes all changes of this process, many in one transaction. A
+//! few [`Readers`] give pages and looks. The [`Watch`] sees what other processes commit. A relay's life is
+//! told by its heart, a locked file ([`crate::heart`]), and by expiry.
 //!
 //! # Why the cursor is a number
 //!
-//! On PostgreSQL a number is drawn before its transaction commits, others commit in between, and a reader that
-//! remembers the last number skips what comes late. Most of `posthaste::cursor` is about that. Here:
+//! On PostgreSQL a number is drawn before its transaction commits, others commit in between, and a reader
+//! that remembers the last number skips what comes late. Most of `posthaste::cursor` is about that. Here:
 //!
-//! 1. A number is drawn by an INSERT, and an INSERT needs the write lock, which one transaction holds until it ends. So
-//!    whoever draws a number is the only writer from then to its commit.
-//! 2. `AUTOINCREMENT` draws above the highest number that was ever committed. (A transaction that is rolled back gives
-//!    its numbers back; nobody has seen them.)
-//! 3. So transactions commit in the order of their numbers, and every snapshot shows a prefix of the log: if it shows
-//!    number n, it shows every committed number below n, and whatever commits later is above.
+//! 1. A number is drawn by an INSERT, and an INSERT needs the write lock, which one transaction holds until
+//!    it ends. So whoever draws a number is the only writer from then to its commit.
+//! 2. `AUTOINCREMENT` draws above the highest number that was ever committed. (A transaction that is rolled
+//!    back gives its numbers back; nobody has seen them.)
+//! 3. So transactions commit in the order of their numbers, and every snapshot shows a prefix of the log: if
+//!    it shows number n, it shows every committed number below n, and whatever commits later is above.
 //!
-//! Therefore *everything up to the position is handled* is a complete description of a cursor, there are no late rows,
-//! and nothing is skipped (G2). An INSERT that supplies a `seq` of its own breaks rule 2; there is no right in SQLite
-//! that could forbid it, so `doctor` says it and the documentation does.
+//! Therefore *everything up to the position is handled* is a complete description of a cursor, there are no
+//! late rows, and nothing is skipped (G2). An INSERT that supplies a `seq` of its own breaks rule 2; there is
+//! no right in SQLite that could forbid it, so `doctor` says it and the documentation does.
 
 use crate::config::SqliteConfig;
 use crate::connect::{canonical, check_wal, open_writer};
@@ -60,7 +60,8 @@ impl SqliteStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The writer, for whoever writes to the same file from this process: two writers would only queue for one lock.
+    /// The writer, for whoever writes to the same file from this process: two writers would only queue for
+    /// one lock.
     #[must_use]
     pub fn writer(&self) -> &Writer {
         &self.inner.writer
@@ -152,8 +153,8 @@ impl Store for SqliteStore {
         let asker = Arc::clone(&plan);
         let taken =
             inner.write(move |tx| crate::take::take(tx, &path, &id, &asker, heart.as_deref())).await?;
-        // CRASH(sqlite.take.committed): the lane is ours by the table and nobody serves it. The heart's lock is gone
-        // with the process, so the next relay takes it at once (G2).
+        // CRASH(sqlite.take.committed): the lane is ours by the table and nobody serves it. The heart's lock
+        // is gone with the process, so the next relay takes it at once (G2).
         posthaste::crash_point!("sqlite.take.committed");
         Ok(taken.map(|taken| Arc::new(LogLease::new(Arc::clone(inner), &plan, taken)) as Arc<dyn Lease>))
     }

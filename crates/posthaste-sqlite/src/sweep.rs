@@ -1,22 +1,22 @@
 //! Retention: removing what is old and handled, in small bites.
 //!
-//! SQLite has no partitions to truncate, so old events are deleted from the front of the log, a bounded number of rows
-//! and bytes in one transaction, each a job of the writer among others: an append never waits for longer than one bite.
-//! An event goes when
+//! SQLite has no partitions to truncate, so old events are deleted from the front of the log, a bounded
+//! number of rows and bytes in one transaction, each a job of the writer among others: an append never waits
+//! for longer than one bite. An event goes when
 //!
 //! 1. every sink's cursor is past it (a sink that left the configuration counts for another day), and
 //! 2. it is older than the retention, or the file is larger than it may be.
 //!
-//! Both are checked in the transaction that deletes. Joins, rewinds and settlements write too, so each of them comes
-//! before or after: no cursor can go back between the check and the delete (G2). Deferred events and dead letters are
-//! copies and stay.
+//! Both are checked in the transaction that deletes. Joins, rewinds and settlements write too, so each of
+//! them comes before or after: no cursor can go back between the check and the delete (G2). Deferred events
+//! and dead letters are copies and stay.
 //!
-//! A deleted row leaves room in the file, which the next rows use. A file that was made by `migrate up` also gives room
-//! back to the file system, some pages at a time. It never grows by retention, and it shrinks when the backlog was large
-//! once.
+//! A deleted row leaves room in the file, which the next rows use. A file that was made by `migrate up` also
+//! gives room back to the file system, some pages at a time. It never grows by retention, and it shrinks when
+//! the backlog was large once.
 //!
-//! Refused: a ring of tables as on PostgreSQL. Emptying a table costs SQLite as much as deleting its rows, and every
-//! read would have to look into all of them.
+//! Refused: a ring of tables as on PostgreSQL. Emptying a table costs SQLite as much as deleting its rows,
+//! and every read would have to look into all of them.
 
 use crate::clock::{micros, now};
 use crate::error::store_error;
@@ -29,18 +29,20 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 const BITE_ROWS: i64 = 2_000;
 const BITE_BYTES: i64 = 4 << 20;
 
-/// Bites of one sweep: about a second of work, with the lock given back after each. A relay sweeps every ten seconds by
-/// default, so 50,000 events a second can go.
+/// Bites of one sweep: about a second of work, with the lock given back after each. A relay sweeps every ten
+/// seconds by default, so 50,000 events a second can go.
 const BITES: usize = 250;
 
-/// How long a sink that left the configuration still holds events: a wrong deployment must not cost its backlog.
+/// How long a sink that left the configuration still holds events: a wrong deployment must not cost its
+/// backlog.
 const RETIRED_COUNTS: i64 = 86_400_000_000;
 
 /// Free pages that stay in the file, for the next rows; and how many are given back in one sweep.
 const FREE_PAGES_KEPT: i64 = 2_000;
 const PAGES_GIVEN_BACK: i64 = 1_000;
 
-/// A log beside the file that is larger than this is folded in: some reader kept SQLite from doing it by itself.
+/// A log beside the file that is larger than this is folded in: some reader kept SQLite from doing it by
+/// itself.
 const WAL_PAGES_MAX: i64 = 16_000;
 
 pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
@@ -94,8 +96,8 @@ fn bite(tx: &Transaction<'_>, cutoff: i64) -> rusqlite::Result<u64> {
     Ok(gone as u64)
 }
 
-/// The last number of the next bite. It ends at the first event that is too young, whatever comes after it: rows go
-/// from the front only.
+/// The last number of the next bite. It ends at the first event that is too young, whatever comes after it:
+/// rows go from the front only.
 fn last_to_go(tx: &Transaction<'_>, horizon: i64, cutoff: i64) -> rusqlite::Result<Option<i64>> {
     let sql = "select seq, appended_at, octet_length(payload) from posthaste_outbox
                 where seq <= ?1 order by seq limit ?2";
@@ -113,8 +115,8 @@ fn last_to_go(tx: &Transaction<'_>, horizon: i64, cutoff: i64) -> rusqlite::Resu
     Ok(last)
 }
 
-/// Small old rows: receipts, idempotency keys, relays that left long ago; and, counted by themselves, dead letters under a
-/// declared retention.
+/// Small old rows: receipts, idempotency keys, relays that left long ago; and, counted by themselves, dead
+/// letters under a declared retention.
 fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite::Result<(u64, u64)> {
     let now = now();
     let before = |age| now.saturating_sub(micros(age));
@@ -135,8 +137,8 @@ fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite
     Ok(((receipts + keys) as u64, dead as u64))
 }
 
-/// Old receipts of every lane that ever was, also of those that vanished when the number of lanes changed. The pairs are
-/// found by jumping along the primary key.
+/// Old receipts of every lane that ever was, also of those that vanished when the number of lanes changed.
+/// The pairs are found by jumping along the primary key.
 fn purge_receipts(tx: &Transaction<'_>, before: i64) -> rusqlite::Result<usize> {
     let next =
         "select sink, lane from posthaste_receipts where (sink, lane) > (?1, ?2) order by sink, lane limit 1";
@@ -181,13 +183,13 @@ async fn give_back(inner: &Inner) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Folds the log beside the file in, if it is long. A hint to SQLite: if readers are in the way, the next sweep tries
-/// again.
+/// Folds the log beside the file in, if it is long. A hint to SQLite: if readers are in the way, the next
+/// sweep tries again.
 fn fold(path: &std::path::Path) {
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
-    // Asked by name, never opened: closing a descriptor of the database would drop SQLite's locks, and the -wal is left
-    // alone for good measure.
+    // Asked by name, never opened: closing a descriptor of the database would drop SQLite's locks, and the
+    // -wal is left alone for good measure.
     let long = std::fs::metadata(wal).is_ok_and(|data| data.len() > WAL_PAGES_MAX.unsigned_abs() * 4_096);
     if !long {
         return;

@@ -1,8 +1,8 @@
 //! Reading the log: the rows behind the position, in one snapshot.
 //!
-//! There are no late rows here (see [`crate::store`]), so a read is one statement in order of the primary key. Rows are
-//! stepped through one by one, and stepping ends where the page is full: bounds hold before anything more is loaded, and
-//! a payload above the largest size is never loaded at all.
+//! There are no late rows here (see [`crate::store`]), so a read is one statement in order of the primary
+//! key. Rows are stepped through one by one, and stepping ends where the page is full: bounds hold before
+//! anything more is loaded, and a payload above the largest size is never loaded at all.
 
 use crate::clock::now;
 use crate::error::store_error;
@@ -65,7 +65,8 @@ impl LogLease {
             holding: Arc::clone(&self.holding),
         };
         let found = self.inner.readers.read(move |tx| look.look(tx)).await?;
-        // Nothing that can fail comes after the position has moved: a page that is not handed out is read again.
+        // Nothing that can fail comes after the position has moved: a page that is not handed out is read
+        // again.
         let moved = found.reached > reading.position;
         reading.position = found.reached;
         reading.number += 1;
@@ -93,8 +94,8 @@ impl TailRead {
         let (reached, more) = if cut {
             (last, true)
         } else {
-            // The same snapshot: whatever is appended later has a number above its last one. So a sparse lane moves on
-            // over what it does not read.
+            // The same snapshot: whatever is appended later has a number above its last one. So a sparse lane
+            // moves on over what it does not read.
             let last_seq = last_seq(tx).map_err(store_error)?;
             (last.max(last_seq.min(window)), window < last_seq)
         };
@@ -122,8 +123,9 @@ impl TailRead {
         Ok((events, false))
     }
 
-    /// Which events must wait: those whose key is held, and those whose time has not come. Asked after the rows were
-    /// read: a settlement says that it holds before it writes, so whatever this snapshot shows was said by now.
+    /// Which events must wait: those whose key is held, and those whose time has not come. Asked after the
+    /// rows were read: a settlement says that it holds before it writes, so whatever this snapshot shows was
+    /// said by now.
     fn detained(
         &self,
         tx: &Transaction<'_>,

@@ -35,7 +35,8 @@ struct LaneRow {
     lanes_of_sink: i64,
 }
 
-/// Takes a lane if nobody alive owns it. Two takers go one after the other: the second sees the first one's epoch.
+/// Takes a lane if nobody alive owns it. Two takers go one after the other: the second sees the first one's
+/// epoch.
 pub(crate) fn take(
     tx: &Transaction<'_>,
     database: &Path,
@@ -129,7 +130,8 @@ fn last_receipt(tx: &Transaction<'_>, id: &LaneId) -> Result<(i64, i64), StoreEr
     last.ok_or_else(|| StoreError::no_receipt(id))
 }
 
-/// A log that ends below a cursor was tampered with: what is appended next would be skipped. The lane stops loudly (F6).
+/// A log that ends below a cursor was tampered with: what is appended next would be skipped. The lane stops
+/// loudly (F6).
 fn check_time(tx: &Transaction<'_>, id: &LaneId, position: i64) -> Result<(), StoreError> {
     let last = last_seq(tx).map_err(store_error)?;
     if last >= position {

@@ -1,14 +1,15 @@
 //! The watch: wakeups without a server.
 //!
-//! Nobody notifies anybody across processes here. But `pragma data_version` says in some microseconds whether anybody
-//! else has committed since the last look. So a thread looks: every few milliseconds while a relay dozes, rarely
-//! otherwise. Only if something was committed does it ask what: a higher number in the log is a wakeup, a lane that
-//! became free a change of lanes. Commits of this process's own writer are looked at at once.
+//! Nobody notifies anybody across processes here. But `pragma data_version` says in some microseconds whether
+//! anybody else has committed since the last look. So a thread looks: every few milliseconds while a relay
+//! dozes, rarely otherwise. Only if something was committed does it ask what: a higher number in the log is a
+//! wakeup, a lane that became free a change of lanes. Commits of this process's own writer are looked at at
+//! once.
 //!
 //! Both are hints. A relay that never hears one is slower, not wrong.
 //!
-//! Refused: watching the file with the system's notifications. A write to the -wal is no commit, memory-mapped parts are
-//! not seen, and it is another thing on every system.
+//! Refused: watching the file with the system's notifications. A write to the -wal is no commit,
+//! memory-mapped parts are not seen, and it is another thing on every system.
 
 use crate::connect::open_reader;
 use posthaste::store::StoreError;

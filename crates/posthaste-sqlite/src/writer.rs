@@ -1,15 +1,16 @@
 //! The writer: one thread, one connection, many jobs in one transaction.
 //!
-//! SQLite lets one transaction write at a time, and a durable commit costs a sync of the disk whatever is in it. So all
-//! that a process writes goes through one thread. It takes the first job, begins, then takes whatever else is waiting,
-//! and commits once: **group commit**. While it commits, the next jobs gather. A lone job waits for nobody.
+//! SQLite lets one transaction write at a time, and a durable commit costs a sync of the disk whatever is in
+//! it. So all that a process writes goes through one thread. It takes the first job, begins, then takes
+//! whatever else is waiting, and commits once: **group commit**. While it commits, the next jobs gather. A
+//! lone job waits for nobody.
 //!
-//! Each job runs under a savepoint of its own. A job that fails, or panics, is rolled back to there, and costs the
-//! others nothing. Answers come after the commit, never before: whoever hears `Ok` has it on the disk (with
-//! [`Synchronous::Full`]).
+//! Each job runs under a savepoint of its own. A job that fails, or panics, is rolled back to there, and
+//! costs the others nothing. Answers come after the commit, never before: whoever hears `Ok` has it on the
+//! disk (with [`Synchronous::Full`]).
 //!
-//! Bounds (G7): the channel, the jobs and the time of one transaction, the wait for the write lock. A caller waits for
-//! room in the channel; that is the backpressure.
+//! Bounds (G7): the channel, the jobs and the time of one transaction, the wait for the write lock. A caller
+//! waits for room in the channel; that is the backpressure.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), posthaste_sqlite::writer::WriteError> {
@@ -21,8 +22,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Refused: a pool of writing connections. They would only queue for the same lock, by polling, and each would pay for
-//! its own sync.
+//! Refused: a pool of writing connections. They would only queue for the same lock, by polling, and each
+//! would pay for its own sync.
 
 use crate::connect::{self, Synchronous};
 use crate::error::judge;
@@ -43,8 +44,8 @@ const QUEUE: usize = 256;
 const GROUP_JOBS_MAX: usize = 128;
 const GROUP_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// After this long with hardly a gap, the lock is left alone for a moment. Other processes ask for it every few
-/// milliseconds, and would never find it free.
+/// After this long with hardly a gap, the lock is left alone for a moment. Other processes ask for it every
+/// few milliseconds, and would never find it free.
 const BUSY_TURN: Duration = Duration::from_millis(40);
 const COURTESY: Duration = Duration::from_millis(6);
 
@@ -52,7 +53,8 @@ const COURTESY: Duration = Duration::from_millis(6);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The database failed. [`StoreError::is_outcome_known`] says whether it is certain that nothing was applied.
+    /// The database failed. [`StoreError::is_outcome_known`] says whether it is certain that nothing was
+    /// applied.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The job panicked. Nothing of it was applied.
@@ -126,8 +128,9 @@ impl Writer {
         Self { jobs, commits, ended: Arc::new(tokio::sync::Mutex::new(Some(ended))) }
     }
 
-    /// Runs a job in a transaction and answers when it is committed. What the job answers with an error is rolled back
-    /// as a whole. The job must not commit or roll back by itself, and should be short: everybody waits for it.
+    /// Runs a job in a transaction and answers when it is committed. What the job answers with an error is
+    /// rolled back as a whole. The job must not commit or roll back by itself, and should be short: everybody
+    /// waits for it.
     ///
     /// If the answer is dropped, the job is done all the same.
     pub async fn run<T, E, F>(&self, job: F) -> Result<T, E>
@@ -157,14 +160,15 @@ impl Writer {
         answer.blocking_recv().unwrap_or_else(|_| Err(lost().into()))
     }
 
-    /// Counts this writer's commits: a hint for whoever reads what it writes. Other processes' commits are not in it.
+    /// Counts this writer's commits: a hint for whoever reads what it writes. Other processes' commits are
+    /// not in it.
     #[must_use]
     pub fn commits(&self) -> watch::Receiver<u64> {
         self.commits.clone()
     }
 
-    /// Lets go of this handle and, if it was the last one, waits until everything is written and the connection is
-    /// closed.
+    /// Lets go of this handle and, if it was the last one, waits until everything is written and the
+    /// connection is closed.
     pub async fn close(self) {
         let Self { jobs, ended, .. } = self;
         drop(jobs);
@@ -288,18 +292,20 @@ fn write_group(
             group.push(job);
         }
     }
-    // CRASH(sqlite.group.before_commit): nothing of this group is written. Its settlements are made again by the next
-    // owner (G2), its appends never were (G1): nobody was told otherwise.
+    // CRASH(sqlite.group.before_commit): nothing of this group is written. Its settlements are made again by
+    // the next owner (G2), its appends never were (G1): nobody was told otherwise.
     crash_point!("sqlite.group.before_commit");
-    // From here on an error leaves the outcome open: the last frame may be in the log although its sync failed.
+    // From here on an error leaves the outcome open: the last frame may be in the log although its sync
+    // failed.
     tx.commit().map_err(|error| WriteError::Store(judge(&error, is_refusal(&error))))?;
-    // CRASH(sqlite.group.committed): all of it is durable and nobody was told. A settlement that is repeated finds its
-    // receipt and changes nothing; its events are not sent again.
+    // CRASH(sqlite.group.committed): all of it is durable and nobody was told. A settlement that is repeated
+    // finds its receipt and changes nothing; its events are not sent again.
     crash_point!("sqlite.group.committed");
     Ok(())
 }
 
-/// Runs a job under its savepoint. An error means that the whole transaction is gone: a full disk, a failed read.
+/// Runs a job under its savepoint. An error means that the whole transaction is gone: a full disk, a failed
+/// read.
 fn run_one(tx: &Transaction<'_>, job: &mut dyn Job) -> Result<(), WriteError> {
     tx.prepare_cached("savepoint posthaste_job")?.execute([])?;
     let good = job.run(tx);

@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p posthaste-testkit --example serve -- kafka redis
 //!
-//! One line each on standard output: `kafka kafka://127.0.0.1:23456`. It is what `./bench` measures against, and good
-//! for looking at a sink by hand.
+//! One line each on standard output: `kafka kafka://127.0.0.1:23456`. It is what `./bench` measures against,
+//! and good for looking at a sink by hand.
 
 use posthaste_testkit::services::{
     Kafka, KafkaOptions, Nats, NatsOptions, Rabbitmq, Redis, RedisOptions, ServiceError,

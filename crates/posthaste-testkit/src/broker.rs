@@ -1,11 +1,11 @@
 //! A broker in memory: the model of the source seam, as plain as it can be.
 //!
-//! Everything is one table under one lock, and every message has a status of its own for each group. There is no prefix to
-//! compute and no lease to renew: a kill is a fact, not an expiry. So it says what the contract means, and a real source
-//! that disagrees with it is wrong, or the contract is.
+//! Everything is one table under one lock, and every message has a status of its own for each group. There is
+//! no prefix to compute and no lease to renew: a kill is a fact, not an expiry. So it says what the contract
+//! means, and a real source that disagrees with it is wrong, or the contract is.
 //!
-//! It comes as a **log** (positions, one committed prefix for a partition) and as a **queue** (each message by itself,
-//! later ones overtake what was given back): the two kinds of brokers that there are.
+//! It comes as a **log** (positions, one committed prefix for a partition) and as a **queue** (each message
+//! by itself, later ones overtake what was given back): the two kinds of brokers that there are.
 
 mod source;
 
@@ -171,7 +171,8 @@ impl MemoryBroker {
 }
 
 impl Slot {
-    /// The owner is gone. What was in hand is free again; a log forgets what was acknowledged ahead of its prefix.
+    /// The owner is gone. What was in hand is free again; a log forgets what was acknowledged ahead of its
+    /// prefix.
     fn end(&mut self, kind: BrokerKind, died: bool) {
         (self.owner, self.leaving, self.paused) = (None, false, false);
         let committed = self.committed();
@@ -201,7 +202,8 @@ impl Slot {
 }
 
 impl World {
-    /// Shares the partitions out: the dead are struck off, leavers give back what is empty, the others share the rest.
+    /// Shares the partitions out: the dead are struck off, leavers give back what is empty, the others share
+    /// the rest.
     fn settle(&mut self, group: &str, kind: BrokerKind) {
         let now = Instant::now();
         let Some(state) = self.groups.get_mut(group) else { return };

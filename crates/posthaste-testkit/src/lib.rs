@@ -1,12 +1,14 @@
 //! What tests are made of: models, faults, suites, real servers, and a simulation.
 //!
-//! - [`memory`] is the store as an executable model, [`broker`] the same for sources: as plain as can be, so that a real one
-//!   that disagrees is wrong, or the contract is.
-//! - [`faults`] wraps any store or sink and makes it refuse, hang, be slow, or do the work and lose the answer.
-//! - [`conformance`] holds the suites, written once against the seams and run on every store, sink, source and inbox. Cases
-//!   are named after the guarantee that they defend.
+//! - [`memory`] is the store as an executable model, [`broker`] the same for sources: as plain as can be, so
+//!   that a real one that disagrees is wrong, or the contract is.
+//! - [`faults`] wraps any store or sink and makes it refuse, hang, be slow, or do the work and lose the
+//!   answer.
+//! - [`conformance`] holds the suites, written once against the seams and run on every store, sink, source
+//!   and inbox. Cases are named after the guarantee that they defend.
 //! - [`services`] starts real servers privately, on free loopback ports, and ends them with the test.
-//! - [`simulation`] drives the production relay on a virtual clock under a seed: many relays, lanes, keys and faults.
+//! - [`simulation`] drives the production relay on a virtual clock under a seed: many relays, lanes, keys and
+//!   faults.
 //!
 //! Only ever a dev-dependency: production links nothing of it.
 

@@ -169,13 +169,13 @@ async fn g7_a_store_that_hangs_does_not_hold_up_a_drain() {
     assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
 }
 
-/// G2: a drain gives up pages that nobody touched. A page that was being read meanwhile must not be settled: the cursor
-/// would pass those.
+/// G2: a drain gives up pages that nobody touched. A page that was being read meanwhile must not be settled:
+/// the cursor would pass those.
 #[tokio::test(start_paused = true)]
 async fn g2_a_page_that_arrives_during_a_drain_settles_nothing() {
     let (database, sink, faults) = (MemoryDatabase::new(), Arc::new(Counting::default()), Faults::none());
-    // Pages of two: the first is touched and not done, the second nobody touches, the third is being read. It needs no
-    // sink to be decided.
+    // Pages of two: the first is touched and not done, the second nobody touches, the third is being read. It
+    // needs no sink to be decided.
     let seqs: Vec<i64> = (0..4).map(|_| database.append_now(Event::new("t", "x"))).collect();
     *sink.away_from.lock().expect("no panic") = Some(seqs[1]);
     let later = database.now().plus_micros(600_000_000);
@@ -246,7 +246,8 @@ async fn g7_probes_of_a_destination_end() {
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
 
-/// Takes a second for its first calls and answers all others at once. One event fails once; behind it its call is held.
+/// Takes a second for its first calls and answers all others at once. One event fails once; behind it its
+/// call is held.
 #[derive(Default)]
 struct Prompt {
     slow_calls: usize,
@@ -283,8 +284,8 @@ impl Sink for Prompt {
     }
 }
 
-/// G3: a call that is answered at once is heard before another one starts, also when older calls come back at the same
-/// moment and make room: otherwise what follows of its failed key slips past.
+/// G3: a call that is answered at once is heard before another one starts, also when older calls come back at
+/// the same moment and make room: otherwise what follows of its failed key slips past.
 #[tokio::test(start_paused = true)]
 async fn g3_a_call_that_is_answered_at_once_is_heard_first() {
     let settings = RelaySettings { page_events_max: 2, ..RelaySettings::default() };
@@ -304,8 +305,8 @@ async fn g3_a_call_that_is_answered_at_once_is_heard_first() {
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
 
-/// Takes all but one destination at once. That one never answers: a call that holds something for it comes back after
-/// the sink's delivery timeout.
+/// Takes all but one destination at once. That one never answers: a call that holds something for it comes
+/// back after the sink's delivery timeout.
 #[derive(Default)]
 struct Hole {
     /// When each event was taken.
@@ -339,8 +340,8 @@ impl Sink for Hole {
     }
 }
 
-/// F30: a destination that never answers costs the others nothing: not while its first events run into the timeout, and
-/// not while it is probed.
+/// F30: a destination that never answers costs the others nothing: not while its first events run into the
+/// timeout, and not while it is probed.
 #[tokio::test(start_paused = true)]
 async fn f30_a_destination_that_never_answers_costs_the_others_nothing() {
     let (database, sink) = (MemoryDatabase::new(), Arc::new(Hole::default()));
@@ -436,7 +437,8 @@ impl Sink for Reluctant {
     }
 }
 
-/// G7: a sink that answers at once and holds everything is asked again after a pause; the lane hears of other things.
+/// G7: a sink that answers at once and holds everything is asked again after a pause; the lane hears of other
+/// things.
 #[tokio::test(start_paused = true)]
 async fn g7_a_sink_that_holds_everything_is_asked_now_and_then() {
     let (database, sink) = (MemoryDatabase::new(), Arc::new(Reluctant::default()));

@@ -1,4 +1,5 @@
-//! Kafka as a service of the tests: that it starts, dies, comes back with its records, and lets in whom it should.
+//! Kafka as a service of the tests: that it starts, dies, comes back with its records, and lets in whom it
+//! should.
 
 use std::{
     io::{BufRead, BufReader},

@@ -209,7 +209,8 @@ async fn an_expired_certificate_is_refused_by_the_client() {
 
 // The shared server
 
-/// A reader of a logical slot. The client library has no replication protocol, and this much of it is two messages.
+/// A reader of a logical slot. The client library has no replication protocol, and this much of it is two
+/// messages.
 async fn read_slot(database: &TestDatabase, slot: &str) -> TcpStream {
     let url = database.url();
     let (_, rest) = url.split_once('@').expect("a user");
@@ -385,8 +386,8 @@ async fn child_with_servers() {
     if !is_child("child_with_servers") {
         return;
     }
-    // PostgreSQL soon gives up by itself when its files are removed, so it does not show that the guard ends a server.
-    // NATS would go on for good.
+    // PostgreSQL soon gives up by itself when its files are removed, so it does not show that the guard ends
+    // a server. NATS would go on for good.
     let nats = require_service!(Nats::start(&NatsOptions::default()).await, println!("SERVERS missing"));
     let server = require_service!(shared().await, println!("SERVERS missing"));
     let dir: String = one(&connect(server.url()).await.expect("connects"), "SHOW data_directory").await;

@@ -1,8 +1,8 @@
 //! The seeded simulation: hundreds of seeds that must be green, and five defects that must not.
 //!
-//! One seed alone, with its history: `SIM_SEED=17 cargo test -p posthaste-testkit --test simulation one_seed -- --nocapture`,
-//! and with `SIM_MUTATION=SkipElders` under a defect; `SIM_VERBOSE=1` adds every call, offer and verdict. More seeds:
-//! `SIM_SEEDS=1000..5000`.
+//! One seed alone, with its history: `SIM_SEED=17 cargo test -p posthaste-testkit --test simulation one_seed
+//! -- --nocapture`, and with `SIM_MUTATION=SkipElders` under a defect; `SIM_VERBOSE=1` adds every call, offer
+//! and verdict. More seeds: `SIM_SEEDS=1000..5000`.
 
 use posthaste::mutation::{Mutation, set};
 use posthaste_testkit::simulation::{SimulationOutcome, run};

@@ -263,7 +263,8 @@ pub trait Admin: Send + Sync {
         place: Option<&TailPlace>,
     ) -> Result<(Vec<LogEvent>, TailPlace), AdminError>;
     /// Sends the next chunk of what matches behind a number to a sink again: copies that wait, so that relays
-    /// deliver them in the ordinary way. Only what the sink has passed already. Without an actor it only looks.
+    /// deliver them in the ordinary way. Only what the sink has passed already. Without an actor it only
+    /// looks.
     async fn events_replay(
         &self,
         sink: &str,

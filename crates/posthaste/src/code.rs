@@ -1,7 +1,7 @@
 //! Stable codes of errors. A program goes by the code; the words around it may change.
 //!
-//! The codes of a seam are one enum, so that nobody can make one up where an error is built. `docs/errors.md` lists all of
-//! them, and a test here compares the two.
+//! The codes of a seam are one enum, so that nobody can make one up where an error is built. `docs/errors.md`
+//! lists all of them, and a test here compares the two.
 
 /// Makes the enum of a seam's codes: variant = `"seam.words"`.
 macro_rules! codes {

@@ -3,9 +3,9 @@
 //! The default is nothing: bytes pass through untouched and metadata travels in headers. Three others:
 //!
 //! - `message-id` adds one member to a JSON object.
-//! - `cloudevents`: [CloudEvents 1.0](https://github.com/cloudevents/spec) in binary mode. The body stays as it
-//!   is, attributes travel in headers, named and encoded as the broker's [`Binding`] asks for: `ce-id` over NATS
-//!   and HTTP, `ce_id` over Kafka, `cloudEvents_id` over AMQP.
+//! - `cloudevents`: [CloudEvents 1.0](https://github.com/cloudevents/spec) in binary mode. The body stays as
+//!   it is, attributes travel in headers, named and encoded as the broker's [`Binding`] asks for: `ce-id`
+//!   over NATS and HTTP, `ce_id` over Kafka, `cloudEvents_id` over AMQP.
 //! - `cloudevents-json`: structured mode. The body is one JSON object (`application/cloudevents+json`) that
 //!   holds the attributes and the payload.
 //!

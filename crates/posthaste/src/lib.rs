@@ -1,8 +1,8 @@
 //! A transactional outbox: events leave a service's database if and only if its transaction commits.
 //!
 //! **A service** needs one type of this crate, [`Event`], and `append` of the crate for its database:
-//! `posthaste-postgres` or `posthaste-sqlite`. A relay delivers what was appended; usually that is the program
-//! `posthaste`.
+//! `posthaste-postgres` or `posthaste-sqlite`. A relay delivers what was appended; usually that is the
+//! program `posthaste`.
 //!
 //! ```
 //! use posthaste::Event;
@@ -21,8 +21,8 @@
 //! crate.
 //!
 //! **A program with a relay inside**, a test for example, calls [`relay::start`] with a [`store`], [`sink`]s
-//! and a [`route`] table. [`retry`], [`lifecycle`] and [`envelope`] say what a route can ask for. [`admin`] is
-//! for people who look and act. [`clock`] is time.
+//! and a [`route`] table. [`retry`], [`lifecycle`] and [`envelope`] say what a route can ask for. [`admin`]
+//! is for people who look and act. [`clock`] is time.
 //!
 //! **Whoever writes a store, a sink or a source** implements a seam: [`store::Store`], [`sink::Sink`],
 //! [`source::Source`].

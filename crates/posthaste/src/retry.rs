@@ -25,8 +25,8 @@ pub enum Permanent {
     /// The event is dead at once.
     #[default]
     Dead,
-    /// It is an attempt like any other. For adopted tables whose owners count every failure, and for brokers where
-    /// somebody may create the missing topic within the hour.
+    /// It is an attempt like any other. For adopted tables whose owners count every failure, and for brokers
+    /// where somebody may create the missing topic within the hour.
     Retry,
 }
 
@@ -46,7 +46,8 @@ pub struct RetryPolicy {
     pub max_ms: u64,
     /// Most jitter, as a part of the base. 0.2 is 20 %.
     pub jitter: f64,
-    /// Whether a failure that will not pass ends an event at once (`dead`), or counts like the others (`retry`).
+    /// Whether a failure that will not pass ends an event at once (`dead`), or counts like the others
+    /// (`retry`).
     pub permanent: Permanent,
 }
 
@@ -95,8 +96,8 @@ impl RetryPolicy {
         self.permanent == Permanent::Retry && !self.is_exhausted(attempt)
     }
 
-    /// The longest time from the first attempt to the last, with all the jitter there can be: what a broker's dedup window
-    /// is compared with (F39).
+    /// The longest time from the first attempt to the last, with all the jitter there can be: what a broker's
+    /// dedup window is compared with (F39).
     #[must_use]
     pub fn horizon(&self) -> Duration {
         (1..self.max_attempts.min(10_000)).map(|n| self.delay(n, 1.0)).sum()

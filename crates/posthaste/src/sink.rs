@@ -65,7 +65,8 @@ impl Message {
         envelope::each_header(self, envelope::HTTP_BINDING, header);
     }
 
-    /// The same, with the attributes of a CloudEvent named and encoded as another protocol's binding asks for.
+    /// The same, with the attributes of a CloudEvent named and encoded as another protocol's binding asks
+    /// for.
     pub fn each_header_for(&self, binding: envelope::Binding, header: impl FnMut(&str, &str)) {
         envelope::each_header(self, binding, header);
     }
@@ -104,7 +105,8 @@ pub struct Failure {
 /// would put a destination to sleep for years. Asked again after this time, it can say it again.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// A destination as it may be printed: of a URL no more than scheme and host, for the rest may be somebody's secret.
+/// A destination as it may be printed: of a URL no more than scheme and host, for the rest may be somebody's
+/// secret.
 #[must_use]
 pub fn shown(destination: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = destination.split_once("://") else { return destination.into() };
@@ -177,8 +179,8 @@ pub struct Capabilities {
     pub payload_bytes_max: Option<usize>,
 }
 
-/// Name of the check whether an acknowledged event can be lost. A sink makes it for each destination that it is
-/// asked about and can see.
+/// Name of the check whether an acknowledged event can be lost. A sink makes it for each destination that it
+/// is asked about and can see.
 pub const DURABILITY: &str = "durability";
 
 /// One remark of a sink about its broker, for `posthaste doctor`.
@@ -212,28 +214,29 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Publishes messages and answers with one verdict for each, in order. This is the whole contract:
     ///
-    /// - **One attempt.** A call is bounded by the sink's own delivery timeout, and that whole time is one attempt. The
-    ///   sink does not try again, but for what its client's idempotent protocol repeats, or what a server has said that
-    ///   it did not take.
-    /// - **Overlap.** Calls may overlap. Their order is the order of their first polls, not that in which the futures
-    ///   were made: a sink registers its messages before it waits for anything. What of a key's order holds over
-    ///   overlapping calls is said by [`Capabilities::ordering`].
-    /// - **Delivered** is only what the broker has acknowledged durably. What may have arrived and has no such answer
-    ///   is [`Verdict::Unknown`]. What is certainly not there is [`Verdict::Retry`] or [`Verdict::Rejected`].
-    /// - **Held.** A message that was not sent because an earlier one of its key was not delivered, or because there
-    ///   was no room or no time for it, is [`Verdict::Held`]: nothing is known against it or its destination. A message
-    ///   that may have been sent is held only where a second copy and the order of its key are safe (Kafka's producer
-    ///   that ended for another message's sake).
-    /// - **The second half.** Nothing is sent after half of the delivery timeout. So whatever was sent had at least the
-    ///   other half for its answer, and a missing answer may be blamed on its destination. The call returns as soon as
-    ///   what was sent has its answers.
-    /// - **A silence** is looked into before the call ends: if the broker answers a question, the fault is the
-    ///   destination's, otherwise the sink's ([`Scope`]).
-    /// - **Dropping** the future is allowed at any time. Every message of it counts as [`Verdict::Unknown`]. Nothing of it
-    ///   is sent afterwards but what the client already had; its keys and its room are free for the next call, and a
-    ///   late answer to it is nobody's.
-    /// - **Bad input** costs its own message a verdict, and nobody else anything. A mistake of the configuration is the
-    ///   sink's failure and never the event's.
+    /// - **One attempt.** A call is bounded by the sink's own delivery timeout, and that whole time is one
+    ///   attempt. The sink does not try again, but for what its client's idempotent protocol repeats, or what
+    ///   a server has said that it did not take.
+    /// - **Overlap.** Calls may overlap. Their order is the order of their first polls, not that in which the
+    ///   futures were made: a sink registers its messages before it waits for anything. What of a key's order
+    ///   holds over overlapping calls is said by [`Capabilities::ordering`].
+    /// - **Delivered** is only what the broker has acknowledged durably. What may have arrived and has no
+    ///   such answer is [`Verdict::Unknown`]. What is certainly not there is [`Verdict::Retry`] or
+    ///   [`Verdict::Rejected`].
+    /// - **Held.** A message that was not sent because an earlier one of its key was not delivered, or
+    ///   because there was no room or no time for it, is [`Verdict::Held`]: nothing is known against it or
+    ///   its destination. A message that may have been sent is held only where a second copy and the order of
+    ///   its key are safe (Kafka's producer that ended for another message's sake).
+    /// - **The second half.** Nothing is sent after half of the delivery timeout. So whatever was sent had at
+    ///   least the other half for its answer, and a missing answer may be blamed on its destination. The call
+    ///   returns as soon as what was sent has its answers.
+    /// - **A silence** is looked into before the call ends: if the broker answers a question, the fault is
+    ///   the destination's, otherwise the sink's ([`Scope`]).
+    /// - **Dropping** the future is allowed at any time. Every message of it counts as [`Verdict::Unknown`].
+    ///   Nothing of it is sent afterwards but what the client already had; its keys and its room are free for
+    ///   the next call, and a late answer to it is nobody's.
+    /// - **Bad input** costs its own message a verdict, and nobody else anything. A mistake of the
+    ///   configuration is the sink's failure and never the event's.
     async fn publish(&self, messages: &[Message]) -> Vec<Verdict>;
 
     /// Flushes nothing, keeps nothing: gives the connection back.

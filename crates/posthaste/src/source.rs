@@ -357,8 +357,8 @@ pub trait Source: Send + Sync + 'static {
     /// order. When it returns, the broker has it; so give it many at once, or overlap the calls.
     async fn ack(&self, tickets: &[Ticket]) -> Result<Vec<Standing>, SourceError>;
 
-    /// Gives a message back: it is delivered again, not before `delay` has passed. The delay is this source's own: if the
-    /// partition goes to another member meanwhile, that one may deliver it at once.
+    /// Gives a message back: it is delivered again, not before `delay` has passed. The delay is this source's
+    /// own: if the partition goes to another member meanwhile, that one may deliver it at once.
     async fn nack(&self, ticket: &Ticket, delay: Duration) -> Result<Standing, SourceError>;
 
     /// Delivers nothing more from this partition until [`resume`](Self::resume), and keeps the

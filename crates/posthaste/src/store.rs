@@ -395,9 +395,9 @@ pub trait Lease: Send + Sync {
     async fn due(&self, query: DueQuery) -> Result<DueBatch, StoreError>;
     /// Writes down what became of a batch. One at a time.
     async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError>;
-    /// Whether the events of [`Lease::due`] may stay in hand while the sink is out of reach. A store that locks or marks
-    /// what it hands out says no: then they are settled as waiting again, and nobody waits for a lock because a
-    /// broker is down.
+    /// Whether the events of [`Lease::due`] may stay in hand while the sink is out of reach. A store that
+    /// locks or marks what it hands out says no: then they are settled as waiting again, and nobody waits for
+    /// a lock because a broker is down.
     fn keeps_in_outages(&self) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! The claim at a small backlog and at a large one: the same plan, and nearly the same time.
 //!
-//! It is the relay's own statement, run in transactions that are rolled back, and the median of its times counts. How
-//! many rows it takes is the same in both.
+//! It is the relay's own statement, run in transactions that are rolled back, and the median of its times
+//! counts. How many rows it takes is the same in both.
 
 use super::super::Bench;
 use super::super::report::Report;

@@ -1,4 +1,5 @@
-//! An HTTP receiver that takes its time: each answer comes [`DELAY`] after its request, however many are asked at once.
+//! An HTTP receiver that takes its time: each answer comes [`DELAY`] after its request, however many are
+//! asked at once.
 
 use bytes::BytesMut;
 use posthaste::task::{Task, spawn};

@@ -1,4 +1,5 @@
-//! One relay, and two side by side, where the sink is what takes time: each answer comes 10 ms after its request.
+//! One relay, and two side by side, where the sink is what takes time: each answer comes 10 ms after its
+//! request.
 
 use super::super::Bench;
 use super::super::child::Relay;

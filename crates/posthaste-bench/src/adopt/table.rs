@@ -27,7 +27,8 @@ pub(super) struct Owner {
     pub(super) preset: &'static str,
     pub(super) columns: &'static str,
     fill: &'static str,
-    /// What waits, by words that the claim's index has in its condition: it costs the server next to nothing to ask.
+    /// What waits, by words that the claim's index has in its condition: it costs the server next to nothing
+    /// to ask.
     waits: &'static str,
     done: &'static str,
     /// When the first row was taken, and the last one was done.
@@ -289,13 +290,14 @@ impl<'a> AdoptedTable<'a> {
         Ok(row.first().context("no answer")?.get(0))
     }
 
-    /// Claims rows and renews their marks, as a relay does while a broker is slow. Answers which part of the renewals was
-    /// a HOT update.
+    /// Claims rows and renews their marks, as a relay does while a broker is slow. Answers which part of the
+    /// renewals was a HOT update.
     pub(super) async fn renew(&self) -> anyhow::Result<f64> {
         let layout = self.owner.layout(self.bench)?;
         let statements = claim::statements_for(&self.bench.ground.postgres, &layout).await?;
         let renew = statements.renewed().context("rows are not marked")?;
-        // A row that finds no room in its page moves, and every index learns of that. Owners give room by this setting.
+        // A row that finds no room in its page moves, and every index learns of that. Owners give room by
+        // this setting.
         let room = format!("alter table {} set (fillfactor = 50)", self.name);
         self.bench.ground.client.batch_execute(&room).await?;
         let claimed = {

@@ -1,7 +1,7 @@
 //! What an append costs an application whose database is a SQLite file.
 //!
-//! As on PostgreSQL: in turn with a plain INSERT of the same bytes into a bare table, in the same file and over the same
-//! connection, so that syncs and checkpoints fall on both alike.
+//! As on PostgreSQL: in turn with a plain INSERT of the same bytes into a bare table, in the same file and
+//! over the same connection, so that syncs and checkpoints fall on both alike.
 
 use super::super::append::{AppendArgs, BLOCK, Side, Times, end_blocks, single_figures, turns};
 use super::super::report::{ProgressLine, Report};

@@ -1,8 +1,9 @@
 //! How fast a backlog goes from one file into the other.
 //!
-//! As on PostgreSQL: the log is filled once, each round reads it with a sink of a new name, and a drain lasts from the
-//! receipt by which the relay took the lane to the one that covers the last event. The broker's file is new in each
-//! round. Afterwards every message is read from it, partition by partition: each id once, each key in order.
+//! As on PostgreSQL: the log is filled once, each round reads it with a sink of a new name, and a drain lasts
+//! from the receipt by which the relay took the lane to the one that covers the last event. The broker's file
+//! is new in each round. Afterwards every message is read from it, partition by partition: each id once, each
+//! key in order.
 
 use super::super::child::{Relay, Setup, show};
 use super::super::drain::DrainArgs;

@@ -1,8 +1,8 @@
 //! The ground of a run on SQLite: three files of its own, side by side.
 //!
-//! The outbox is the file that `--store` names, the broker's and the bare table's names begin with the same. The outbox
-//! carries an application id that says whose it is: a file with it was left by an earlier run and is made anew; any
-//! other one is somebody's, and refused.
+//! The outbox is the file that `--store` names, the broker's and the bare table's names begin with the same.
+//! The outbox carries an application id that says whose it is: a file with it was left by an earlier run and
+//! is made anew; any other one is somebody's, and refused.
 
 use super::super::load::Load;
 use super::super::report::ProgressLine;

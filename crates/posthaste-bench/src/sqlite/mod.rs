@@ -1,11 +1,12 @@
-//! The same questions for an outbox in a SQLite file: how fast it drains into the local broker, what an append costs.
+//! The same questions for an outbox in a SQLite file: how fast it drains into the local broker, what an
+//! append costs.
 //!
-//! The yardstick is what SQLite itself can write: a bare insert of the same bytes, 1,000 rows a transaction, as durable
-//! as the relay's own commits. A drain reads each event from one file and writes it, with the id that drops duplicates,
-//! into another, so half of that rate is a good one.
+//! The yardstick is what SQLite itself can write: a bare insert of the same bytes, 1,000 rows a transaction,
+//! as durable as the relay's own commits. A drain reads each event from one file and writes it, with the id
+//! that drops duplicates, into another, so half of that rate is a good one.
 //!
-//! The relay is the real process here too, and it is seen from outside: its receipts in the outbox's file, the messages
-//! in the broker's.
+//! The relay is the real process here too, and it is seen from outside: its receipts in the outbox's file,
+//! the messages in the broker's.
 
 mod append;
 mod drain;

@@ -1,7 +1,7 @@
 //! Kafka in a measurement: makes the topic anew, counts what is in it, reads every id.
 //!
-//! The witness is a consumer of the same library, which the sink does not use. The topic is ours by another one beside
-//! it. One of the same name without that is somebody's, and refused.
+//! The witness is a consumer of the same library, which the sink does not use. The topic is ours by another
+//! one beside it. One of the same name without that is somebody's, and refused.
 
 use super::{Arrived, Yard, YardError, YardResult};
 use async_trait::async_trait;

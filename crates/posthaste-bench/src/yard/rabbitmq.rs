@@ -1,7 +1,8 @@
 //! RabbitMQ in a measurement: makes the queue, counts what is in it, reads every id.
 //!
-//! Everything here is lapin, the usual client, and nothing of the sink's: another reader of the same protocol.
-//! The client alone is lapin too: persistent, mandatory, confirmed, a window of confirmations, each awaited.
+//! Everything here is lapin, the usual client, and nothing of the sink's: another reader of the same
+//! protocol. The client alone is lapin too: persistent, mandatory, confirmed, a window of confirmations, each
+//! awaited.
 //!
 //! A queue bears no description. So the measurement declares an exchange of the queue's name as a mark, and a
 //! queue without that mark is somebody's, and refused.

@@ -1,7 +1,7 @@
 //! Redis in a measurement: empties the stream, counts what is in it, reads every id.
 //!
-//! The witness speaks the protocol by itself and uses nothing of the sink or of its client. Only the client alone is
-//! the client: its own pipelines of `XADD`, each reply awaited.
+//! The witness speaks the protocol by itself and uses nothing of the sink or of its client. Only the client
+//! alone is the client: its own pipelines of `XADD`, each reply awaited.
 //!
 //! The stream is ours by a key beside it. One of the same name without that key is somebody's, and refused.
 

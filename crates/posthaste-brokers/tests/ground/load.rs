@@ -1,8 +1,8 @@
 //! A load as the relay would make it, and the account of it that another client's reading is compared with.
 //!
-//! Calls overlap; each has keys of its own. What was not delivered is published again, in the same order and before
-//! anything newer, until it is delivered. So at the end nothing may be missing at the broker, whatever happened in
-//! between, and the first deliveries of each key are in order.
+//! Calls overlap; each has keys of its own. What was not delivered is published again, in the same order and
+//! before anything newer, until it is delivered. So at the end nothing may be missing at the broker, whatever
+//! happened in between, and the first deliveries of each key are in order.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,7 +166,8 @@ pub(crate) fn assert_in_order(copies: &[Copy]) {
     }
 }
 
-/// What the sink says of a destination that does not work. What had to wait for others of the load says nothing.
+/// What the sink says of a destination that does not work. What had to wait for others of the load says
+/// nothing.
 pub(crate) async fn complaint(sink: &Arc<dyn Sink>, destination: &str) -> Verdict {
     let started = Instant::now();
     loop {

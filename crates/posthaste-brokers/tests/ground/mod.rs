@@ -162,7 +162,8 @@ pub(crate) async fn assert_outage(sink: &Arc<dyn Sink>, destination: &str, withi
     codes
 }
 
-/// Two calls that overlap, with the keys a, a (it fails), a, b, none and a, b: what is behind the failure waits (G3).
+/// Two calls that overlap, with the keys a, a (it fails), a, b, none and a, b: what is behind the failure
+/// waits (G3).
 #[track_caller]
 pub(crate) fn assert_key_a_is_held(first: &[Verdict], second: &[Verdict]) {
     let delivered = [&first[0], &first[3], &first[4], &second[1]];

@@ -109,7 +109,8 @@ pub(crate) async fn refused<S>(behind: &Behind<S>, code: &str) {
     until_delivered(sink, destination, BACK_WITHIN).await;
 }
 
-/// Down at the start: an outage and no error. Gives the id of a message that must not be sent behind the relay's back.
+/// Down at the start: an outage and no error. Gives the id of a message that must not be sent behind the
+/// relay's back.
 pub(crate) async fn down_at_the_start(sink: &Arc<dyn Sink>, destination: &str, code: &str) -> String {
     let lost = loose(destination);
     let (id, started) = (lost.id(), Instant::now());

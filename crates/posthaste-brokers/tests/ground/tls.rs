@@ -1,4 +1,5 @@
-//! TLS, the same for every broker: the right server gets the events, and every wrong one is refused by name (F29).
+//! TLS, the same for every broker: the right server gets the events, and every wrong one is refused by name
+//! (F29).
 //!
 //! Kafka has its own tests of it: one broker there has a port of each kind.
 
@@ -10,8 +11,8 @@ use posthaste_testkit::services::{Certs, ServiceError};
 pub(crate) trait Gate: Sized {
     /// The code of a refusal.
     const REFUSED: &'static str;
-    /// Where a message is sent, and what the server says to it: nothing is there that could take it, or `None`, it is
-    /// delivered. Either way it has let us in.
+    /// Where a message is sent, and what the server says to it: nothing is there that could take it, or
+    /// `None`, it is delivered. Either way it has let us in.
     const PLACE: (&'static str, Option<&'static str>);
 
     /// A server with this certificate; with `client_ca`, clients must show one of that authority.

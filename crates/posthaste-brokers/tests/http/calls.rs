@@ -75,8 +75,8 @@ async fn dropped_calls_leave_no_trace() {
     assert_delivered(&sink.publish(&messages).await);
 }
 
-/// A message that could not leave because others had the slots is not to blame, nor is its host: nothing is begun that has no
-/// time to end, in one call or in two that share the slots.
+/// A message that could not leave because others had the slots is not to blame, nor is its host: nothing is
+/// begun that has no time to end, in one call or in two that share the slots.
 #[tokio::test]
 async fn f30_what_found_no_slot_is_held() {
     let receiver = receiver().await;
@@ -97,7 +97,8 @@ async fn f30_what_found_no_slot_is_held() {
     assert!((1..10).contains(&delivered) && delivered == receiver.requests().len(), "{delivered}");
 }
 
-/// One key that is slower than its turns: what is left of it waits for the next call, and its host is not to blame.
+/// One key that is slower than its turns: what is left of it waits for the next call, and its host is not to
+/// blame.
 #[tokio::test]
 async fn f30_a_hot_key_is_given_back_in_good_health() {
     let receiver = receiver().await;

@@ -1,7 +1,7 @@
 //! Answers that come before the end of the request.
 //!
-//! A refusal counts at once (see `hostile`). A 2xx is worth nothing before the receiver can have the whole request: the rest of
-//! it is written first, whatever the receiver does meanwhile.
+//! A refusal counts at once (see `hostile`). A 2xx is worth nothing before the receiver can have the whole
+//! request: the rest of it is written first, whatever the receiver does meanwhile.
 
 use super::*;
 use bytes::Bytes;
@@ -111,8 +111,8 @@ async fn g2_a_2xx_for_half_of_a_request_is_no_promise() {
     assert_seen(&verdict, "unknown", "http.connection_lost", Scope::Destination);
 }
 
-/// The whole request lies in the kernel when the answer comes, and the answer is longer than anybody reads: hanging up on it would
-/// take back what has not left.
+/// The whole request lies in the kernel when the answer comes, and the answer is longer than anybody reads:
+/// hanging up on it would take back what has not left.
 #[tokio::test]
 async fn g2_what_is_left_of_a_request_is_written_after_a_long_answer() {
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -290,7 +290,8 @@ async fn f28_a_request_that_is_refused_unseen_is_a_retry() {
     assert_seen(&verdict, "retry", "http.unreachable", Scope::Destination);
 }
 
-/// A connection over which nothing came may be dead without a word: the next request does not find out once more.
+/// A connection over which nothing came may be dead without a word: the next request does not find out once
+/// more.
 #[tokio::test]
 async fn after_a_timeout_nobody_takes_the_same_connection_of_http2() {
     let certs = Certs::make().expect("certificates");

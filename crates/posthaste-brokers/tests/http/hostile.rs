@@ -1,7 +1,7 @@
 //! Receivers that answer with something else than HTTP, too much of it, or half of it.
 //!
-//! By a server that writes bytes: whatever comes, a message has its verdict in time, the memory that an answer can take is
-//! bounded, and the next message is delivered.
+//! By a server that writes bytes: whatever comes, a message has its verdict in time, the memory that an
+//! answer can take is bounded, and the next message is delivered.
 
 use super::*;
 use posthaste::task::{Task, spawn};
@@ -144,7 +144,8 @@ async fn g7_hints_without_an_answer_are_a_timeout() {
     assert_eq!(publish_one(&sink, loose("x")).await, Verdict::Delivered);
 }
 
-/// The status is the promise. A body without an end is not read to its end, and its connection is not used again.
+/// The status is the promise. A body without an end is not read to its end, and its connection is not used
+/// again.
 #[tokio::test]
 async fn g7_a_body_without_an_end_changes_nothing() {
     let rows: [(&[u8], Option<&str>); 4] = [

@@ -99,7 +99,8 @@ fn parse(buffer: &[u8]) -> Option<(Copy, usize)> {
     Some((Copy { id: header("webhook-id").expect("an id"), key: header("key"), payload }, end + length))
 }
 
-/// At each close a request may be on its way: it is repeated here only if nobody can have seen it, else by the relay.
+/// At each close a request may be on its way: it is repeated here only if nobody can have seen it, else by
+/// the relay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g2_connections_are_closed_after_answers_under_load() {
     let fickle = Fickle::start(7).await;
@@ -113,7 +114,8 @@ async fn g2_connections_are_closed_after_answers_under_load() {
     account.assert_all_there_in_order(&fickle.book.lock().expect("whole"));
 }
 
-/// A connection that was closed while it had nothing to do is not used: the message goes out once, over a new one.
+/// A connection that was closed while it had nothing to do is not used: the message goes out once, over a new
+/// one.
 #[tokio::test]
 async fn a_connection_that_was_closed_while_idle_is_left_behind() {
     let fickle = Fickle::start(1).await;

@@ -54,7 +54,8 @@ async fn f36_what_is_denied_waits_by_name_and_the_rest_of_the_call_is_delivered(
     let bed = require_service!(Guarded::start().await);
     bed.topic("allowed", "shop", &["WRITE"]).await;
     bed.topic("denied", "shop", &[]).await;
-    // An idempotent producer needs WRITE somewhere; who may only look gets a fatal error, and the producer with it.
+    // An idempotent producer needs WRITE somewhere; who may only look gets a fatal error, and the producer
+    // with it.
     bed.topic("seen", "shop", &["DESCRIBE"]).await;
     let sink = bed.sink("shop").await;
     for _ in 0..3 {

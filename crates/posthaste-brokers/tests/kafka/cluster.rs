@@ -1,4 +1,5 @@
-//! Three nodes: one dies, two die, replicas are missing, a leader is missing, the line is half open (F31, F36).
+//! Three nodes: one dies, two die, replicas are missing, a leader is missing, the line is half open (F31,
+//! F36).
 
 use super::*;
 use crate::ground::load::complaint;
@@ -128,11 +129,12 @@ async fn f31_a_half_open_line_is_noticed_and_nothing_is_lost() {
     finish(load, &kafka).await;
 }
 
-/// A request that is tried again may be overtaken by the next one of its partition. A broker that does not know the
-/// producer there yet takes any first number, and the client concludes that the one before has arrived too. It is a
-/// race: with five requests under way on a connection, two of five runs found delivered events that no broker had. So a
-/// green run shows little, and a red one everything. The broker that librdkafka brings along for its own tests does not show
-/// it: a refused request and an accepted one behind it lose nothing there.
+/// A request that is tried again may be overtaken by the next one of its partition. A broker that does not
+/// know the producer there yet takes any first number, and the client concludes that the one before has
+/// arrived too. It is a race: with five requests under way on a connection, two of five runs found delivered
+/// events that no broker had. So a green run shows little, and a red one everything. The broker that
+/// librdkafka brings along for its own tests does not show it: a refused request and an accepted one behind
+/// it lose nothing there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g2_what_a_broker_refuses_for_a_moment_is_not_acknowledged_by_what_follows() {
     let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(2).first_controls()).await);

@@ -33,8 +33,8 @@ async fn f32_topics_are_judged_by_what_their_acknowledgement_is_worth() {
     assert_eq!(kafka.dump(&plain).await.expect("read").len(), 0, "an examination produces nothing");
 }
 
-/// No broker of 2016 runs here, so this one is librdkafka's own, with the request taken out that came with 0.11. An
-/// outage of the sink: no event spends an attempt on it.
+/// No broker of 2016 runs here, so this one is librdkafka's own, with the request taken out that came with
+/// 0.11. An outage of the sink: no event spends an attempt on it.
 #[tokio::test]
 async fn brokers_that_are_too_old_are_named_and_cost_no_event_an_attempt() {
     let old = MockCluster::new(1).expect("a broker");

@@ -1,7 +1,7 @@
 //! Apache Kafka.
 //!
-//! Most tests share one broker and make topics of their own; those that hurt the broker have one for themselves. What
-//! arrived is read by Kafka's own Java client.
+//! Most tests share one broker and make topics of their own; those that hurt the broker have one for
+//! themselves. What arrived is read by Kafka's own Java client.
 
 mod acl;
 mod calls;

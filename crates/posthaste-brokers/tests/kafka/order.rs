@@ -68,8 +68,8 @@ async fn g3_a_hot_key_does_not_wait_for_each_answer_and_keeps_its_order() {
     assert_eq!(there, (0..1_000).collect::<Vec<_>>());
 }
 
-/// A record that the broker refuses ends the producer: nothing behind it is delivered, in whichever call it was, and
-/// the next producer goes on.
+/// A record that the broker refuses ends the producer: nothing behind it is delivered, in whichever call it
+/// was, and the next producer goes on.
 #[tokio::test]
 async fn g3_nothing_behind_a_refused_message_of_a_hot_key_is_delivered() {
     let kafka = require_service!(shared().await);

@@ -129,8 +129,8 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
         let (unknown, rest): (Vec<_>, Vec<_>) =
             verdicts.iter().partition(|verdict| **verdict != Verdict::Held);
         assert!(!unknown.is_empty(), "round {round}");
-        // The first round meets a proven topic; then it is on trial, with one message at a time: a second one may
-        // follow when the first was given up.
+        // The first round meets a proven topic; then it is on trial, with one message at a time: a second one
+        // may follow when the first was given up.
         assert!(round == 0 || unknown.len() <= 2, "{unknown:?}");
         assert!(round == 1 || rest.is_empty(), "{rest:?}");
         for verdict in unknown {
@@ -142,7 +142,8 @@ async fn f30_a_partition_without_a_leader_costs_the_others_nothing() {
     until_delivered(&sink, &there, DEADLINE).await;
 }
 
-/// A topic vanishes while it is written to: its events wait, those of another go on, and all of it heals by itself.
+/// A topic vanishes while it is written to: its events wait, those of another go on, and all of it heals by
+/// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_is_deleted_under_load_is_never_delivered_to() {
     let kafka = require_service!(shared().await);
@@ -168,10 +169,10 @@ async fn a_topic_that_is_deleted_under_load_is_never_delivered_to() {
     assert!(account.failures.is_empty(), "{:?}", account.failures);
 }
 
-/// F30: one partition of a topic has no leader, and the other one is busy: its success does not hide why the first is
-/// silent. Two calls have messages for it, the second a moment after the first. When the first one's time is up, the
-/// producer is given up with what the second has there; that comes again, behind the next of the first. Both are told
-/// the cause, and neither goes round as held for ever.
+/// F30: one partition of a topic has no leader, and the other one is busy: its success does not hide why the
+/// first is silent. Two calls have messages for it, the second a moment after the first. When the first one's
+/// time is up, the producer is given up with what the second has there; that comes again, behind the next of
+/// the first. Both are told the cause, and neither goes round as held for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f30_one_stuck_partition_of_a_busy_topic_is_named_to_every_call() {
     let mut kafka = require_service!(Kafka::start(&KafkaOptions::default().nodes(2).first_controls()).await);

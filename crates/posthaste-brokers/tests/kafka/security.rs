@@ -1,5 +1,5 @@
-//! TLS and passwords: the right broker gets the events, every wrong one is refused by name, and no words hold a
-//! secret (F29).
+//! TLS and passwords: the right broker gets the events, every wrong one is refused by name, and no words hold
+//! a secret (F29).
 
 use super::*;
 use posthaste_brokers::Secret;
@@ -75,7 +75,8 @@ async fn assert_gets_in(config: KafkaConfig) {
     assert_eq!(publish_one(&sink, loose("t")).await, Verdict::Delivered);
 }
 
-/// Refused under this code, in words that name all of `because` and no secret. Nothing is counted as the event's fault.
+/// Refused under this code, in words that name all of `because` and no secret. Nothing is counted as the
+/// event's fault.
 async fn assert_refused(config: KafkaConfig, code: &str, because: &[&str]) {
     let sink = build(config).await;
     let verdict = publish_one(&sink, loose("t")).await;

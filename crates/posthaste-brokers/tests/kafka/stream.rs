@@ -1,7 +1,7 @@
 //! A small relay: events without end, in pages, with calls that overlap, until it is told to stop.
 //!
-//! What is not delivered is published again, in order. Nothing new begins while a call has failed messages of others
-//! before it: that is what the real relay does for the keys that failed.
+//! What is not delivered is published again, in order. Nothing new begins while a call has failed messages of
+//! others before it: that is what the real relay does for the keys that failed.
 
 use super::*;
 use crate::ground::load::assert_in_order;

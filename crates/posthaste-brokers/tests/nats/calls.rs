@@ -76,8 +76,8 @@ async fn f30_a_mute_destination_does_not_discredit_the_others() {
     assert_eq!(sink.publish(&messages[3..]).await, [Verdict::Delivered, Verdict::Delivered]);
 }
 
-/// A key with more messages than there is time for: what was sent is acknowledged, and the rest is given back. The last
-/// one must not leave a moment before the end, and then discredit its subject.
+/// A key with more messages than there is time for: what was sent is acknowledged, and the rest is given
+/// back. The last one must not leave a moment before the end, and then discredit its subject.
 #[tokio::test]
 async fn f30_a_hot_key_does_not_discredit_its_own_subject() {
     let bed = require_service!(Bed::open().await);

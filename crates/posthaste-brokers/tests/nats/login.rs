@@ -110,7 +110,8 @@ async fn credentials() {
     assert_refused(NatsConfig { creds_file: forged.path(), ..base }, &named).await;
 }
 
-/// The server ends a connection whose credentials have run out, and says so. New ones are used without a restart.
+/// The server ends a connection whose credentials have run out, and says so. New ones are used without a
+/// restart.
 #[tokio::test]
 async fn credentials_that_expire_are_named_and_renewed() {
     let (server, account) = require_service!(realm().await);

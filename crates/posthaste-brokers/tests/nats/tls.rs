@@ -73,7 +73,8 @@ async fn f29_tls_first() {
     assert_seen(&verdict, "retry", "nats.tls", Scope::Sink);
 }
 
-/// Authority, server and client are all replaced while events flow: the files are read at the next connection.
+/// Authority, server and client are all replaced while events flow: the files are read at the next
+/// connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_rotated_under_load_and_nothing_is_lost() {
     let (old, new) = (Certs::make().expect("certificates"), Certs::make().expect("certificates"));

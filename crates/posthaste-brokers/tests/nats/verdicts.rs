@@ -18,7 +18,8 @@ async fn a_duplicate_is_delivered_and_stored_once() {
     assert_eq!(bed.stored_ids("S").await, [event.id.to_string()]);
 }
 
-/// A stream knows ids and no subjects. An event that two sinks send to two subjects of one stream is two messages there.
+/// A stream knows ids and no subjects. An event that two sinks send to two subjects of one stream is two
+/// messages there.
 #[tokio::test]
 async fn an_event_for_two_subjects_of_one_stream_is_stored_for_both() {
     let bed = require_service!(Bed::open().await);

@@ -19,8 +19,8 @@ fn assert_whole(stored: &[jetstream::Message]) {
     }
 }
 
-/// Messages of megabytes leave in many pieces. A call that is dropped in between leaves no half of one: the next
-/// frame would be taken for the rest of it.
+/// Messages of megabytes leave in many pieces. A call that is dropped in between leaves no half of one: the
+/// next frame would be taken for the rest of it.
 #[tokio::test]
 async fn calls_that_are_dropped_while_they_write_leave_whole_frames() {
     let bed = require_service!(Bed::start(&NatsOptions::default().setting("max_payload: 8MB")).await);
@@ -39,7 +39,8 @@ async fn calls_that_are_dropped_while_they_write_leave_whole_frames() {
     assert_whole(&stored[1..]);
 }
 
-/// A server that stops reading is not fed without end: what does not fit stays with its call, and is not sent.
+/// A server that stops reading is not fed without end: what does not fit stays with its call, and is not
+/// sent.
 #[tokio::test]
 async fn g7_a_server_that_does_not_read_gets_no_more_than_fits() {
     let bed = require_service!(Bed::start(&NatsOptions::default().setting("max_payload: 8MB")).await);
@@ -59,7 +60,8 @@ async fn g7_a_server_that_does_not_read_gets_no_more_than_fits() {
     assert!(stored.len() <= left + 50, "what stayed was not sent: {}", stored.len());
 }
 
-/// Told that a server is about to stop, we go to the next one of the list; the first would keep us for minutes.
+/// Told that a server is about to stop, we go to the next one of the list; the first would keep us for
+/// minutes.
 #[tokio::test]
 async fn a_server_in_lame_duck_mode_is_left() {
     let slow = "lame_duck_grace_period: \"200s\"\nlame_duck_duration: \"400s\"";
@@ -128,8 +130,8 @@ async fn liar(words: &'static str) -> (String, mpsc::UnboundedReceiver<Vec<u8>>)
     (url, heard)
 }
 
-/// Somebody between us and the server may add to its greeting, or hide that it has TLS. Asked for TLS, we begin with the
-/// handshake all the same, and nothing leaves before its end.
+/// Somebody between us and the server may add to its greeting, or hide that it has TLS. Asked for TLS, we
+/// begin with the handshake all the same, and nothing leaves before its end.
 #[tokio::test]
 async fn f29_what_is_said_before_tls_is_not_believed() {
     for words in
@@ -181,7 +183,8 @@ async fn who_does_not_speak_nats_is_named() {
     }
 }
 
-/// What a server says about who we are is told as such, also when it says it in other words than at the login.
+/// What a server says about who we are is told as such, also when it says it in other words than at the
+/// login.
 #[tokio::test]
 async fn a_refusal_in_other_words_is_one() {
     for words in ["User Authentication Expired", "Authorization Violation", "Account Authentication Expired"]
@@ -218,8 +221,8 @@ async fn let_in(stream: &mut TcpStream) -> String {
     said
 }
 
-/// A client that reconnected by itself would send later what the relay was told had failed: here, what it took and could not
-/// write, because the server did not read.
+/// A client that reconnected by itself would send later what the relay was told had failed: here, what it
+/// took and could not write, because the server did not read.
 #[tokio::test]
 async fn nothing_is_sent_behind_the_relays_back() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

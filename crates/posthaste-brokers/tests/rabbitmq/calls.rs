@@ -50,8 +50,8 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     outage::window_is_free_again(&proxy, &sink, &queue).await;
 }
 
-/// A key with more messages than there is time for: what was sent is confirmed, and the rest is given back. The last one
-/// must not leave a moment before the end, and then discredit its queue.
+/// A key with more messages than there is time for: what was sent is confirmed, and the rest is given back.
+/// The last one must not leave a moment before the end, and then discredit its queue.
 #[tokio::test]
 async fn f30_a_hot_key_does_not_discredit_its_own_destination() {
     let bed = require_service!(Bed::open().await);

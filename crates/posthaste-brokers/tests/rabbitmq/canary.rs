@@ -1,13 +1,13 @@
-//! Why the publisher is our own (docs/adr/0007): the usual client gives a returned message to whichever confirmation
-//! comes next. This test passes as long as that is so.
+//! Why the publisher is our own (docs/adr/0007): the usual client gives a returned message to whichever
+//! confirmation comes next. This test passes as long as that is so.
 
 use super::fake::Fake;
 use super::*;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, Confirmation};
 
-/// Two messages in flight. No queue takes the second, and the first is confirmed after the return: so does a broker
-/// whenever the first one's queue takes longer (a quorum queue, a disk).
+/// Two messages in flight. No queue takes the second, and the first is confirmed after the return: so does a
+/// broker whenever the first one's queue takes longer (a quorum queue, a disk).
 #[tokio::test]
 async fn lapin_still_pairs_a_return_with_the_wrong_confirmation() {
     let fake = Fake::start().await;

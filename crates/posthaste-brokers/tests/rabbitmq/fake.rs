@@ -1,5 +1,5 @@
-//! A broker in a test's hand. It says what no real one can be made to say in that order: answers that do not come,
-//! answers that come late, floods. It speaks as much of AMQP 0-9-1 as a publisher needs.
+//! A broker in a test's hand. It says what no real one can be made to say in that order: answers that do not
+//! come, answers that come late, floods. It speaks as much of AMQP 0-9-1 as a publisher needs.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::net::SocketAddr;
@@ -149,7 +149,8 @@ impl Peer {
         }
     }
 
-    /// Answers every question until a message begins: exchange, routing key and channel. `None`: the client is gone.
+    /// Answers every question until a message begins: exchange, routing key and channel. `None`: the client
+    /// is gone.
     pub(super) async fn until_publish(&mut self) -> Option<(u16, String, String)> {
         loop {
             let (kind, channel, mut bytes) = self.frame().await?;

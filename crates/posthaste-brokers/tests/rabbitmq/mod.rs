@@ -1,7 +1,7 @@
 //! RabbitMQ.
 //!
-//! One broker serves all tests but those that kill or block it. Each test makes queues and exchanges of its own
-//! name. They are made and read by another client (lapin), which shares no code with the sink.
+//! One broker serves all tests but those that kill or block it. Each test makes queues and exchanges of its
+//! own name. They are made and read by another client (lapin), which shares no code with the sink.
 
 mod calls;
 mod canary;

@@ -47,7 +47,8 @@ async fn a_broker_with_few_channels_is_served_all_the_same() {
     }
 }
 
-/// Where all messages share one channel, a refused one takes along those that are not confirmed yet: they are sent again.
+/// Where all messages share one channel, a refused one takes along those that are not confirmed yet: they are
+/// sent again.
 #[tokio::test]
 async fn a_single_channel_loses_nothing_to_a_missing_exchange() {
     let server = require_service!(Rabbitmq::start(&["channel_max = 1"]).await);
@@ -71,7 +72,8 @@ async fn a_single_channel_loses_nothing_to_a_missing_exchange() {
     assert!(ids.iter().all(|id| stored.contains(id)), "{} of {}", stored.len(), ids.len());
 }
 
-/// A queue that hangs behind the only channel: its own fault, or nobody's; and when it answers again, all goes on.
+/// A queue that hangs behind the only channel: its own fault, or nobody's; and when it answers again, all
+/// goes on.
 #[tokio::test]
 async fn a_single_channel_recovers_from_a_silence() {
     let server = require_service!(Rabbitmq::start(&["channel_max = 1"]).await);

@@ -87,8 +87,8 @@ async fn what_is_encrypted_arrives_as_it_was() {
     assert_eq!(sizes, sent);
 }
 
-/// Server and client get new certificates from a new authority while events flow; connections are closed as an
-/// operator would do it. Nothing is lost, and the new files are used.
+/// Server and client get new certificates from a new authority while events flow; connections are closed as
+/// an operator would do it. Nothing is lost, and the new files are used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_rotated_under_load() {
     let bed = require_service!(Bed::open().await);

@@ -53,8 +53,8 @@ async fn f43_a_return_is_nobody_elses() {
     }
 }
 
-/// Classic and quorum queues confirm at their own pace, and returns come between: on RabbitMQ 3.10 a client that
-/// guesses takes some of the lost ones for delivered.
+/// Classic and quorum queues confirm at their own pace, and returns come between: on RabbitMQ 3.10 a client
+/// that guesses takes some of the lost ones for delivered.
 #[tokio::test]
 async fn f43_a_return_is_nobody_elses_where_classic_and_quorum_queues_are_mixed() {
     let bed = require_service!(Bed::open().await);
@@ -137,7 +137,8 @@ async fn f30_a_denied_exchange_is_an_outage_of_its_own() {
             assert!(words.contains("permission write") && !words.contains("pw"), "{words}");
         }
     }
-    // A right that is taken away. The broker asks anew when a connection is opened, so its operator closes it.
+    // A right that is taken away. The broker asks anew when a connection is opened, so its operator closes
+    // it.
     server.allow(&user, ["", "^shut-.*", ""]).await.expect("changed");
     let close = format!("ok = rabbit_networking:close_all_user_connections(<<{user:?}>>, <<\"rights\">>)");
     server.eval(&close).await.expect("closed");

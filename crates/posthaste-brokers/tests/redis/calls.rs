@@ -39,8 +39,8 @@ async fn publish_overlapping<'a>(
     calls.iter_mut().map(|call| call.as_mut().take_output().expect("it has come back")).collect()
 }
 
-/// Memory that comes and goes while many calls with the same keys are under way: whatever is refused, no later
-/// message of its key gets in before it.
+/// Memory that comes and goes while many calls with the same keys are under way: whatever is refused, no
+/// later message of its key gets in before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g3_first_deliveries_keep_their_order_while_the_server_refuses_now_and_then() {
     let bed = require_service!(Bed::open().await);
@@ -124,8 +124,8 @@ async fn g7_no_more_than_the_window_is_ever_unanswered() {
     outage::window_is_free_again(&proxy, &sink, "s").await;
 }
 
-/// Transactions leave one after the other. What waited for another call's while the server was silent has not left, and
-/// is not said to be in doubt.
+/// Transactions leave one after the other. What waited for another call's while the server was silent has not
+/// left, and is not said to be in doubt.
 #[tokio::test]
 async fn g7_what_waits_for_a_transaction_of_another_call_has_not_left() {
     let bed = require_service!(Bed::open().await);
@@ -147,8 +147,8 @@ async fn g7_what_waits_for_a_transaction_of_another_call_has_not_left() {
     assert!(second.iter().all(|message| !ids.contains(&message.id())), "it was not sent");
 }
 
-/// A dropped call gives its places in the window and in the chain back, and the transaction that it left half way is
-/// not another run's.
+/// A dropped call gives its places in the window and in the chain back, and the transaction that it left half
+/// way is not another run's.
 #[tokio::test]
 async fn dropped_calls_leave_no_trace() {
     let bed = require_service!(Bed::open().await);

@@ -63,8 +63,8 @@ async fn f41_a_moved_slot_is_followed() {
     assert!(place(0) < place(1), "the run keeps its order");
 }
 
-/// Many requests are with the old owner when it says so: each of them is followed, and none of them counts as a move of
-/// its own.
+/// Many requests are with the old owner when it says so: each of them is followed, and none of them counts as
+/// a move of its own.
 #[tokio::test]
 async fn f41_a_moved_slot_is_followed_by_all_that_was_under_way() {
     let cluster = require_service!(start().await);
@@ -89,7 +89,8 @@ async fn f41_a_moved_slot_is_followed_by_all_that_was_under_way() {
     }
 }
 
-/// A node that was taken out of the cluster answers, and knows of no slots. The other nodes of the list are asked.
+/// A node that was taken out of the cluster answers, and knows of no slots. The other nodes of the list are
+/// asked.
 #[tokio::test]
 async fn a_node_that_has_left_the_cluster_does_not_hide_the_others() {
     let cluster = require_service!(start().await);
@@ -153,7 +154,8 @@ async fn f30_a_dead_node_costs_the_others_nothing() {
     assert_eq!(publish_until_delivered(&sink, messages()).await.len(), 12);
 }
 
-/// A call waits about a second for a server that does not come, and what is for the others has long arrived by then.
+/// A call waits about a second for a server that does not come, and what is for the others has long arrived
+/// by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f30_a_node_that_is_looked_for_delays_nobody_elses_streams() {
     let mut cluster = require_service!(start().await);

@@ -1,7 +1,7 @@
 //! A cluster whose servers speak TLS, with their clients and with each other (F29).
 //!
-//! The servers that a cluster names are strangers until their certificates are good: each is verified as those of the
-//! configuration are.
+//! The servers that a cluster names are strangers until their certificates are good: each is verified as
+//! those of the configuration are.
 
 use super::*;
 use posthaste::sink::Level;
@@ -72,7 +72,8 @@ async fn f29_every_server_of_a_cluster_is_reached_over_tls_and_the_wrong_authori
     assert_eq!(lengths(&cluster)[1], "1", "nothing of it arrived");
 }
 
-/// A server that the cluster names, with a certificate for another name: its streams wait, and the others flow (F30).
+/// A server that the cluster names, with a certificate for another name: its streams wait, and the others
+/// flow (F30).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f29_a_server_that_the_cluster_names_is_verified_too() {
     let certs = Certs::make().expect("certificates");

@@ -10,8 +10,9 @@ fn config(sentinel: &RedisSentinel) -> RedisConfig {
     RedisConfig { sentinel_master: Some("main".to_owned()), ..RedisConfig::new(&sentinel.url()) }
 }
 
-/// The master is killed under load: the sentinel makes the replica the master, and we find it. What the old master had
-/// acknowledged and not passed on is lost with it, so only what came later can be asked for; its order is kept.
+/// The master is killed under load: the sentinel makes the replica the master, and we find it. What the old
+/// master had acknowledged and not passed on is lost with it, so only what came later can be asked for; its
+/// order is kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed() {
     let mut bed = require_service!(Bed::open().await);

@@ -38,7 +38,8 @@ async fn f29_a_server_without_tls_is_refused_where_it_is_required() {
     assert_eq!(bed.length("s").await, 0);
 }
 
-/// The files are read at each connection: a new certificate is used without a restart, and nothing is lost meanwhile.
+/// The files are read at each connection: a new certificate is used without a restart, and nothing is lost
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_that_is_rotated_under_load_is_used_at_the_next_connection() {
     let certs = Certs::make().expect("certificates");

@@ -263,8 +263,8 @@ async fn g3_without_the_right_to_transactions_nothing_of_a_run_is_sent() {
     assert_eq!(sink.publish(&run()).await, vec![Verdict::Delivered; 3]);
 }
 
-/// Who may not ask for the limit sees the refusal, or only that the connection breaks. Either is put down to the large
-/// message alone, so that it ends as a dead letter instead of breaking every connection to come.
+/// Who may not ask for the limit sees the refusal, or only that the connection breaks. Either is put down to
+/// the large message alone, so that it ends as a dead letter instead of breaking every connection to come.
 #[tokio::test]
 async fn what_is_larger_than_the_server_takes_is_rejected() {
     let options = RedisOptions::default().setting("proto-max-bulk-len 1mb").setting(SHOP);

@@ -1,14 +1,15 @@
 //! Sending events of the log to a sink again.
 //!
-//! A replay writes copies among the deferred, with the events' own numbers; relays deliver them in the ordinary
-//! way, with retries and dead letters, and later events of a key wait for its replayed ones. Rewinding the sink's
-//! cursor would send everything behind a number again; this sends what a filter matches, and the cursor goes on.
+//! A replay writes copies among the deferred, with the events' own numbers; relays deliver them in the
+//! ordinary way, with retries and dead letters, and later events of a key wait for its replayed ones.
+//! Rewinding the sink's cursor would send everything behind a number again; this sends what a filter matches,
+//! and the cursor goes on.
 //!
-//! Only what the sink's cursors have passed: the rest is still to come by itself. What waits or is dead already
-//! is left alone. A chunk is a transaction with its line in the audit.
+//! Only what the sink's cursors have passed: the rest is still to come by itself. What waits or is dead
+//! already is left alone. A chunk is a transaction with its line in the audit.
 //!
-//! CRASH: a death between two chunks leaves the first one done and audited; the next number to go on from is in
-//! the audit. G2 is not at stake: these are second deliveries.
+//! CRASH: a death between two chunks leaves the first one done and audited; the next number to go on from is
+//! in the audit. G2 is not at stake: these are second deliveries.
 
 use super::log::{ScanWindow, Span, clause, events};
 use super::{PostgresAdmin, failed, finish};

@@ -191,8 +191,8 @@ impl PostgresAdmin {
         self.first_about(session, instant.plus_micros(-DISORDER_MICROS).0).await
     }
 
-    /// The first number appended at or after an instant, as far as times grow with numbers; one behind the last
-    /// if there is none.
+    /// The first number appended at or after an instant, as far as times grow with numbers; one behind the
+    /// last if there is none.
     pub(super) async fn first_about(
         &self,
         session: &mut Session,

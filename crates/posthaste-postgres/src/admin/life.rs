@@ -3,8 +3,8 @@
 //! By number it is one step into an index. By id there is no such step: an index on the id would cost every
 //! append, and the log is written far more often than it is searched. Three ways, the cheapest first:
 //!
-//! 1. A UUIDv7 says when it was made. That time becomes a number by halving, and a bounded run of numbers around
-//!    it is looked through. Ids are usually made right before the append.
+//! 1. A UUIDv7 says when it was made. That time becomes a number by halving, and a bounded run of numbers
+//!    around it is looked through. Ids are usually made right before the append.
 //! 2. The BRIN index on the id, over all of the log: a few pages where ids grow with time and the index is
 //!    summarised, everything otherwise. So it has [`SEARCH_MAX`], unless the caller wants it however long it
 //!    takes.

@@ -1,8 +1,8 @@
 //! The log as people look at it: lists by number, and new events as they come.
 //!
 //! The log has one index that serves a search, on the number. Times grow with numbers, so a time becomes a
-//! number by halving; topic and key are looked for row by row. A look is therefore bounded in rows: it answers
-//! with what it found and how far it came, and whoever asked goes on from there.
+//! number by halving; topic and key are looked for row by row. A look is therefore bounded in rows: it
+//! answers with what it found and how far it came, and whoever asked goes on from there.
 //!
 //! Following the log needs no lease and leaves no trace. It shows what commits late as far as the last
 //! [`LATE_NUMBERS`] numbers: a relay's cursor keeps marks and finds all of it, a looker-on does not need to.

@@ -1,9 +1,9 @@
 //! Append with diesel 2.3: `posthaste_postgres::diesel::append(conn, &event)` inside `conn.transaction(…)`.
 //!
-//! Diesel's transaction is the connection itself, so the types cannot tell one from the other. The adapter asks
-//! diesel whether it has begun a transaction, and refuses with [`AppendError::NoTransaction`] if not: the
-//! event would be committed at once, whatever becomes of the data it tells of (F8). A transaction that was begun
-//! behind diesel's back, with `BEGIN` as SQL, is refused too: diesel does not know of it.
+//! Diesel's transaction is the connection itself, so the types cannot tell one from the other. The adapter
+//! asks diesel whether it has begun a transaction, and refuses with [`AppendError::NoTransaction`] if not:
+//! the event would be committed at once, whatever becomes of the data it tells of (F8). A transaction that
+//! was begun behind diesel's back, with `BEGIN` as SQL, is refused too: diesel does not know of it.
 //!
 //! It works on every connection whose backend is PostgreSQL, also on one from an r2d2 pool, and does not link
 //! libpq by itself.

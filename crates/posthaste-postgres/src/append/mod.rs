@@ -3,8 +3,8 @@
 //! One file for each library that people have a transaction of. Each is thin: the statements, the limits and
 //! the cut into batches are here. They take the library's own transaction and nothing else: a pool or a bare
 //! connection is no transaction, and passing one does not compile. Where a library's transaction is the
-//! connection itself (diesel), the adapter asks whether one is open and refuses otherwise. None of them begins,
-//! commits or spawns.
+//! connection itself (diesel), the adapter asks whether one is open and refuses otherwise. None of them
+//! begins, commits or spawns.
 //!
 //! One trait over all of these libraries was refused. It would give the reader of a wrong call a page about
 //! unmet bounds instead of "expected a transaction", and one error type for five libraries.

@@ -1,11 +1,11 @@
 //! Append with SeaORM 2: `posthaste_postgres::sea_orm::append(&tx, &event)`.
 //!
-//! It takes a [`DatabaseTransaction`], not any `ConnectionTrait`: that may be a pool, and then the event would
-//! be in another transaction than the data it tells of (F8). Which database is behind it, SeaORM's types do not
-//! tell; the adapter looks and refuses another one than PostgreSQL.
+//! It takes a [`DatabaseTransaction`], not any `ConnectionTrait`: that may be a pool, and then the event
+//! would be in another transaction than the data it tells of (F8). Which database is behind it, SeaORM's
+//! types do not tell; the adapter looks and refuses another one than PostgreSQL.
 //!
-//! SeaORM cannot bind an array with a null in it (it panics). So the batch has a statement of its own, in which
-//! a value that no event can have stands for null.
+//! SeaORM cannot bind an array with a null in it (it panics). So the batch has a statement of its own, in
+//! which a value that no event can have stands for null.
 
 use super::{DEFAULT, Outbox, pieces};
 use crate::columns::{self, Value as Column, WRITTEN};

@@ -1,5 +1,5 @@
-//! Append with tokio-postgres. The statements' types are declared, so that nothing is prepared first: one round
-//! trip, and a pooler that hands out connections by transaction is no trouble.
+//! Append with tokio-postgres. The statements' types are declared, so that nothing is prepared first: one
+//! round trip, and a pooler that hands out connections by transaction is no trouble.
 
 use super::{DEFAULT, Outbox, column, pieces};
 use crate::columns::{Value, WRITTEN};

@@ -89,8 +89,9 @@ impl Inner {
         let untouched = sql("select not exists (select from posthaste.lanes)");
         let untouched: bool = single(session.query(&untouched, &[]).await.map_err(store_error)?)?;
         let unread = self.unread(session, untouched).await?;
-        // First every cursor that is new or will read by another filter, then the filters: what goes over from one
-        // sink to another is still taken by the former one up to a number that no cursor of the latter was past.
+        // First every cursor that is new or will read by another filter, then the filters: what goes over
+        // from one sink to another is still taken by the former one up to a number that no cursor of the
+        // latter was past.
         for sink in &plan.sinks {
             let start_at = match sink.start_at {
                 StartAt::Auto if untouched => StartAt::Earliest,
@@ -194,8 +195,9 @@ impl Inner {
         }
     }
 
-    /// A relay that froze, or lost its heart, may still read by the former routes and would move past what now belongs
-    /// to this sink: it is fenced like a former owner (see take.sql). `false`: the sink is not known yet.
+    /// A relay that froze, or lost its heart, may still read by the former routes and would move past what
+    /// now belongs to this sink: it is fenced like a former owner (see take.sql). `false`: the sink is not
+    /// known yet.
     async fn fence_if_changed(
         &self,
         session: &mut Session,

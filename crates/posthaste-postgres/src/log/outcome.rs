@@ -11,9 +11,9 @@
 //! plain words, with everything that came from outside left out. Its own columns come from the log, where
 //! the database has taken them once.
 //!
-//! It is still one transaction with one receipt: all of it is applied or nothing (G2), a lost lease is refused
-//! by the receipt before any of this (G4), and a repetition finds the receipt. Refused: cleaning everything
-//! beforehand. Nobody can know what a database refuses, and the healthy path would pay for it.
+//! It is still one transaction with one receipt: all of it is applied or nothing (G2), a lost lease is
+//! refused by the receipt before any of this (G4), and a repetition finds the receipt. Refused: cleaning
+//! everything beforehand. Nobody can know what a database refuses, and the healthy path would pay for it.
 
 use crate::error::{is_refusal_of_data, store_error};
 use crate::log::lease::LogLease;

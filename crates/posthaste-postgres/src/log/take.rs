@@ -1,7 +1,7 @@
 //! Taking a lane: the fence, the cursor that comes with it, and what is known of the deaths before.
 //!
-//! Whoever takes a lane writes the next receipt under a new epoch; a former owner that still settles finds its
-//! number taken (G4). Former owners that died at the same place make the next one careful (F21).
+//! Whoever takes a lane writes the next receipt under a new epoch; a former owner that still settles finds
+//! its number taken (G4). Former owners that died at the same place make the next one careful (F21).
 
 use crate::error::{is_code, store_error};
 use crate::log::lease::TakenLane;

@@ -97,7 +97,8 @@ pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, Store
     Ok(outcome)
 }
 
-/// The limits, the forms of `append` and the roles. Under the lock too: two at once would change the same catalog rows.
+/// The limits, the forms of `append` and the roles. Under the lock too: two at once would change the same
+/// catalog rows.
 async fn settings(
     sessions: &Sessions,
     session: &mut Session,

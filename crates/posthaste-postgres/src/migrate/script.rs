@@ -128,8 +128,8 @@ impl LimitFunction {
     }
 }
 
-/// Adds the forms of `append` that are missing; where the schema belongs to somebody else, hands the statement
-/// back.
+/// Adds the forms of `append` that are missing; where the schema belongs to somebody else, hands the
+/// statement back.
 pub(super) async fn add_append_keys(
     sessions: &Sessions,
     session: &mut Session,

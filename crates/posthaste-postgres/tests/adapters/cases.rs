@@ -87,7 +87,8 @@ async fn idempotent<A: Adapter>() {
     assert_eq!(outbox.count().await, 3);
 }
 
-/// A refused event costs nothing: the caller's transaction goes on, and a batch with one is refused as a whole.
+/// A refused event costs nothing: the caller's transaction goes on, and a batch with one is refused as a
+/// whole.
 async fn refused<A: Adapter>() {
     let Some(outbox) = Outbox::make().await else { return };
     let events = [Event::new("", "x"), Event::new("t", "x")];

@@ -99,8 +99,8 @@ async fn dead_rows_by_their_status() {
     assert_eq!(level("adopted_status"), Some(Level::Warn), "somebody wrote `odd`");
 }
 
-/// G6: what cannot be written down is not done. The audit is a table beside the adopted one, or that of our own log in the
-/// same database; an act and its line are there together, or neither is.
+/// G6: what cannot be written down is not done. The audit is a table beside the adopted one, or that of our
+/// own log in the same database; an act and its line are there together, or neither is.
 #[tokio::test(flavor = "multi_thread")]
 async fn g6_an_act_without_an_audit_is_refused() {
     let Some(ground) = Ground::make("talkie", TALKIE).await else { return };

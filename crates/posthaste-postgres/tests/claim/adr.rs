@@ -1,4 +1,5 @@
-//! Preset `outbox-events-adr`: `outbox_events` of an architecture decision record. No status; dead letters have a table.
+//! Preset `outbox-events-adr`: `outbox_events` of an architecture decision record. No status; dead letters
+//! have a table.
 
 use crate::ground::{Ground, assert_delays};
 use posthaste::relay::DrainOutcome;
@@ -79,8 +80,8 @@ async fn the_linear_backoff() {
     backoff(Curve::Linear, &[0.05, 0.1, 0.15, 0.2, 0.25], 0.2).await;
 }
 
-/// Permanent errors go to the dead-letter table at once, transient ones after the maximum; a table without error columns
-/// loses nothing of it.
+/// Permanent errors go to the dead-letter table at once, transient ones after the maximum; a table without
+/// error columns loses nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dead_are_moved_to_their_table() {
     let Some(mut ground) = ground("").await else { return };

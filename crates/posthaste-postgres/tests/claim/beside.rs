@@ -18,7 +18,8 @@ const MARKED: &str = "create table outbox (id bigint primary key generated alway
     next_attempt_at timestamptz not null default now(), published_at timestamptz, created_at timestamptz not null default now());
   insert into outbox (topic) select 't' from generate_series(1, 20)";
 
-/// Rows are locked while they are published: an UPDATE of one of them waits until its batch is settled, and no longer.
+/// Rows are locked while they are published: an UPDATE of one of them waits until its batch is settled, and
+/// no longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_update_of_a_locked_row_waits_for_one_batch_at_most() {
     let Some(mut ground) = Ground::make("outbox-events", LOCKED).await else { return };
@@ -36,7 +37,8 @@ async fn an_update_of_a_locked_row_waits_for_one_batch_at_most() {
         let (id, before): (uuid::Uuid, usize) = (row.get(0), ground.broker.deliveries().len());
         let touch = "update outbox_events set payload = payload || '{\"seen\": true}' where id = $1";
         ground.app.execute(touch, &[&id]).await.expect("the application's own update");
-        // What was published meanwhile: the batch that held it, and what the next one has done since it was let go.
+        // What was published meanwhile: the batch that held it, and what the next one has done since it was
+        // let go.
         let meanwhile = ground.broker.deliveries().len() - before;
         if meanwhile > 0 {
             waited.push(meanwhile);

@@ -12,7 +12,8 @@ const DDL: &str = "create table outbox (id bigint primary key generated always a
     next_attempt_at timestamptz not null default now(), published_at timestamptz, created_at timestamptz not null default now());
   create index outbox_due on outbox (next_attempt_at) where status in ('pending', 'failed')";
 
-/// F30: a destination that is away keeps its own rows waiting, spends none of their attempts, and holds up no other.
+/// F30: a destination that is away keeps its own rows waiting, spends none of their attempts, and holds up no
+/// other.
 #[tokio::test(flavor = "multi_thread")]
 async fn f30_a_destination_that_is_away_holds_up_no_other() {
     let Some(ground) = Ground::make("talkie", DDL).await else { return };

@@ -113,7 +113,8 @@ impl Ground {
         });
     }
 
-    /// From now on every change of a row is written down, with the time when its statement began and the time when it was made.
+    /// From now on every change of a row is written down, with the time when its statement began and the time
+    /// when it was made.
     pub(crate) async fn audit(&self, table: &str) {
         self.execute(&format!(
             "create table audit (begun timestamptz not null default statement_timestamp(), at timestamptz not null default clock_timestamp(),
@@ -125,8 +126,9 @@ impl Ground {
         .await;
     }
 
-    /// How long each failed attempt of a row was put off, in seconds: by the audit, in the order of the count. At least, and at
-    /// most: from after the change, and from before it, however long the machine stood still in between.
+    /// How long each failed attempt of a row was put off, in seconds: by the audit, in the order of the
+    /// count. At least, and at most: from after the change, and from before it, however long the machine
+    /// stood still in between.
     pub(crate) async fn delays(&self, id: &str, count: &str, next: &str) -> Vec<(f64, f64)> {
         let since =
             |from: &str| format!("extract(epoch from (row ->> '{next}')::timestamptz - {from})::float8");

@@ -1,5 +1,5 @@
-//! Rows that the application holds, and settlements that the table does not take: the rest goes on, and nothing is
-//! published as fast as a broker answers.
+//! Rows that the application holds, and settlements that the table does not take: the rest goes on, and
+//! nothing is published as fast as a broker answers.
 
 use crate::ground::Ground;
 use posthaste::relay::DrainOutcome;
@@ -28,8 +28,8 @@ fn repeats(ground: &Ground) -> usize {
     counts.into_values().max().unwrap_or(0)
 }
 
-/// One row that the application holds keeps no other from being settled, nor its relay from renewing; and what became of
-/// it is written as soon as it is let go, without another delivery.
+/// One row that the application holds keeps no other from being settled, nor its relay from renewing; and
+/// what became of it is written as soon as it is let go, without another delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_the_application_holds_holds_up_no_other() {
     let Some(mut ground) = Ground::make("talkie", DDL).await else { return };
@@ -99,8 +99,8 @@ async fn what_was_claimed_ahead_and_is_held_goes_back_later() {
     .await;
 }
 
-/// A table that takes claims and no settlements, whatever the reason: what is published meanwhile is published again, but
-/// with growing pauses.
+/// A table that takes claims and no settlements, whatever the reason: what is published meanwhile is
+/// published again, but with growing pauses.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_that_fails_again_and_again_is_repeated_slowly() {
     let Some(mut ground) = Ground::make("talkie", DDL).await else { return };
@@ -126,8 +126,8 @@ async fn a_settlement_that_fails_again_and_again_is_repeated_slowly() {
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
 
-/// The owners drop a column that is written: nothing more is claimed, nobody is charged, and the relay says so. When it
-/// is there again, everything goes on.
+/// The owners drop a column that is written: nothing more is claimed, nobody is charged, and the relay says
+/// so. When it is there again, everything goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_that_goes_away_stops_the_relay_and_costs_no_row_anything() {
     for locked in [false, true] {

@@ -5,7 +5,8 @@ use posthaste::relay::DrainOutcome;
 use posthaste::retry::RetryPolicy;
 use posthaste_postgres::claim::{dead_letter_table, table};
 
-/// The Event Router's table: its topics, its key, its header `id`; published rows are gone. Attempts are only kept in mind.
+/// The Event Router's table: its topics, its key, its header `id`; published rows are gone. Attempts are only
+/// kept in mind.
 #[tokio::test(flavor = "multi_thread")]
 async fn debezium_outbox() {
     let ddl = "create table outbox (id uuid primary key, aggregatetype varchar(255) not null, aggregateid varchar(255) not null,

@@ -1,4 +1,5 @@
-//! Preset `outbox-events`: `outbox_events` of an implementation plan. No column to claim with: rows stay locked while they are published.
+//! Preset `outbox-events`: `outbox_events` of an implementation plan. No column to claim with: rows stay
+//! locked while they are published.
 
 use crate::ground::{Ground, WAIT, assert_delays};
 use posthaste::relay::DrainOutcome;
@@ -49,8 +50,8 @@ async fn events_are_published_with_their_message_id_and_marked() {
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
 
-/// §3.1 and §3.3: PENDING with a growing count and `now() + 1 s · 2^retry_count` with the old count, FAILED when it
-/// exceeds five; a permanent error counts like any other. The rest flows.
+/// §3.1 and §3.3: PENDING with a growing count and `now() + 1 s · 2^retry_count` with the old count, FAILED
+/// when it exceeds five; a permanent error counts like any other. The rest flows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_event_backs_off_by_powers_of_two_and_ends_failed() {
     let Some(ground) = ground().await else { return };
@@ -82,7 +83,8 @@ async fn a_failing_event_backs_off_by_powers_of_two_and_ends_failed() {
     drop(relay);
 }
 
-/// §3.2: a worker that dies between SELECT and UPDATE leaves its rows PENDING, and the next one picks them up at once.
+/// §3.2: a worker that dies between SELECT and UPDATE leaves its rows PENDING, and the next one picks them up
+/// at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_dies_or_is_cut_off_leaves_its_rows_pending() {
     let Some(ground) = ground().await else { return };

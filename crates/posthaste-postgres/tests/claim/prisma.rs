@@ -5,8 +5,8 @@ use posthaste::relay::DrainOutcome;
 use posthaste_testkit::conformance::eventually;
 use std::time::Duration;
 
-/// What Prisma makes of the model, in a database that lives in another time zone (F24). Open in the document: `topic`,
-/// `key`, `payload`, and that a row may lack its topic.
+/// What Prisma makes of the model, in a database that lives in another time zone (F24). Open in the document:
+/// `topic`, `key`, `payload`, and that a row may lack its topic.
 const DDL: &str = r#"
   do $$ begin execute format('alter database %I set timezone = ''Asia/Tokyo''', current_database()); end $$;
   create type "OutboxStatus" as enum ('PENDING', 'PROCESSED', 'FAILED');
@@ -48,8 +48,8 @@ async fn events_are_processed_in_the_order_of_their_creation() {
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
 
-/// §2: every failure counts, whatever it is; FAILED when five is reached, one attempt for each turn of 500 ms; and the
-/// poison at the head of the table holds nobody up.
+/// §2: every failure counts, whatever it is; FAILED when five is reached, one attempt for each turn of 500
+/// ms; and the poison at the head of the table holds nobody up.
 #[tokio::test(flavor = "multi_thread")]
 async fn poison_counts_to_five_and_ends_failed_while_the_rest_flows() {
     let Some(ground) = ground().await else { return };
@@ -79,7 +79,8 @@ async fn poison_counts_to_five_and_ends_failed_while_the_rest_flows() {
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
 
-/// The statement of §3.1 sees what the document says while all this goes on; FAILED rows are not asked for again.
+/// The statement of §3.1 sees what the document says while all this goes on; FAILED rows are not asked for
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_rows_are_left_for_people() {
     let Some(ground) = ground().await else { return };

@@ -1,4 +1,5 @@
-//! What claims cost and hold: bytes are bounded, the next batch comes while one is settled, and leases touch no index.
+//! What claims cost and hold: bytes are bounded, the next batch comes while one is settled, and leases touch
+//! no index.
 
 use crate::ground::Ground;
 use posthaste::route::Filter;
@@ -45,8 +46,8 @@ fn delivered(events: &[DueEvent]) -> Settlement {
     Settlement { delivered: events.iter().map(|event| event.stored.seq).collect(), ..Settlement::default() }
 }
 
-/// G7: a claim holds no more than twice the bytes it was asked for, however small the server keeps them; what does not fit
-/// goes back as it was. So does a payload that is stored as it is. In both claim styles.
+/// G7: a claim holds no more than twice the bytes it was asked for, however small the server keeps them; what
+/// does not fit goes back as it was. So does a payload that is stored as it is. In both claim styles.
 #[tokio::test(flavor = "multi_thread")]
 async fn g7_a_claim_is_bounded_in_bytes() {
     for (locked, payload) in [
@@ -82,8 +83,8 @@ async fn g7_a_claim_is_bounded_in_bytes() {
     }
 }
 
-/// The next batch is claimed while one is settled, and comes back in order; it goes back with the lease, or when the sink
-/// goes away.
+/// The next batch is claimed while one is settled, and comes back in order; it goes back with the lease, or
+/// when the sink goes away.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_batch_is_claimed_while_one_is_settled() {
     let Some(mut ground) = Ground::make("talkie", DDL).await else { return };
@@ -165,7 +166,8 @@ async fn a_renewal_is_a_hot_update() {
     );
 }
 
-/// F27: what a dead relay left behind has its turn however much else waits, and takes no more than one look of two.
+/// F27: what a dead relay left behind has its turn however much else waits, and takes no more than one look
+/// of two.
 #[tokio::test(flavor = "multi_thread")]
 async fn f27_a_backlog_does_not_keep_the_dead_waiting() {
     let Some(mut ground) = Ground::make("talkie", DDL).await else { return };

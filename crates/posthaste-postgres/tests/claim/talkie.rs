@@ -53,8 +53,8 @@ async fn events_are_published_and_marked_as_their_owners_expect() {
     assert_eq!(relay.drain().await, DrainOutcome::Clean);
 }
 
-/// `publishing → failed` with `retry_count`, `last_error` and the backoff; `dead_lettered` when five are exceeded. The
-/// others flow (F49), and the document's own statements see what it says they see.
+/// `publishing → failed` with `retry_count`, `last_error` and the backoff; `dead_lettered` when five are
+/// exceeded. The others flow (F49), and the document's own statements see what it says they see.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_event_counts_its_own_attempts_and_ends_dead_lettered() {
     let Some(ground) = ground().await else { return };
@@ -181,8 +181,8 @@ async fn g4_a_relay_past_its_lease_settles_nothing() {
     assert_eq!(second.missed(), 0);
 }
 
-/// F22: a heartbeat renews what is in hand before the lease is over; one that finds a row gone loses the lane, and
-/// nothing of it is settled any more.
+/// F22: a heartbeat renews what is in hand before the lease is over; one that finds a row gone loses the
+/// lane, and nothing of it is settled any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn f22_a_heartbeat_renews_claims_and_notices_those_that_are_gone() {
     let Some(mut ground) = ground().await else { return };

@@ -133,8 +133,8 @@ async fn a_large_backlog_is_estimated_and_costs_no_more_than_a_small_one() {
     assert!(large.0 < bound, "{:?} against {:?}", large.0, small.0);
 }
 
-/// The best of three, and the first answer. A machine that stands still now and then is asked again, a few more times, until
-/// it is as quick as this: what is slow by itself never is.
+/// The best of three, and the first answer. A machine that stands still now and then is asked again, a few
+/// more times, until it is as quick as this: what is slow by itself never is.
 async fn timed(admin: &impl Admin, enough: Duration) -> (Duration, OutboxStatus) {
     let mut best = Duration::MAX;
     let mut first = None;

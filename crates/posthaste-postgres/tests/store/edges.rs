@@ -1,5 +1,5 @@
-//! Places where something goes wrong between two steps of the store: a flush that fails, a turn that was torn,
-//! a pool that is used up, a former owner that froze. One case each, built by hand.
+//! Places where something goes wrong between two steps of the store: a flush that fails, a turn that was
+//! torn, a pool that is used up, a former owner that froze. One case each, built by hand.
 
 use crate::fixture::PostgresFixture;
 use crate::three_rules::plan;
@@ -45,7 +45,8 @@ async fn number(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.expect("a number").get(0)
 }
 
-/// F7, G2: a flush before publishing that fails must not lose the page that was read. Whoever reads again gets it.
+/// F7, G2: a flush before publishing that fails must not lose the page that was read. Whoever reads again
+/// gets it.
 #[tokio::test(flavor = "multi_thread")]
 async fn f7_g2_a_flush_that_fails_loses_no_page() {
     // The WAL writer sleeps: what an asynchronous application commits stays unflushed.
@@ -213,8 +214,8 @@ async fn sweep_until(store: &Arc<dyn Store>, what: &str, mut done: impl AsyncFnM
     }
 }
 
-/// F81: a sweeper died after it had turned the sequence. Rows that were appended and settled before the turn was
-/// completed count in the segment's double entry like any other.
+/// F81: a sweeper died after it had turned the sequence. Rows that were appended and settled before the turn
+/// was completed count in the segment's double entry like any other.
 #[tokio::test(flavor = "multi_thread")]
 async fn f81_a_torn_turn_is_completed_and_its_segment_balances() {
     let Some(fixture) = PostgresFixture::make().await else { return };

@@ -43,8 +43,8 @@ async fn blocked(client: &Client, text: &str) {
     .await;
 }
 
-/// G7: lanes that have no room, or are paused, do not ask for the page that was fetched ahead for them. However
-/// many they are, the others find a connection.
+/// G7: lanes that have no room, or are paused, do not ask for the page that was fetched ahead for them.
+/// However many they are, the others find a connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn g7_pages_that_wait_to_be_asked_for_hold_no_connection() {
     let Some(fixture) = PostgresFixture::make().await else { return };
@@ -67,8 +67,8 @@ async fn g7_pages_that_wait_to_be_asked_for_hold_no_connection() {
     }
 }
 
-/// G3: a look at the deferred runs while a settlement puts the first event of a key aside, and sees nothing of
-/// it. What is read after the settlement waits behind that event all the same.
+/// G3: a look at the deferred runs while a settlement puts the first event of a key aside, and sees nothing
+/// of it. What is read after the settlement waits behind that event all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn g3_a_look_beside_a_settlement_does_not_unhold_its_keys() {
     let Some(fixture) = PostgresFixture::make().await else { return };
@@ -116,8 +116,8 @@ async fn g3_a_look_beside_a_settlement_does_not_unhold_its_keys() {
     assert_eq!(page.detained, [(0, Detained::Behind)], "it waits behind the first");
 }
 
-/// G2: a read leaves a closing segment out, and is answered when that segment has been truncated and turned into
-/// again. It must not move past what it did not look at.
+/// G2: a read leaves a closing segment out, and is answered when that segment has been truncated and turned
+/// into again. It must not move past what it did not look at.
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_a_read_that_was_answered_too_late_skips_nothing() {
     let Some(fixture) = PostgresFixture::make().await else { return };
@@ -187,8 +187,8 @@ async fn lane_of(store: &Arc<dyn Store>, sink: &str) -> Arc<dyn Lease> {
     store.take(&id).await.expect("the store answers").expect("the lane is free")
 }
 
-/// G2, G4: a relay without a heart still reads by its former routes when others begin. It must not move a sink's
-/// cursor past what is that sink's by now.
+/// G2, G4: a relay without a heart still reads by its former routes when others begin. It must not move a
+/// sink's cursor past what is that sink's by now.
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_g4_whoever_reads_by_former_routes_is_fenced_when_others_join() {
     let Some(fixture) = PostgresFixture::make().await else { return };
@@ -206,7 +206,8 @@ async fn g2_g4_whoever_reads_by_former_routes_is_fenced_when_others_join() {
     assert!(matches!(settled, Err(StoreError::LeaseLost(_))), "{settled:?}");
 }
 
-/// G2: a topic goes over to a sink that is new. What is appended while the relay joins is read by one of the two.
+/// G2: a topic goes over to a sink that is new. What is appended while the relay joins is read by one of the
+/// two.
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_what_is_appended_while_a_topic_goes_over_to_a_new_sink_is_read() {
     let Some(fixture) = PostgresFixture::make().await else { return };

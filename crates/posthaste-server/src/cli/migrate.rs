@@ -72,8 +72,8 @@ pub(crate) async fn run(context: &Context, args: MigrateArgs) -> anyhow::Result<
     }
 }
 
-/// The outboxes that are set up by us. Adopted tables beside them are left alone, and said so; one that is alone or was
-/// chosen is an error of whoever chose it.
+/// The outboxes that are set up by us. Adopted tables beside them are left alone, and said so; one that is
+/// alone or was chosen is an error of whoever chose it.
 fn ours<'a>(context: &Context, config: &'a Config) -> anyhow::Result<Vec<&'a Outbox>> {
     let (adopted, ours): (Vec<&Outbox>, Vec<&Outbox>) =
         context.outboxes(config)?.into_iter().partition(|outbox| outbox.database.layout().is_some());

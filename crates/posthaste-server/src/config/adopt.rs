@@ -1,8 +1,8 @@
 //! `[outbox.adopt]`: an outbox table that somebody else designed.
 //!
-//! A preset or a description of its own; every key of a preset can be overridden, and an empty text takes a column away.
-//! What a preset says about retries, order and the envelope is the default of the routes of its outbox: a route that says
-//! something itself is obeyed, key by key.
+//! A preset or a description of its own; every key of a preset can be overridden, and an empty text takes a
+//! column away. What a preset says about retries, order and the envelope is the default of the routes of its
+//! outbox: a route that says something itself is obeyed, key by key.
 
 use super::resolve::Review;
 use super::tree::member;
@@ -269,8 +269,8 @@ fn lay_numbers(section: &AdoptSection, layout: &mut Layout) -> Result<(), Layout
 }
 
 impl Adopted {
-    /// A route of this outbox: what it does not say itself is what the layout's owners expect. `given` is the route as
-    /// it was written.
+    /// A route of this outbox: what it does not say itself is what the layout's owners expect. `given` is the
+    /// route as it was written.
     pub(super) fn route(
         &self,
         review: &mut Review<'_>,

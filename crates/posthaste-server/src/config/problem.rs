@@ -47,8 +47,8 @@ pub(crate) fn read<T: DeserializeOwned>(
     })
 }
 
-/// The same for the whole file, and on behind keys and words that are not known: each of them is a problem for the list.
-/// What is wrong in another way ends the list, because nobody knows what was meant.
+/// The same for the whole file, and on behind keys and words that are not known: each of them is a problem
+/// for the list. What is wrong in another way ends the list, because nobody knows what was meant.
 pub(crate) fn read_whole<T: DeserializeOwned>(
     tree: &Tree,
     problems: &mut Vec<String>,

@@ -106,7 +106,8 @@ fn the_reference_is_up_to_date() {
     }
 }
 
-/// The table `Settings` of each broker's page, or the table of its kind in the reference if the page has none.
+/// The table `Settings` of each broker's page, or the table of its kind in the reference if the page has
+/// none.
 #[test]
 fn the_pages_of_brokers_are_up_to_date() {
     let schema = schema();

@@ -29,7 +29,8 @@ pub(crate) fn schema() -> Value {
     file
 }
 
-/// What holds for a sink's keys that nobody set, as the schema knows it: a sink's table is kept as it was written.
+/// What holds for a sink's keys that nobody set, as the schema knows it: a sink's table is kept as it was
+/// written.
 pub(super) fn add_sink_defaults(config: &mut Value) {
     let schema = schema();
     let kinds = schema["properties"]["sinks"]["additionalProperties"]["oneOf"].as_array();

@@ -1,7 +1,7 @@
 //! A sink as the file describes it: one of the brokers', or the local broker in a file.
 //!
-//! The brokers' crate knows its own kinds and does not know SQLite; the local broker lives with the SQLite store. This is
-//! the one place that knows both.
+//! The brokers' crate knows its own kinds and does not know SQLite; the local broker lives with the SQLite
+//! store. This is the one place that knows both.
 
 use super::problem::{self, ConfigError};
 use super::section::SINK_OWN;

@@ -1,9 +1,9 @@
 //! The two bounds of a publish call: the sink's `delivery_timeout_ms` and the relay's `publish_timeout_ms`.
 //!
-//! The sink has to give up first. It knows which messages were sent, and what a silent broker means. A relay that is
-//! quicker cuts every call of a slow broker, learns nothing from it, and sends the same events again for ever. So the
-//! sink's bound is below the relay's, and a file that says otherwise is refused. What is left out follows what is
-//! written: 4 to 5, as the defaults are.
+//! The sink has to give up first. It knows which messages were sent, and what a silent broker means. A relay
+//! that is quicker cuts every call of a slow broker, learns nothing from it, and sends the same events again
+//! for ever. So the sink's bound is below the relay's, and a file that says otherwise is refused. What is
+//! left out follows what is written: 4 to 5, as the defaults are.
 
 use super::resolve::Review;
 use super::section::File;
@@ -27,7 +27,8 @@ pub(crate) fn contradiction(sink: &str, delivery_ms: u64, publish_ms: u64) -> Op
     })
 }
 
-/// The relay's bound, where it is left out, is above what the sinks say. The lease, where that is left out too, outlives it.
+/// The relay's bound, where it is left out, is above what the sinks say. The lease, where that is left out
+/// too, outlives it.
 pub(super) fn follow_sinks(review: &Review<'_>, file: &mut File) {
     let longest = file.sinks.values().filter_map(|sink| sink.get(DELIVERY_TIMEOUT)?.as_u64()).max();
     let (relay, wanted) = (&mut file.relay, longest.unwrap_or(0).min(DELIVERY_MS_MAX) * 5 / 4);
@@ -41,8 +42,8 @@ pub(super) fn follow_sinks(review: &Review<'_>, file: &mut File) {
     }
 }
 
-/// The sink's bound, where it is left out, is below the relay's. Says what is wrong with the sink's own options, and with the
-/// two bounds together, and answers with the sink's bound, if it has one.
+/// The sink's bound, where it is left out, is below the relay's. Says what is wrong with the sink's own
+/// options, and with the two bounds together, and answers with the sink's bound, if it has one.
 pub(super) fn check_sink(
     review: &mut Review<'_>,
     relay: &RelaySettings,

@@ -123,8 +123,8 @@ impl Tree {
         }
     }
 
-    /// Of the keys of a table that a text names, the one to blame. The environment and flags go over the file,
-    /// so they go first here, too.
+    /// Of the keys of a table that a text names, the one to blame. The environment and flags go over the
+    /// file, so they go first here, too.
     pub(crate) fn blamed(&self, table: &str, text: &str) -> String {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let named: Vec<String> = words.map(|word| member(table, word)).collect();

@@ -1,9 +1,9 @@
 //! What an acknowledgement is worth, looked at when a relay starts.
 //!
-//! A sink with `durability = "durable"` and a destination that can lose an acknowledged event ends the start: a
-//! person is watching. One whose broker is down does not: it may come up later, and then each destination is
-//! looked at before its first event ([`posthaste::sink::Vetted`]). Every other sink is warned about, in the
-//! background: nobody waits for it.
+//! A sink with `durability = "durable"` and a destination that can lose an acknowledged event ends the start:
+//! a person is watching. One whose broker is down does not: it may come up later, and then each destination
+//! is looked at before its first event ([`posthaste::sink::Vetted`]). Every other sink is warned about, in
+//! the background: nobody waits for it.
 
 use super::Sinks;
 use crate::config::{Config, Outbox};

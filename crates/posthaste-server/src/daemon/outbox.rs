@@ -49,7 +49,8 @@ pub(crate) struct OutboxLife {
     pub(crate) seat: usize,
 }
 
-/// What the log hears of a database that is out of reach: once, after a minute, then at intervals that double.
+/// What the log hears of a database that is out of reach: once, after a minute, then at intervals that
+/// double.
 #[derive(Default)]
 struct Unreached {
     outage: Outage,

@@ -5,8 +5,8 @@
 //! at the next start, and it stays as it is. A configuration that cannot be used changes nothing.
 //!
 //! `relay.lease_ttl_ms` waits for a restart too: the relay told it to the store when it joined, and a relay
-//! that trusts a lease for longer than the store does would be wrong about it. And a `relay.publish_timeout_ms` must be
-//! above what the running sinks wait for.
+//! that trusts a lease for longer than the store does would be wrong about it. And a
+//! `relay.publish_timeout_ms` must be above what the running sinks wait for.
 
 use super::rates::Rates;
 use crate::config::{Config, Flags, contradiction, scrub, shown_value};

@@ -1,12 +1,13 @@
 //! Text from elsewhere on an operator's terminal.
 //!
-//! Keys, payloads, topics and errors of brokers are whatever somebody wrote into them. A terminal obeys some characters:
-//! it clears the screen, moves the cursor, turns the direction of a line. They are shown instead, and nothing else is
-//! changed; for the exact bytes there are `--raw` and `--json`.
+//! Keys, payloads, topics and errors of brokers are whatever somebody wrote into them. A terminal obeys some
+//! characters: it clears the screen, moves the cursor, turns the direction of a line. They are shown instead,
+//! and nothing else is changed; for the exact bytes there are `--raw` and `--json`.
 //!
-//! [`text`] is applied to all that is printed for people, in [`super::Out`] and [`super::remark`] and to log lines, so that
-//! no command can forget it. It leaves line ends alone, because it cannot know whose they are. [`line()`] takes them too: it is for a
-//! field that has one line, and [`super::table`] does it to every cell.
+//! [`text`] is applied to all that is printed for people, in [`super::Out`] and [`super::remark`] and to log
+//! lines, so that no command can forget it. It leaves line ends alone, because it cannot know whose they are.
+//! [`line()`] takes them too: it is for a field that has one line, and [`super::table`] does it to every
+//! cell.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -21,7 +22,8 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     escape(text, acts)
 }
 
-/// Control characters (C0, DEL, C1), separators of lines and paragraphs, and whatever turns the direction of what follows.
+/// Control characters (C0, DEL, C1), separators of lines and paragraphs, and whatever turns the direction of
+/// what follows.
 fn acts(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

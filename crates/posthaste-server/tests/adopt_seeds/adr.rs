@@ -1,4 +1,5 @@
-//! "ADR 0003: Outbox Event Propagation Pattern": `outbox_events` without a status and `outbox_events_dlq`, to NATS JetStream.
+//! "ADR 0003: Outbox Event Propagation Pattern": `outbox_events` without a status and `outbox_events_dlq`, to
+//! NATS JetStream.
 
 use crate::binary::run;
 use crate::daemon::Daemon;
@@ -35,8 +36,8 @@ const METRICS: [&str; 6] = [
     "outbox_publish_latency_seconds",
 ];
 
-/// Published, retried with a growing backoff, moved to the dead-letter table, replayed by command, cleaned up after N days:
-/// the phases of the ADR in one run.
+/// Published, retried with a growing backoff, moved to the dead-letter table, replayed by command, cleaned up
+/// after N days: the phases of the ADR in one run.
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn the_worker_to_jetstream() {

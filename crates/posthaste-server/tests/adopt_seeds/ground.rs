@@ -11,7 +11,8 @@ use tokio_postgres::types::FromSql;
 /// Ends a hang; it times nothing.
 pub(crate) const WAIT: Duration = Duration::from_secs(90);
 
-/// Tests count what arrived: a broker that takes its time on a loaded machine must not get an event a second time.
+/// Tests count what arrived: a broker that takes its time on a loaded machine must not get an event a second
+/// time.
 pub(crate) const PATIENT: &str = "lease_ttl_ms = 60000\npublish_timeout_ms = 40000\n";
 
 /// The service's database.
@@ -55,7 +56,8 @@ impl Service {
         String::from_utf8_lossy(&psql.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// From now on every change of a row is written down, with the time when its statement began and the time when it was made.
+    /// From now on every change of a row is written down, with the time when its statement began and the time
+    /// when it was made.
     pub(crate) async fn watch(&self, table: &str) {
         self.execute(&format!(
             "create table watched (begun timestamptz not null default statement_timestamp(), at timestamptz not null default clock_timestamp(),
@@ -67,8 +69,8 @@ impl Service {
         .await;
     }
 
-    /// How long each failure of a row put it off, in seconds, in the order of its count. At least, and at most: from after the
-    /// change, and from before it, however long the machine stood still in between.
+    /// How long each failure of a row put it off, in seconds, in the order of its count. At least, and at
+    /// most: from after the change, and from before it, however long the machine stood still in between.
     pub(crate) async fn delays(&self, id: &str, count: &str, next: &str) -> Vec<(f64, f64)> {
         let since =
             |from: &str| format!("extract(epoch from (now ->> '{next}')::timestamptz - {from})::float8");

@@ -1,8 +1,9 @@
-//! Four services' outbox documents, run as they stand: their tables, plain INSERTs, their own statements in psql, and the
-//! broker that each of them names. The relay is the real process.
+//! Four services' outbox documents, run as they stand: their tables, plain INSERTs, their own statements in
+//! psql, and the broker that each of them names. The relay is the real process.
 //!
-//! Where a document leaves something open, the choice is written beside the DDL. What is checked is what its owners would
-//! check: each column of each row, how the times of attempts follow each other, what arrived at the broker.
+//! Where a document leaves something open, the choice is written beside the DDL. What is checked is what its
+//! owners would check: each column of each row, how the times of attempts follow each other, what arrived at
+//! the broker.
 
 #[path = "../main/binary.rs"]
 mod binary;

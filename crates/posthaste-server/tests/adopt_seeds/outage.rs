@@ -1,4 +1,5 @@
-//! Kafka goes away and comes back under the tables of three documents: no attempt is spent, nothing stays claimed (F50).
+//! Kafka goes away and comes back under the tables of three documents: no attempt is spent, nothing stays
+//! claimed (F50).
 
 use crate::daemon::Daemon;
 use crate::ground::{Service, kafka};

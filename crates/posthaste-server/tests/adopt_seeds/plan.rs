@@ -1,4 +1,5 @@
-//! "Implementation Plan - Transactional Outbox Pattern": `outbox_events` with PENDING, PUBLISHED and FAILED, to Kafka.
+//! "Implementation Plan - Transactional Outbox Pattern": `outbox_events` with PENDING, PUBLISHED and FAILED,
+//! to Kafka.
 
 use crate::daemon::Daemon;
 use crate::ground::{Service, WAIT, assert_delays, kafka};
@@ -35,8 +36,8 @@ fn insert(rows: usize, kind: &str, payload: &str) -> String {
     )
 }
 
-/// §3: published with the id as `messageId` in the body; a failure backs off by powers of two and is FAILED when five is
-/// exceeded; the poll sees what the plan says it sees.
+/// §3: published with the id as `messageId` in the body; a failure backs off by powers of two and is FAILED
+/// when five is exceeded; the poll sees what the plan says it sees.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_worker_to_kafka() {
     let Some(service) = Service::new(DDL).await else { return };
@@ -118,7 +119,8 @@ async fn worker(service: &Service, kafka: &Kafka, stop: &AtomicBool) -> Vec<Stri
     published
 }
 
-/// The plan's own worker and two relays of ours on one table, into one topic: no row is published by two of them.
+/// The plan's own worker and two relays of ours on one table, into one topic: no row is published by two of
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owners_worker_runs_beside_ours() {
     let Some(service) = Service::new(DDL).await else { return };

@@ -4,7 +4,8 @@ use crate::daemon::Daemon;
 use crate::ground::{Service, kafka};
 use std::collections::HashSet;
 
-/// What Prisma makes of the model. Open in the document: `topic`, `key`, `payload`, and that a row may lack its topic.
+/// What Prisma makes of the model. Open in the document: `topic`, `key`, `payload`, and that a row may lack
+/// its topic.
 const DDL: &str = r#"
   create type "OutboxStatus" as enum ('PENDING', 'PROCESSED', 'FAILED');
   create table "Outbox" (
@@ -16,7 +17,8 @@ const DDL: &str = r#"
 const FETCH: &str =
     r#"SELECT "id" FROM "Outbox" WHERE "status" = 'PENDING' AND "retries" < 5 ORDER BY "createdAt" LIMIT 20"#;
 
-/// Poison at the head of the table: a topic that does not exist, a record that its topic does not take, no topic at all.
+/// Poison at the head of the table: a topic that does not exist, a record that its topic does not take, no
+/// topic at all.
 const POISON: &str = r#"insert into "Outbox" ("id", "topic", "payload", "createdAt") values
   ('unknown', 'matches.nobody', '{}', '2026-01-29 10:00:00'),
   ('large', 'matches.small', jsonb_build_object('x', (select string_agg(md5(random()::text), '') from generate_series(1, 200))), '2026-01-29 10:00:01'),
@@ -25,8 +27,9 @@ const POISON: &str = r#"insert into "Outbox" ("id", "topic", "payload", "created
 const GOOD: &str = r#"insert into "Outbox" ("id", "topic", "key", "payload") select 'cl' || lpad(g::text, 3, '0'), 'matches.updated', 'match-' || g % 5,
   jsonb_build_object('n', g) from generate_series(1, 60) g"#;
 
-/// §2: each message by itself. What Kafka acknowledges is PROCESSED at once, what fails counts and stays PENDING, and is FAILED
-/// when five is reached; the rest never waits for it. People mend what is FAILED in SQL.
+/// §2: each message by itself. What Kafka acknowledges is PROCESSED at once, what fails counts and stays
+/// PENDING, and is FAILED when five is reached; the rest never waits for it. People mend what is FAILED in
+/// SQL.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_relay_job_to_kafka() {
     let Some(service) = Service::new(DDL).await else { return };

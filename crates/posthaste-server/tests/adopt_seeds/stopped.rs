@@ -1,7 +1,8 @@
-//! SIGSTOP past the lease (F20, G4): a relay that stands still with rows in hand loses them to another one, nothing is lost, and
-//! what it writes when it wakes up changes nothing.
+//! SIGSTOP past the lease (F20, G4): a relay that stands still with rows in hand loses them to another one,
+//! nothing is lost, and what it writes when it wakes up changes nothing.
 //!
-//! The first relay prints to a pipe that nobody reads: it stands in the middle of a publish, with its rows claimed.
+//! The first relay prints to a pipe that nobody reads: it stands in the middle of a publish, with its rows
+//! claimed.
 
 use crate::binary::{Scratch, posthaste};
 use crate::daemon::Daemon;
@@ -38,8 +39,9 @@ impl Stuck {
         Self { child: command.spawn().expect("the binary starts"), log }
     }
 
-    /// Waits until it stands in the middle of a publish: the pipe holds the first event, and not the second. Rows that are
-    /// claimed in the table are not enough, because the answer to the claim may still be on its way.
+    /// Waits until it stands in the middle of a publish: the pipe holds the first event, and not the second.
+    /// Rows that are claimed in the table are not enough, because the answer to the claim may still be on its
+    /// way.
     async fn publishes(&self) {
         let out = self.child.stdout.as_ref().expect("it is piped");
         eventually("it publishes", WAIT, async || {
@@ -96,7 +98,8 @@ const LOCKED: Table = Table {
     name: "outbox_events",
     preset: "outbox-events",
     insert: "outbox_events (aggregate_type, aggregate_id, event_type, payload) select 'o', gen_random_uuid(), 't', jsonb_build_object('x', repeat('x', 50000))",
-    // By what the locks leave in the rows: a question that locks them itself would hide some from the relay's claim.
+    // By what the locks leave in the rows: a question that locks them itself would hide some from the relay's
+    // claim.
     in_hand: "(select count(*) >= 10 from outbox_events where xmax::text <> '0')",
     done: "outbox_events where status = 'PUBLISHED' and retry_count = 0",
 };

@@ -1,4 +1,5 @@
-//! The relay of an adopted table dies at each of its points, in both claim styles: no row is lost, none stays stuck.
+//! The relay of an adopted table dies at each of its points, in both claim styles: no row is lost, none stays
+//! stuck.
 
 use crate::rig::Relay;
 use posthaste_testkit::conformance::eventually;
@@ -14,8 +15,8 @@ use tokio_postgres::Client;
 const WAIT: Duration = Duration::from_secs(60);
 const ROWS: i64 = 400;
 
-/// The steps of a batch, with the visit at which to die: claimed, acknowledged by the sink, about to be settled, settled but
-/// not committed, settled.
+/// The steps of a batch, with the visit at which to die: claimed, acknowledged by the sink, about to be
+/// settled, settled but not committed, settled.
 const POINTS: [(&str, u32); 5] = [
     ("claim.after", 2),
     ("publish.acknowledged", 2),

@@ -1,5 +1,5 @@
-//! A row of an adopted table that kills its relay (F21): taken over in ever smaller company, then alone, and given up when
-//! its attempts are spent. The others flow, and none of them is charged.
+//! A row of an adopted table that kills its relay (F21): taken over in ever smaller company, then alone, and
+//! given up when its attempts are spent. The others flow, and none of them is charged.
 
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;

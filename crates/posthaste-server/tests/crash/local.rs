@@ -1,5 +1,5 @@
-//! The relay dies between the local broker's commit and its own settlement: everything is sent again, and within the dedup
-//! window nothing is there twice.
+//! The relay dies between the local broker's commit and its own settlement: everything is sent again, and
+//! within the dedup window nothing is there twice.
 
 use posthaste_sqlite::Synchronous;
 use posthaste_sqlite::broker::{Broker, BrokerConfig, StoredMessage};

@@ -1,5 +1,5 @@
-//! The process that moves a table to the log dies at each of its points, while an application writes and a relay relays
-//! both: nothing is lost, nothing is published twice, and the same command again goes on.
+//! The process that moves a table to the log dies at each of its points, while an application writes and a
+//! relay relays both: nothing is lost, nothing is published twice, and the same command again goes on.
 
 use crate::rig::Relay;
 use posthaste_testkit::conformance::eventually;
@@ -167,7 +167,8 @@ impl Rig {
 }
 
 async fn dies_at((point, words): (&str, &[&str])) {
-    // Longer leases: the relay lives, and what it publishes twice because it stood still would look like a fault of the step.
+    // Longer leases: the relay lives, and what it publishes twice because it stood still would look like a
+    // fault of the step.
     let Some(rig) = Rig::set(12_000).await else { return };
     let relay = rig.relay().await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -227,8 +228,8 @@ async fn a_stop_dies_before_the_trigger_is_gone() {
     dies_at(POINTS[4]).await;
 }
 
-/// The relay of both is killed again and again while the table moves: nothing is lost, and what comes twice is what was in
-/// its hands.
+/// The relay of both is killed again and again while the table moves: nothing is lost, and what comes twice
+/// is what was in its hands.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_relay_dies_while_a_table_moves() {
     let Some(rig) = Rig::set(2_000).await else { return };

@@ -1,5 +1,5 @@
-//! The same on SQLite: the real process dies at every point of that store, and at the engine's own, with an outbox in a
-//! file. There is no server to kill: whoever dies here dies with the database's writer in it.
+//! The same on SQLite: the real process dies at every point of that store, and at the engine's own, with an
+//! outbox in a file. There is no server to kill: whoever dies here dies with the database's writer in it.
 
 use posthaste_sqlite::Synchronous;
 use posthaste_sqlite::writer::{WriteError, Writer};
@@ -26,8 +26,8 @@ enum Way {
     Migrate,
 }
 
-/// Every crash point of the SQLite store, and those of the engine that matter to it: the visit at which to die, and the
-/// way that leads there.
+/// Every crash point of the SQLite store, and those of the engine that matter to it: the visit at which to
+/// die, and the way that leads there.
 const POINTS: [(&str, u32, Way); 10] = [
     ("sqlite.group.before_commit", 4, Way::Plain),
     ("sqlite.group.committed", 4, Way::Plain),

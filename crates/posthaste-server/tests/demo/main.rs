@@ -1,5 +1,5 @@
-//! The demo for real: it balances, it can be broken, it ends with everything it started, and it can be read on a
-//! terminal and without one.
+//! The demo for real: it balances, it can be broken, it ends with everything it started, and it can be read
+//! on a terminal and without one.
 
 #![cfg(feature = "sqlite")]
 

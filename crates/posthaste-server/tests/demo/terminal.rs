@@ -85,7 +85,8 @@ fn the_story_and_the_bars_fit_into_80_columns() {
         {
             assert_eq!(terminal.shows(words), 1, "{words}: {text}");
         }
-        // Every line of ours is indented, but two: whatever else begins in the first column was broken by the edge.
+        // Every line of ours is indented, but two: whatever else begins in the first column was broken by the
+        // edge.
         let broken =
             |line: &&str| !line.is_empty() && !line.starts_with(' ') && !line.starts_with("Ledger, ");
         assert_eq!(text.lines().filter(broken).collect::<Vec<_>>(), ["It balances."], "{text}");

@@ -101,7 +101,8 @@ fn a_file_that_is_not_what_it_should_be_is_found() {
     let ground = Ground::make();
     let writer = Writer::open(&ground.file(), Synchronous::Full).expect("the file opens");
     drop(writer);
-    // The mode stays with the file; changing it needs the file alone, and our writer's thread ends in a moment.
+    // The mode stays with the file; changing it needs the file alone, and our writer's thread ends in a
+    // moment.
     eventually(|| {
         let by_hand = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=5).execute('pragma journal_mode = delete')";
         let done = std::process::Command::new("python3").args(["-c", by_hand]).arg(ground.file()).status();

@@ -18,8 +18,8 @@ use tokio_postgres::Client;
 
 /// Where the line is cut, in bytes from the client: inside a message, between two, after some settlements.
 const CUTS: [u64; 12] = [1, 37, 150, 333, 700, 1_300, 2_100, 4_000, 7_777, 12_000, 20_000, 33_000];
-/// After the line is back, deliveries resume within this: some seconds, and the rest for a machine that does other things too.
-/// A line that nobody left behind would be waited for by the minute.
+/// After the line is back, deliveries resume within this: some seconds, and the rest for a machine that does
+/// other things too. A line that nobody left behind would be waited for by the minute.
 const RESUME_MAX: Duration = Duration::from_secs(40);
 /// What failed of an outage, call by call.
 const TALKATIVE: &str = "heartbeat_ms = 200\n[log]\nlevel = \"info,posthaste::relay::diary=debug\"";
@@ -149,7 +149,8 @@ async fn an_outage_of_the_database_is_told_once() {
     relay.stop().await;
 }
 
-/// The host of one relay loses its line; another one delivers after the lease; the first comes back as nobody.
+/// The host of one relay loses its line; another one delivers after the lease; the first comes back as
+/// nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn g4_another_relay_takes_over_from_one_without_a_line() {
     let Some(scene) = Scene::set(SHORT_LEASE).await else { return };
@@ -193,8 +194,8 @@ impl Drop for Frozen {
     }
 }
 
-/// Freezes the relay's backends while they rest. One that is frozen in the middle of a statement would hold its locks for as
-/// long, which no firewall does.
+/// Freezes the relay's backends while they rest. One that is frozen in the middle of a statement would hold
+/// its locks for as long, which no firewall does.
 async fn freeze(client: &Client) -> Frozen {
     eventually("its connections rest", WAIT, || async {
         let frozen = Frozen(backends(client).await);

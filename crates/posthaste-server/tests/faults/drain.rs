@@ -15,7 +15,8 @@ const EVENTS: i64 = 60_000;
 const DEATH_AT: usize = 20_000;
 /// `max_unsettled_events`.
 const TWICE_MAX: usize = 8_192;
-/// Promised: 2 s. The rest is for a machine that does other things too; after a lease of 20 s anybody would resume.
+/// Promised: 2 s. The rest is for a machine that does other things too; after a lease of 20 s anybody would
+/// resume.
 const RESUME_MAX: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]

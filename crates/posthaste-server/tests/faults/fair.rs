@@ -1,8 +1,8 @@
 //! Several relays side by side: fair shares, and a hand-over that is as quick as the way one leaves.
 //!
 //! A relay that leaves gives its lanes back at once; one that dies is noticed by the session lock that dies
-//! with it, within 2 s; one whose host stands still keeps its lanes until the lease is over, and cannot settle
-//! anything when it wakes (G4, F20).
+//! with it, within 2 s; one whose host stands still keeps its lanes until the lease is over, and cannot
+//! settle anything when it wakes (G4, F20).
 
 use crate::ledger::assert_key_order;
 use crate::load::{Load, connect};
@@ -15,8 +15,8 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 
-/// Promised: within 2 s, however a relay comes or goes. The rest is for a machine that does other things too; after a lease
-/// of 20 s anybody would have noticed.
+/// Promised: within 2 s, however a relay comes or goes. The rest is for a machine that does other things too;
+/// after a lease of 20 s anybody would have noticed.
 const SHARE_MAX: Duration = Duration::from_secs(15);
 
 async fn owners(client: &Client) -> Vec<String> {

@@ -1,8 +1,8 @@
-//! A disk that is full: appends fail with the database's own words, the relay waits, and when there is room again
-//! everything goes on by itself.
+//! A disk that is full: appends fail with the database's own words, the relay waits, and when there is room
+//! again everything goes on by itself.
 //!
-//! The outbox lives in a tablespace on a file system of a few megabytes, in memory. Making one takes the rights of
-//! an administrator; without them this is a skip.
+//! The outbox lives in a tablespace on a file system of a few megabytes, in memory. Making one takes the
+//! rights of an administrator; without them this is a skip.
 
 use crate::ledger::{assert_key_order, missing};
 use crate::load::connect;

@@ -33,8 +33,8 @@ async fn await_nothing_waits(client: &Client) {
     eventually("nothing waits", WAIT, || async { (count(client, waiting).await == 0).then_some(()) }).await;
 }
 
-/// G2, G3: answers are lost, the broker is killed, the relay is killed; every event is there, and first deliveries of a
-/// key are in append order.
+/// G2, G3: answers are lost, the broker is killed, the relay is killed; every event is there, and first
+/// deliveries of a key are in append order.
 #[tokio::test(flavor = "multi_thread")]
 async fn g3_hot_keys_keep_their_order_through_everything() {
     let options = KafkaOptions::default().listener("proxied", KafkaSecurity::Proxied);
@@ -96,7 +96,8 @@ async fn read(kafka: &Kafka, topic: &str) -> Deliveries {
 }
 
 /// Rights are taken away under load. Events of one route wait, those of another are dead letters because the
-/// configuration says so, and those of the third flow. With the right back, all that waited is there, in order.
+/// configuration says so, and those of the third flow. With the right back, all that waited is there, in
+/// order.
 #[tokio::test(flavor = "multi_thread")]
 async fn f30_a_right_that_is_lost_under_load_stops_its_route_only() {
     let certs = Certs::make().expect("certificates");

@@ -57,8 +57,8 @@ impl Deliveries {
         book.all.len() - book.ids.len()
     }
 
-    /// A percentile of append → arrival, of the deliveries from `from` on. The payload is the time of the append, written by
-    /// the database on the same machine.
+    /// A percentile of append → arrival, of the deliveries from `from` on. The payload is the time of the
+    /// append, written by the database on the same machine.
     pub(crate) fn latency_since(&self, from: usize, percent: usize) -> Duration {
         let appended = |payload: &[u8]| std::str::from_utf8(payload).ok()?.parse::<f64>().ok();
         let since_epoch = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

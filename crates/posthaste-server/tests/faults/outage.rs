@@ -25,9 +25,9 @@ fn rate() -> i64 {
 const BEFORE: Duration = Duration::from_secs(2);
 const RESUME_MAX: Duration = Duration::from_secs(5);
 
-/// The promise for a quiet machine is asserted at full size: the 99th percentile, and what is always allowed. A machine that
-/// does other things too stands still now and then, so there it is the median: an outage that came through would move it by
-/// more than this.
+/// The promise for a quiet machine is asserted at full size: the 99th percentile, and what is always allowed.
+/// A machine that does other things too stands still now and then, so there it is the median: an outage that
+/// came through would move it by more than this.
 fn latency() -> (usize, Duration) {
     sized((50, Duration::from_millis(500)), (99, Duration::from_millis(50)))
 }

@@ -35,8 +35,8 @@ fn received(receiver: &Receiver, path: &str) -> Deliveries {
     deliveries
 }
 
-/// An event for two sinks is settled for each by itself: the one that has it does not get it again when the other one
-/// was away, and does not wait for it.
+/// An event for two sinks is settled for each by itself: the one that has it does not get it again when the
+/// other one was away, and does not wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn f30_a_silent_sink_costs_another_nothing() {
     let nats = require_service!(Nats::start(&NatsOptions::default()).await);

@@ -111,7 +111,8 @@ async fn inspect_knows_the_four_tables() {
     }
 }
 
-/// All six presets' tables in one database, among tables that are no outbox: each is known, and nothing else is taken for one.
+/// All six presets' tables in one database, among tables that are no outbox: each is known, and nothing else
+/// is taken for one.
 #[tokio::test(flavor = "multi_thread")]
 async fn inspect_knows_all_presets_at_once() {
     const DEBEZIUM: &str = "create table outbox (id uuid primary key, aggregatetype varchar(255) not null, aggregateid varchar(255) not null,
@@ -224,7 +225,8 @@ async fn a_boolean_flag_of_done_rows_is_set() {
     std::fs::remove_file(&file).expect("it was written");
 }
 
-/// kill -9 in the middle, in both styles: nothing lost, nothing stuck, and what was published twice is a batch at most.
+/// kill -9 in the middle, in both styles: nothing lost, nothing stuck, and what was published twice is a
+/// batch at most.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_relay_loses_nothing_and_leaves_nothing_stuck() {
     let cases = [
@@ -270,8 +272,8 @@ async fn a_killed_relay_loses_nothing_and_leaves_nothing_stuck() {
     }
 }
 
-/// The owners' dead rows by our commands: listed, shown, replayed the way they would do it, discarded; and `status`,
-/// `doctor` and the commands that mean our own log.
+/// The owners' dead rows by our commands: listed, shown, replayed the way they would do it, discarded; and
+/// `status`, `doctor` and the commands that mean our own log.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_rows_are_listed_replayed_and_discarded() {
     let Some(service) = Service::new(PLAN).await else { return };
@@ -347,8 +349,9 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
     assert!(refused.code != 0 && refused.err.contains("adopted table"), "{}", refused.err);
 }
 
-/// The preset `outbox-events-adr` to a real JetStream, where a missing topic is to be waited for: published with its id in the dedup slot;
-/// a subject without a stream waits and spends nothing; a subject that NATS cannot have goes to the dead-letter table at once.
+/// The preset `outbox-events-adr` to a real JetStream, where a missing topic is to be waited for: published
+/// with its id in the dedup slot; a subject without a stream waits and spends nothing; a subject that NATS
+/// cannot have goes to the dead-letter table at once.
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 async fn the_adr_table_to_jetstream() {

@@ -128,7 +128,8 @@ async fn a_service_moves_to_the_log() {
         .expect("the role goes");
 }
 
-/// A preset's envelope is a default of the adopted outbox alone: the log's route has to say it. And the script for a DBA.
+/// A preset's envelope is a default of the adopted outbox alone: the log's route has to say it. And the
+/// script for a DBA.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_would_send_something_else_is_refused() {
     let Some(service) = Service::new(PLAN).await else { return };

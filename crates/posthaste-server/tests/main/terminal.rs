@@ -1,4 +1,5 @@
-//! Text from elsewhere on an operator's terminal: what a terminal would obey is shown; `--raw` and `--json` are exact.
+//! Text from elsewhere on an operator's terminal: what a terminal would obey is shown; `--raw` and `--json`
+//! are exact.
 
 use crate::binary::{Ended, Scratch, run};
 use crate::daemon::Daemon;

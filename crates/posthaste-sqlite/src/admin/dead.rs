@@ -1,14 +1,15 @@
 //! Dead letters: list, count, replay, discard.
 //!
-//! A bulk act means its filter, not a page of it (F58). It runs in chunks, each a transaction of its own with its own
-//! line in the audit, so it can be stopped and resumed at any time.
+//! A bulk act means its filter, not a page of it (F58). It runs in chunks, each a transaction of its own with
+//! its own line in the audit, so it can be stopped and resumed at any time.
 //!
-//! Two acts on one letter: one wins. Whoever names letters by id has read which of them are there, and learns it as a
-//! conflict (F59) if one is gone when the write lock is its own: "done" would be a lie about who did it. For a filter it
-//! is just one letter less.
+//! Two acts on one letter: one wins. Whoever names letters by id has read which of them are there, and learns
+//! it as a conflict (F59) if one is gone when the write lock is its own: "done" would be a lie about who did
+//! it. For a filter it is just one letter less.
 //!
-//! A replayed event goes back to its place among the deferred: same number, so that what waits of its key goes after it
-//! (F57). Settlements write under the same lock, so who is first of a key is decided by one of them at a time.
+//! A replayed event goes back to its place among the deferred: same number, so that what waits of its key
+//! goes after it (F57). Settlements write under the same lock, so who is first of a key is decided by one of
+//! them at a time.
 
 use super::{audit, failed};
 use crate::clock::{NEVER, now};
@@ -157,8 +158,8 @@ pub(super) fn act(
     Ok(letters.len() as u64)
 }
 
-/// Puts a letter back among the deferred. Answers with the sinks it goes to: one that no route took goes to every sink
-/// whose routes take its topic now.
+/// Puts a letter back among the deferred. Answers with the sinks it goes to: one that no route took goes to
+/// every sink whose routes take its topic now.
 fn replay(tx: &Transaction<'_>, letter: i64) -> Result<Vec<String>, AdminError> {
     let sql = "select sink, topic, error_code from posthaste_dead_letters where letter = ?1";
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));

@@ -1,8 +1,8 @@
 //! Doctor: every assumption the outbox rests on, looked at one by one.
 //!
-//! Each check has a stable name, and answers with what it found, what that means for the events, and what to do. `fail`
-//! means that events are not delivered or can be lost; `warn`, that it works and can stall or lose in the way that is
-//! named. Nothing is changed.
+//! Each check has a stable name, and answers with what it found, what that means for the events, and what to
+//! do. `fail` means that events are not delivered or can be lost; `warn`, that it works and can stall or lose
+//! in the way that is named. Nothing is changed.
 
 use crate::clock::now;
 use crate::connect::{check_wal, open_reader};

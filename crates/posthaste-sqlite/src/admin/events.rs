@@ -1,8 +1,8 @@
 //! Events of the log as people look at them: lists, one event's life, new ones, and sending some again.
 //!
-//! Every look is bounded in rows (F82). Times are found by halving: rows are appended one transaction after the other,
-//! so times grow with numbers as far as the clock does. An id is looked for around the time in it; there is no index on
-//! ids, because every append would pay for it.
+//! Every look is bounded in rows (F82). Times are found by halving: rows are appended one transaction after
+//! the other, so times grow with numbers as far as the clock does. An id is looked for around the time in it;
+//! there is no index on ids, because every append would pay for it.
 
 use super::dead::{Clause, is_served, order_key};
 use super::lanes::first_since;
@@ -24,7 +24,8 @@ use uuid::Uuid;
 /// Numbers looked through at once: some tens of milliseconds.
 const SCAN: i64 = 50_000;
 
-/// An id's time and its row's may differ by this much: a transaction that took its time, a clock that was set.
+/// An id's time and its row's may differ by this much: a transaction that took its time, a clock that was
+/// set.
 const AROUND_MICROS: i64 = 300_000_000;
 
 /// Lines of the audit that are looked through, and shown.
@@ -227,7 +228,8 @@ fn lane_of(tx: &Connection, sink: &str, event: &LogEvent) -> rusqlite::Result<La
     Ok(LaneOfEvent { lane, position, retired, reads })
 }
 
-/// The receipt with which a cursor passed a number, by halving: positions grow with receipts, but for acts by hand.
+/// The receipt with which a cursor passed a number, by halving: positions grow with receipts, but for acts by
+/// hand.
 fn passed_at(tx: &Connection, sink: &str, lane: i16, seq: i64) -> rusqlite::Result<Option<PassedAt>> {
     let sql = "select n, position, epoch, settled_at from posthaste_receipts
                 where sink = ?1 and lane = ?2 and n >= ?3 order by n limit 1";

@@ -1,11 +1,12 @@
 //! Cursors written by hand: another number of lanes, rewinding a sink, repairing one.
 //!
-//! All three write new **bases**: receipts behind the last ones, under a new epoch. A base takes the lane from its owner
-//! (whose next settlement finds another epoch), and gives the next owner its position. What the former owner had
-//! published since is sent again. One transaction, under the write lock: nobody joins, settles or sweeps meanwhile.
+//! All three write new **bases**: receipts behind the last ones, under a new epoch. A base takes the lane
+//! from its owner (whose next settlement finds another epoch), and gives the next owner its position. What
+//! the former owner had published since is sent again. One transaction, under the write lock: nobody joins,
+//! settles or sweeps meanwhile.
 //!
-//! A base never claims more than the old cursors did: a new lane starts at the lowest position of the old lanes whose
-//! slots it takes over, and a rewind goes back only.
+//! A base never claims more than the old cursors did: a new lane starts at the lowest position of the old
+//! lanes whose slots it takes over, and a rewind goes back only.
 
 use super::{audit, check_sink, failed};
 use crate::clock::now;
@@ -61,8 +62,8 @@ fn rebase(
     Ok(())
 }
 
-/// A lane that goes back and has handled what its former routes took reads by its present ones alone. The former filter
-/// would bring events that no route of the sink takes any more, and that were delivered.
+/// A lane that goes back and has handled what its former routes took reads by its present ones alone. The
+/// former filter would bring events that no route of the sink takes any more, and that were delivered.
 fn forget_former(tx: &Transaction<'_>, lane: &Cursor) -> rusqlite::Result<()> {
     let sql = "update posthaste_lanes set filter_before = null, filter_until = 0
                 where sink = ?1 and lane = ?2 and filter_until <= ?3";
@@ -138,9 +139,9 @@ fn target(tx: &Connection, to: RewindTo) -> Result<i64, AdminError> {
     }
 }
 
-/// The first number at or after an instant. There is no index on time, which would make every append dearer; but rows
-/// are appended one transaction after the other, so times grow with numbers, as far as the clock does. A place a little
-/// before the instant is found by halving, and the rest walked through.
+/// The first number at or after an instant. There is no index on time, which would make every append dearer;
+/// but rows are appended one transaction after the other, so times grow with numbers, as far as the clock
+/// does. A place a little before the instant is found by halving, and the rest walked through.
 pub(super) fn first_since(tx: &Connection, instant: i64) -> rusqlite::Result<Option<i64>> {
     let at = |seq: i64| -> rusqlite::Result<Option<(i64, i64)>> {
         let sql = "select seq, appended_at from posthaste_outbox where seq >= ?1 order by seq limit 1";
@@ -160,8 +161,9 @@ pub(super) fn first_since(tx: &Connection, instant: i64) -> rusqlite::Result<Opt
     tx.prepare_cached(sql)?.query_row([low, instant], |row| row.get(0)).optional()
 }
 
-/// Re-bases a sink's lanes after the log's numbers went back: somebody changed `sqlite_sequence`, or the log was copied
-/// without it. Which of the numbers that were drawn again are handled, nobody knows; so the sink starts over.
+/// Re-bases a sink's lanes after the log's numbers went back: somebody changed `sqlite_sequence`, or the log
+/// was copied without it. Which of the numbers that were drawn again are handled, nobody knows; so the sink
+/// starts over.
 pub(super) fn repair(tx: &Transaction<'_>, sink: &str, actor: &Actor) -> Result<String, AdminError> {
     check_sink(tx, sink)?;
     let all = cursors(tx).map_err(failed)?;

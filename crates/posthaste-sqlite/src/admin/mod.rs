@@ -1,8 +1,8 @@
 //! Administration on SQLite: looking, and acting with an audit.
 //!
-//! Every act is one transaction (a bulk act one for each chunk) that holds the change and its line in the audit. An act
-//! that fails leaves neither. Acts come from a command line beside the running relay: each opens a connection, waits its
-//! turn for the write lock, and is done. The relay's watch sees the commit.
+//! Every act is one transaction (a bulk act one for each chunk) that holds the change and its line in the
+//! audit. An act that fails leaves neither. Acts come from a command line beside the running relay: each
+//! opens a connection, waits its turn for the write lock, and is done. The relay's watch sees the commit.
 //!
 //! ```text
 //! status.rs   one look at everything        lanes.rs   set, rewind, repair: cursors written by hand
@@ -43,8 +43,8 @@ pub struct SqliteAdmin {
 }
 
 impl SqliteAdmin {
-    /// Opens the file at the first use. This is the one for [`doctor`](Admin::doctor), which has something to say about
-    /// a database that [`connect`](Self::connect) refuses.
+    /// Opens the file at the first use. This is the one for [`doctor`](Admin::doctor), which has something to
+    /// say about a database that [`connect`](Self::connect) refuses.
     #[must_use]
     pub fn new(config: SqliteConfig) -> Self {
         let readers = Readers::new(canonical(&config.path), 2);

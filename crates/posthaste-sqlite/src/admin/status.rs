@@ -1,9 +1,9 @@
 //! One look at everything, in one snapshot.
 //!
-//! None of its parts reads more than a fixed number of rows, whatever the backlog or the history (F82). A backlog is
-//! counted row by row up to a bound. Above it, the rest is estimated from short probes at even distances: numbers are
-//! dense here (a rolled-back transaction gives its numbers back), so a sink that reads everything is estimated exactly,
-//! and one with a filter as well as its probes show.
+//! None of its parts reads more than a fixed number of rows, whatever the backlog or the history (F82). A
+//! backlog is counted row by row up to a bound. Above it, the rest is estimated from short probes at even
+//! distances: numbers are dense here (a rolled-back transaction gives its numbers back), so a sink that reads
+//! everything is estimated exactly, and one with a filter as well as its probes show.
 
 use crate::clock::now;
 use crate::roll::Hearts;
@@ -146,7 +146,8 @@ fn up_to(count: i64) -> Count {
     Count { count: count.unsigned_abs(), exact: count <= EXACT_MAX }
 }
 
-/// Events settled in the last minute: from each lane's last receipt backwards. A busy lane writes some fifty a second.
+/// Events settled in the last minute: from each lane's last receipt backwards. A busy lane writes some fifty
+/// a second.
 fn settled(tx: &Connection, lanes: &Lanes, now: i64) -> rusqlite::Result<i64> {
     let mut total = 0;
     for lane in &lanes.lanes {

@@ -21,8 +21,8 @@ pub struct LocalConfig {
     /// The same as a URL: `sqlite:broker.db`, `sqlite:///var/lib/broker.db`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Whether an acknowledged message is on the disk: `full`, or `normal`, which is faster and may lose the last ones at
-    /// a power cut.
+    /// Whether an acknowledged message is on the disk: `full`, or `normal`, which is faster and may lose the
+    /// last ones at a power cut.
     #[serde(default)]
     pub synchronous: SynchronousWord,
     /// Partitions of a topic that is made by its first message.

@@ -1,4 +1,5 @@
-//! One look of a member: which partitions are read and how much of each, in one read transaction, and what goes out.
+//! One look of a member: which partitions are read and how much of each, in one read transaction, and what
+//! goes out.
 
 use super::assignment::{MemberState, Owned};
 use super::group;
@@ -34,7 +35,8 @@ pub(super) struct PartitionRead {
 }
 
 impl SourceMember {
-    /// One look: changes, then messages that are there. `None`: nothing; ask again at the instant, or when stirred.
+    /// One look: changes, then messages that are there. `None`: nothing; ask again at the instant, or when
+    /// stirred.
     pub(super) async fn look(&self, limit: Limit) -> Result<Option<Batch>, SourceError> {
         let (changes, wants) = {
             let mut state = self.state();
@@ -44,7 +46,8 @@ impl SourceMember {
         if !changes.is_empty() {
             return Ok(Some(Batch { changes, deliveries: Vec::new() }));
         }
-        // Also when there is nothing to ask for: a member without partitions hears here that some became free.
+        // Also when there is nothing to ask for: a member without partitions hears here that some became
+        // free.
         let (wants, found) = self.fetch(wants, limit.bytes).await?;
         let mut state = self.state();
         if found.group_changes != state.group_changes {

@@ -1,10 +1,10 @@
 //! The broker's file: opening it, and noticing that it is gone.
 //!
-//! SQLite goes on writing to a file that somebody has removed or moved away, and calls it committed. So every publish
-//! looks whether the path still leads to the file that is open, before and after its commit. If not, that is an outage
-//! like any other: events wait, and when the path leads to a broker again, it is opened again. A file is made where
-//! there is none only when the broker is first opened: one that vanishes under a running relay is not silently replaced
-//! by an empty one.
+//! SQLite goes on writing to a file that somebody has removed or moved away, and calls it committed. So every
+//! publish looks whether the path still leads to the file that is open, before and after its commit. If not,
+//! that is an outage like any other: events wait, and when the path leads to a broker again, it is opened
+//! again. A file is made where there is none only when the broker is first opened: one that vanishes under a
+//! running relay is not silently replaced by an empty one.
 
 use crate::connect::{Synchronous, canonical, open_or_create, open_reader, open_writer};
 use crate::error::store_error;
@@ -23,16 +23,18 @@ const APPLICATION_ID: i32 = 0x5048_6c62;
 /// The version of the tables.
 const VERSION: i32 = 1;
 
-/// How long a file without a table is waited for, and how often it is looked at: whoever makes it needs some milliseconds.
+/// How long a file without a table is waited for, and how often it is looked at: whoever makes it needs some
+/// milliseconds.
 const MAKER_WAIT: Duration = Duration::from_secs(2);
 const MAKER_LOOK: Duration = Duration::from_millis(20);
 
-/// Pages of a new file. Partitions grow in the middle of one tree, and a page that is split there is left half empty: with
-/// messages of half a kilobyte a page of 4 kB holds too few to share out well. More would make a lone message dear.
+/// Pages of a new file. Partitions grow in the middle of one tree, and a page that is split there is left
+/// half empty: with messages of half a kilobyte a page of 4 kB holds too few to share out well. More would
+/// make a lone message dear.
 const PAGE_BYTES: i32 = 8_192;
 
-/// Pages in the log before they are copied into the file: 16 MB. Each copying syncs twice, and what was written several
-/// times since the last one is copied once.
+/// Pages in the log before they are copied into the file: 16 MB. Each copying syncs twice, and what was
+/// written several times since the last one is copied once.
 const CHECKPOINT_PAGES: i32 = 2_000;
 
 /// Where the broker is, and how it works.
@@ -40,19 +42,20 @@ const CHECKPOINT_PAGES: i32 = 2_000;
 pub struct BrokerConfig {
     /// The file. Not the application's database.
     pub path: PathBuf,
-    /// How safe a commit is: `Full` makes an acknowledgement durable, `Normal` may lose the last ones at a power cut.
+    /// How safe a commit is: `Full` makes an acknowledgement durable, `Normal` may lose the last ones at a
+    /// power cut.
     pub synchronous: Synchronous,
     /// Partitions of a topic that is made by its first message. A few, so that a few consumers can share it.
     pub partitions: u32,
-    /// How long an id is remembered at least. Two minutes, as in JetStream: longer than a relay needs to come back and
-    /// send again what it had not settled. What comes later is a duplicate for the inbox.
+    /// How long an id is remembered at least. Two minutes, as in JetStream: longer than a relay needs to come
+    /// back and send again what it had not settled. What comes later is a duplicate for the inbox.
     pub dedup_window: Duration,
     /// How long messages of a new topic are kept; `None` is for ever.
     pub retention: Option<Duration>,
     /// How large a new topic may grow, in bytes of messages; `None` is without a bound.
     pub retention_bytes: Option<u64>,
-    /// How large the file may grow; `None` is as large as the disk allows. Beyond it the broker is full: an outage, until
-    /// retention has made room.
+    /// How large the file may grow; `None` is as large as the disk allows. Beyond it the broker is full: an
+    /// outage, until retention has made room.
     pub file_bytes_max: Option<u64>,
     /// Largest payload. SQLite holds a gigabyte; a row is in memory as a whole.
     pub payload_bytes_max: usize,

@@ -1,13 +1,13 @@
 //! Groups: members, who serves which partition, and where the group is.
 //!
-//! A partition's row in `positions` is everything: the committed position, the owner and the epoch. Taking it over means
-//! writing a higher epoch; whoever comes with a lower one changes no row and learns that it lost the partition (G4).
-//! Everything here runs as jobs of the writer thread, hence one after the other over all processes: members that race
-//! for a partition are a queue.
+//! A partition's row in `positions` is everything: the committed position, the owner and the epoch. Taking it
+//! over means writing a higher epoch; whoever comes with a lower one changes no row and learns that it lost
+//! the partition (G4). Everything here runs as jobs of the writer thread, hence one after the other over all
+//! processes: members that race for a partition are a queue.
 //!
-//! A member is alive until its row expires, or until its heart stops: then its partitions are free at once. Time is the
-//! host's, one clock for all processes. An expiry that lies further ahead than any lease lasts was written before
-//! somebody set the clock back, and counts as past.
+//! A member is alive until its row expires, or until its heart stops: then its partitions are free at once.
+//! Time is the host's, one clock for all processes. An expiry that lies further ahead than any lease lasts
+//! was written before somebody set the clock back, and counts as past.
 
 use super::roll::share;
 use crate::clock;
@@ -127,8 +127,9 @@ pub(super) fn leave(tx: &Transaction<'_>, group: &str, member: &str) -> rusqlite
     bump(tx)
 }
 
-/// Moves a group to another place in a partition. Whoever holds it is fenced by the new epoch; `keep` is an owner that
-/// stays, because it is the one that asks. Answers with the new epoch and position; `None`: not its own partition.
+/// Moves a group to another place in a partition. Whoever holds it is fenced by the new epoch; `keep` is an
+/// owner that stays, because it is the one that asks. Answers with the new epoch and position; `None`: not
+/// its own partition.
 pub(super) fn seek(
     tx: &Transaction<'_>,
     group: &str,
@@ -323,7 +324,8 @@ fn take(
     row: &PartitionRow,
 ) -> rusqlite::Result<TakenPartition> {
     let start = match beat.start_from {
-        // A topic that was made after the group began to wait for it is read from its beginning: "from now on" was then.
+        // A topic that was made after the group began to wait for it is read from its beginning: "from now
+        // on" was then.
         StartFrom::Latest if row.created_at <= row.since => row.next,
         _ => row.first,
     };

@@ -1,8 +1,8 @@
 //! Which partition a key belongs to.
 //!
-//! murmur2 as Kafka's Java client computes it, sign bit cleared, modulo the number of partitions. Any stable hash would
-//! do here; this one lets a service that moves to Kafka find its keys in the partitions they were in (F34), and lets
-//! tests against the local broker see the spread that production has.
+//! murmur2 as Kafka's Java client computes it, sign bit cleared, modulo the number of partitions. Any stable
+//! hash would do here; this one lets a service that moves to Kafka find its keys in the partitions they were
+//! in (F34), and lets tests against the local broker see the spread that production has.
 
 /// The partition of a key, among so many.
 #[must_use]

@@ -1,4 +1,5 @@
-//! Looking into the broker: topics, groups, messages. For people, tests and replays; consuming is a source's business.
+//! Looking into the broker: topics, groups, messages. For people, tests and replays; consuming is a source's
+//! business.
 
 use super::file::Broker;
 use super::publish::{place, position};
@@ -85,8 +86,8 @@ impl Broker {
         self.link()?.readers.read(look).await
     }
 
-    /// Moves a group to another place in a partition, and answers with the position it goes on with. A consumer that
-    /// serves it is fenced and goes on there. `None`: there is no such partition.
+    /// Moves a group to another place in a partition, and answers with the position it goes on with. A
+    /// consumer that serves it is fenced and goes on there. `None`: there is no such partition.
     pub async fn seek(
         &self,
         group: &str,
@@ -152,8 +153,8 @@ fn row_of(tx: &Connection, topic: &str, number: i32) -> rusqlite::Result<Option<
     tx.prepare_cached(sql)?.query_row(params![topic, number], |row| row.get(0)).optional()
 }
 
-/// Messages of a partition from a position on, in order, bounded in number and in bytes before they are loaded; the
-/// first one may exceed the bytes alone.
+/// Messages of a partition from a position on, in order, bounded in number and in bytes before they are
+/// loaded; the first one may exceed the bytes alone.
 pub(super) fn messages(
     tx: &Connection,
     partition: i64,
@@ -213,8 +214,8 @@ fn message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
     })
 }
 
-/// The first position in `first..next` whose message was published at or after a time. Times never go back within a
-/// partition, so it is found by halving; no index is needed for it.
+/// The first position in `first..next` whose message was published at or after a time. Times never go back
+/// within a partition, so it is found by halving; no index is needed for it.
 pub(super) fn first_since(
     tx: &Connection,
     partition: i64,

@@ -1,10 +1,10 @@
 //! The membership: a task that beats, takes partitions and gives them back.
 //!
-//! It beats three times in a lease's life, at once when the group has changed or somebody waits for it, and when the
-//! heart of another member stops. Idle, that is one small transaction every few seconds.
+//! It beats three times in a lease's life, at once when the group has changed or somebody waits for it, and
+//! when the heart of another member stops. Idle, that is one small transaction every few seconds.
 //!
-//! A partition is given back in two steps. First nothing more goes out of it; then, when nothing of it is in hand or its
-//! deadline has passed, its owner is taken off. So a clean hand-over redelivers nothing.
+//! A partition is given back in two steps. First nothing more goes out of it; then, when nothing of it is in
+//! hand or its deadline has passed, its owner is taken off. So a clean hand-over redelivers nothing.
 
 use super::assignment::MemberState;
 use super::group::{self, Beat, Beaten, Held};

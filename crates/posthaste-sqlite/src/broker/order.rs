@@ -1,10 +1,10 @@
 //! Order by key over overlapping calls.
 //!
-//! A call is written as a whole or not at all, one after the other. What could break a key's order is a later call that
-//! succeeds after an earlier one failed. So when a call fails, every call that was made before its verdicts were handed
-//! out fails with it; the relay handles those verdicts before it makes another call, and that one goes through again.
-//! Messages that are refused by themselves (too large, no topic) close their key in the same way: what is behind them,
-//! in this or an overlapping call, is `Held`.
+//! A call is written as a whole or not at all, one after the other. What could break a key's order is a later
+//! call that succeeds after an earlier one failed. So when a call fails, every call that was made before its
+//! verdicts were handed out fails with it; the relay handles those verdicts before it makes another call, and
+//! that one goes through again. Messages that are refused by themselves (too large, no topic) close their key
+//! in the same way: what is behind them, in this or an overlapping call, is `Held`.
 
 use posthaste::sink::{Failure, Message, Verdict};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -42,9 +42,9 @@ impl CallOrder {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a call. `refuse` says what is wrong with a message by itself; `then` runs before another call can be
-    /// registered, so that calls are queued in the order of their numbers. The verdicts that are known already come
-    /// back with it.
+    /// Registers a call. `refuse` says what is wrong with a message by itself; `then` runs before another
+    /// call can be registered, so that calls are queued in the order of their numbers. The verdicts that are
+    /// known already come back with it.
     pub(super) fn enter(
         &self,
         messages: &[Message],

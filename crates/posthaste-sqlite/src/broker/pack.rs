@@ -1,8 +1,9 @@
 //! Messages on their way to the writer, packed: one buffer for all small parts of a call.
 //!
-//! A message has a topic, an id, a key and some headers. As strings of their own that is a dozen allocations for each,
-//! made on one thread and given back on another, and they weigh more than the payload. So they are encoded once, where
-//! the call is made, into one buffer; an entry holds places in it. Payloads are shared, not copied.
+//! A message has a topic, an id, a key and some headers. As strings of their own that is a dozen allocations
+//! for each, made on one thread and given back on another, and they weigh more than the payload. So they are
+//! encoded once, where the call is made, into one buffer; an entry holds places in it. Payloads are shared,
+//! not copied.
 
 use super::publish::Outgoing;
 use bytes::Bytes;
@@ -30,8 +31,8 @@ struct PackedEntry {
     payload: Option<Bytes>,
 }
 
-/// 16 bytes where an id is a UUID in its usual form, text otherwise. Only the usual form, so that what is read is what
-/// was written.
+/// 16 bytes where an id is a UUID in its usual form, text otherwise. Only the usual form, so that what is
+/// read is what was written.
 #[derive(Debug)]
 enum Id {
     Uuid(Uuid),

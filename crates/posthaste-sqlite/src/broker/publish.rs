@@ -1,8 +1,8 @@
 //! Writing messages: which partition, which position, seen before or not.
 //!
-//! Runs as a job of the writer thread, so the whole call is in one transaction, and positions are drawn under the write
-//! lock: they are dense, and a reader sees them in order. The rows of `topics` and `partitions` are read once a call
-//! and written once a call, whatever it holds.
+//! Runs as a job of the writer thread, so the whole call is in one transaction, and positions are drawn under
+//! the write lock: they are dense, and a reader sees them in order. The rows of `topics` and `partitions` are
+//! read once a call and written once a call, whatever it holds.
 
 use super::file::{Broker, BrokerConfig};
 use super::hash::partition_of;
@@ -44,7 +44,8 @@ pub struct Outgoing {
 }
 
 impl Broker {
-    /// Makes a topic with so many partitions. One that is there stays as it is; the answer is how many it has.
+    /// Makes a topic with so many partitions. One that is there stays as it is; the answer is how many it
+    /// has.
     pub async fn declare(&self, topic: &str, partitions: u32) -> Result<u32, StoreError> {
         let (config, topic) = (self.config.clone(), topic.to_owned());
         let made: Result<u32, WriteError> = self

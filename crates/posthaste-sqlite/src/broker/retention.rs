@@ -1,7 +1,7 @@
 //! Retention: messages leave by age or by size, oldest first, a bounded number at a time.
 //!
-//! Every chunk is a small transaction of its own, so that publishers wait for one chunk at most. A partition's `first`
-//! moves with the rows; a group that was behind it learns what it lost.
+//! Every chunk is a small transaction of its own, so that publishers wait for one chunk at most. A
+//! partition's `first` moves with the rows; a group that was behind it learns what it lost.
 
 use super::file::Broker;
 use super::look::first_since;
@@ -18,8 +18,8 @@ const CHUNK: i64 = 1_000;
 const CHUNKS_MAX: usize = 1_000;
 
 impl Broker {
-    /// Removes what is older or more than its topic keeps. Answers how many messages. Any process may call it at any
-    /// time; a running sink does so every minute.
+    /// Removes what is older or more than its topic keeps. Answers how many messages. Any process may call it
+    /// at any time; a running sink does so every minute.
     pub async fn purge(&self) -> Result<u64, StoreError> {
         let mut purged = 0;
         for _ in 0..CHUNKS_MAX {

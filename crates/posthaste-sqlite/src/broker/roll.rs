@@ -1,9 +1,10 @@
 //! Who of a group serves which partitions. Pure.
 //!
-//! Nobody assigns partitions. Every member sees the same list of live members and computes the same shares: the members
-//! by name, the first ones get one more where it does not divide evenly. A member gives back what is above its share
-//! and takes free partitions up to it. Being wrong for a moment costs nothing: a partition has one owner whatever
-//! everybody thinks, and shares follow from the list alone, so nobody takes back what it has just given.
+//! Nobody assigns partitions. Every member sees the same list of live members and computes the same shares:
+//! the members by name, the first ones get one more where it does not divide evenly. A member gives back what
+//! is above its share and takes free partitions up to it. Being wrong for a moment costs nothing: a partition
+//! has one owner whatever everybody thinks, and shares follow from the list alone, so nobody takes back what
+//! it has just given.
 
 /// How many partitions of a topic belong to a member.
 pub(super) fn share(me: &str, members: &[String], partitions: usize) -> usize {

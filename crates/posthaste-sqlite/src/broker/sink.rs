@@ -1,9 +1,9 @@
 //! The local broker as a sink.
 //!
-//! A message is `Delivered` when the transaction that holds it is committed with `synchronous = FULL`: it is on the
-//! disk. Calls are written one after the other by one task, which takes all that wait into one transaction: group
-//! commit, and the outcome of every call is known before the next one is begun, so order needs no more than
-//! [`CallOrder`](super::order).
+//! A message is `Delivered` when the transaction that holds it is committed with `synchronous = FULL`: it is
+//! on the disk. Calls are written one after the other by one task, which takes all that wait into one
+//! transaction: group commit, and the outcome of every call is known before the next one is begun, so order
+//! needs no more than [`CallOrder`](super::order).
 //!
 //! | answer | verdict | code | scope |
 //! |---|---|---|---|
@@ -37,8 +37,9 @@ use tokio::time::Instant;
 /// Names of the checks that the sink makes of its broker.
 pub const CHECKS: &[&str] = &["local_file", "durability"];
 
-/// Messages of one transaction. Calls are not divided: the last one may exceed it. A full page of the relay is enough for
-/// its sync to cost little; more would only keep the next call waiting, and the write lock from others.
+/// Messages of one transaction. Calls are not divided: the last one may exceed it. A full page of the relay
+/// is enough for its sync to cost little; more would only keep the next call waiting, and the write lock from
+/// others.
 const GROUP_MESSAGES_MAX: usize = 2_000;
 
 /// Calls that may wait for the task. The relay has fewer in flight; beyond it callers wait.
@@ -256,8 +257,8 @@ async fn commit(broker: &Arc<Broker>, messages: Vec<Pack>) -> Result<(), WriteFa
     let shared = Arc::clone(broker);
     let written: Result<usize, WriteError> =
         link.writer.run(move |tx| Ok(write(tx, &shared.config, &messages)?)).await;
-    // CRASH(local.committed): the messages are at the broker and the relay does not know. They are sent again, and
-    // dropped as duplicates within the window; later, the inbox knows them (G2, G5).
+    // CRASH(local.committed): the messages are at the broker and the relay does not know. They are sent
+    // again, and dropped as duplicates within the window; later, the inbox knows them (G2, G5).
     crash_point!("local.committed");
     written.map_err(|error| trouble(&StoreError::from(error)))?;
     if !link.is_there() {

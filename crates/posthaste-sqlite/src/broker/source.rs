@@ -1,8 +1,9 @@
 //! The local broker as a source: a member of a consumer group.
 //!
-//! What is in hand lives in memory, one [`Hand`](posthaste::source::hand::Hand) a partition; what is durable is a
-//! partition's committed position, its owner and its epoch (`group.rs`). A task of its own renews the membership, takes
-//! and gives back partitions (`membership.rs`). `next` reads (`fetch.rs`), `ack` writes; neither waits for the other.
+//! What is in hand lives in memory, one [`Hand`](posthaste::source::hand::Hand) a partition; what is durable
+//! is a partition's committed position, its owner and its epoch (`group.rs`). A task of its own renews the
+//! membership, takes and gives back partitions (`membership.rs`). `next` reads (`fetch.rs`), `ack` writes;
+//! neither waits for the other.
 //!
 //! Delays of a nack are kept in memory too: the next owner of a partition does not know them.
 
@@ -42,10 +43,11 @@ pub struct SourceConfig {
     pub member: Option<String>,
     /// Where the group begins in a partition that it has never read.
     pub start_from: StartFrom,
-    /// How long the membership lives without renewal; it is renewed three times as often. A process that dies is
-    /// noticed at once by its heart: this is for one that hangs as a whole.
+    /// How long the membership lives without renewal; it is renewed three times as often. A process that dies
+    /// is noticed at once by its heart: this is for one that hangs as a whole.
     pub lease_ttl: Duration,
-    /// How long `next` may not be called before the partitions go to others. Longer than any handler should take.
+    /// How long `next` may not be called before the partitions go to others. Longer than any handler should
+    /// take.
     pub stall_limit: Duration,
     /// Most deliveries in hand, with those that are acknowledged ahead of an open one.
     pub in_hand_max: usize,
@@ -70,8 +72,8 @@ impl SourceConfig {
     }
 }
 
-/// The source. Dropping it without a drain is what a crash is: the others take over at once, and what was in hand comes
-/// again.
+/// The source. Dropping it without a drain is what a crash is: the others take over at once, and what was in
+/// hand comes again.
 pub struct LocalSource {
     inner: Arc<SourceMember>,
     beating: JoinHandle<()>,
@@ -141,8 +143,8 @@ impl Drop for LocalSource {
 }
 
 impl LocalSource {
-    /// Stops renewing, as a process does that is frozen or dead. What it holds goes to others; it does not know. For
-    /// tests.
+    /// Stops renewing, as a process does that is frozen or dead. What it holds goes to others; it does not
+    /// know. For tests.
     #[doc(hidden)]
     pub fn freeze(&self) {
         self.inner.frozen.store(true, Ordering::SeqCst);
@@ -340,7 +342,8 @@ impl Source for LocalSource {
     }
 }
 
-/// Acknowledgements that are being written. Dropped before its end, the writing failed or nobody waits for it.
+/// Acknowledgements that are being written. Dropped before its end, the writing failed or nobody waits for
+/// it.
 struct Settling<'a> {
     inner: &'a SourceMember,
     held: Vec<(Partition, Held)>,

@@ -1,7 +1,7 @@
 //! Wakeups over processes: a thread that asks `pragma data_version` whether anybody has committed.
 //!
-//! The answer costs some microseconds and no lock. While a consumer waits, the thread asks every two milliseconds; while
-//! nobody waits, not at all. It is a hint: who never hears one is slower, not wrong.
+//! The answer costs some microseconds and no lock. While a consumer waits, the thread asks every two
+//! milliseconds; while nobody waits, not at all. It is a hint: who never hears one is slower, not wrong.
 
 use crate::connect::open_reader;
 use posthaste::store::StoreError;
@@ -42,7 +42,8 @@ impl CommitWatch {
         Ok(Self { shared, thread: handle.thread().clone() })
     }
 
-    /// Resolves when somebody has committed since the last look. Looking begins now: ask before you look yourself.
+    /// Resolves when somebody has committed since the last look. Looking begins now: ask before you look
+    /// yourself.
     pub(super) async fn committed(&self) {
         let _waiting = Waiter::new(&self.shared);
         self.thread.unpark();

@@ -1,11 +1,11 @@
 //! Migrations: the outbox's tables in a database file, versioned.
 //!
 //! The SQL is embedded in the binary. Each version is applied in one transaction together with its line in
-//! `posthaste_migrations`, so one that dies half-way leaves nothing behind; several may run `up` at once, because
-//! SQLite lets one of them write. The file may be the application's own: `up` adds our tables and touches no other. It
-//! also switches the file to WAL mode, which stays with the file, and makes a new file shrink when events are removed
-//! (`auto_vacuum = incremental` can only be set before the first table: an existing file keeps its size and reuses the
-//! room).
+//! `posthaste_migrations`, so one that dies half-way leaves nothing behind; several may run `up` at once,
+//! because SQLite lets one of them write. The file may be the application's own: `up` adds our tables and
+//! touches no other. It also switches the file to WAL mode, which stays with the file, and makes a new file
+//! shrink when events are removed (`auto_vacuum = incremental` can only be set before the first table: an
+//! existing file keeps its size and reuses the room).
 //!
 //! The application's `user_version` and `application_id` are not ours to use.
 //!
@@ -76,7 +76,8 @@ pub struct Status {
     pub pending: Vec<(i32, String)>,
 }
 
-/// Makes the file if there is none, and applies what is missing. Harmless when repeated, also by several at once.
+/// Makes the file if there is none, and applies what is missing. Harmless when repeated, also by several at
+/// once.
 pub fn up(config: &SqliteConfig) -> Result<Outcome, StoreError> {
     let mut connection = open_or_create(&config.path, config.synchronous)?;
     prepare_file(&connection).map_err(store_error)?;
@@ -96,7 +97,8 @@ pub fn up(config: &SqliteConfig) -> Result<Outcome, StoreError> {
         .map_err(store_error)?;
         outcome.applied.push((migration.version, migration.name.to_owned()));
     }
-    // CRASH(sqlite.migrate.before_commit): nothing of the outbox is there. The file is in WAL mode, which is harmless.
+    // CRASH(sqlite.migrate.before_commit): nothing of the outbox is there. The file is in WAL mode, which is
+    // harmless.
     posthaste::crash_point!("sqlite.migrate.before_commit");
     tx.commit().map_err(store_error)?;
     Ok(outcome)
@@ -112,7 +114,8 @@ fn prepare_file(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether a version is applied. One whose text is another than that which was applied describes another database.
+/// Whether a version is applied. One whose text is another than that which was applied describes another
+/// database.
 fn check_text(connection: &Connection, migration: &Migration) -> Result<bool, StoreError> {
     let sql = "select checksum from posthaste_migrations where version = ?1";
     let applied: Option<String> =

@@ -21,8 +21,8 @@ impl Fixture {
     }
 }
 
-/// A topic's messages in the order of their writing: each partition in order, and the suite looks at one key at a time
-/// or at messages that were published one by one.
+/// A topic's messages in the order of their writing: each partition in order, and the suite looks at one key
+/// at a time or at messages that were published one by one.
 fn read(file: &std::path::Path, topic: &str) -> Vec<Arrived> {
     let connection = rusqlite::Connection::open(file).expect("opened");
     let sql = "select m.id, m.key, m.headers, m.payload from messages m

@@ -1,11 +1,12 @@
 //! The ground of the simulation: one file in a directory of its own, one [`SqliteStore`] for each relay.
 //!
-//! Each relay opens the file for itself, as a process of its own would: its own writer, readers, watch and heart. What
-//! they share is the file. The application's transactions run on threads and connections of their own.
+//! Each relay opens the file for itself, as a process of its own would: its own writer, readers, watch and
+//! heart. What they share is the file. The application's transactions run on threads and connections of their
+//! own.
 //!
-//! The tables forget what the check asks for: letters that were acted on, receipts behind the horizon, owners that
-//! died. Triggers of the test write it down, in the transactions that make it happen. Commits are `NORMAL`: no power is
-//! cut here, and syncing the disk would only be waiting.
+//! The tables forget what the check asks for: letters that were acted on, receipts behind the horizon, owners
+//! that died. Triggers of the test write it down, in the transactions that make it happen. Commits are
+//! `NORMAL`: no power is cut here, and syncing the disk would only be waiting.
 
 use async_trait::async_trait;
 use posthaste::admin::{Actor, Admin, Control, ControlTarget, DeadAct, DeadFilter};

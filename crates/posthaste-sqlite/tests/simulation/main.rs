@@ -1,8 +1,9 @@
 //! The seeded simulation on real files: the testkit's scenarios, chaos and check, with SQLite under them.
 //!
-//! Time is real here, and so are the threads: a seed repeats what is thrown, not how threads interleave. A red seed may
-//! turn green when it is run again; `SIM_SEED=17` runs one alone with its history, `SIM_TIMES=20` that often.
-//! `SIM_MUTATION=PassUnsettled` adds a defect, `SIM_VERBOSE=1` every call, offer and verdict, `SIM_SEEDS=100..500` runs others.
+//! Time is real here, and so are the threads: a seed repeats what is thrown, not how threads interleave. A
+//! red seed may turn green when it is run again; `SIM_SEED=17` runs one alone with its history,
+//! `SIM_TIMES=20` that often. `SIM_MUTATION=PassUnsettled` adds a defect, `SIM_VERBOSE=1` every call, offer
+//! and verdict, `SIM_SEEDS=100..500` runs others.
 
 mod ground;
 mod transaction;

@@ -1,7 +1,7 @@
 //! A transaction of the application, on a thread and a connection of its own.
 //!
-//! It begins with its first append, not before: from then on it is the only writer of the file. A writer of the
-//! simulation has the locks of its keys by that time, so nobody waits for a key while it holds the file.
+//! It begins with its first append, not before: from then on it is the only writer of the file. A writer of
+//! the simulation has the locks of its keys by that time, so nobody waits for a key while it holds the file.
 
 use super::ground::connect;
 use async_trait::async_trait;

@@ -76,7 +76,8 @@ async fn read_all(lease: &Arc<dyn Lease>) -> Vec<i64> {
     lease.read(WIDE).await.expect("read").events.iter().map(|stored| stored.seq).collect()
 }
 
-/// Reads this many events, in as many pages as it takes. Answers with the last page's number and the first page's events.
+/// Reads this many events, in as many pages as it takes. Answers with the last page's number and the first
+/// page's events.
 async fn read_events(lease: &Arc<dyn Lease>, count: usize) -> (u64, Vec<StoredEvent>) {
     let (mut left, mut first) = (count, Vec::new());
     loop {
@@ -302,7 +303,8 @@ async fn a_sink_is_rewound_by_number_and_by_time() {
     admin.rewind("s", RewindTo::Time(future), &actor()).await.expect_err("nothing since then");
 }
 
-/// Somebody set the sequence back: the lane stops loudly, `doctor` says so, `repair` goes on without skipping.
+/// Somebody set the sequence back: the lane stops loudly, `doctor` says so, `repair` goes on without
+/// skipping.
 #[tokio::test(flavor = "multi_thread")]
 async fn f6_a_log_that_went_back_is_noticed_and_repaired() {
     let fixture = SqliteFixture::make().await.expect("a fixture");
@@ -350,7 +352,8 @@ async fn the_doctor_makes_every_check_and_finds_what_is_broken() {
     ];
     drop((store, _lease));
     for (check, sql) in breaks {
-        // The last one needs the file for itself; the watch of a store that was dropped may still look once more.
+        // The last one needs the file for itself; the watch of a store that was dropped may still look once
+        // more.
         posthaste_testkit::conformance::eventually(check, Duration::from_secs(60), || async {
             fixture.connect().execute_batch(sql).ok()
         })
@@ -424,7 +427,8 @@ async fn old_events_go_when_every_sink_has_handled_them() {
     assert_eq!(read_all(&one).await, [5_001]);
 }
 
-/// Receipts are history: the old ones go, of lanes that vanished too; the last of each is its cursor and stays.
+/// Receipts are history: the old ones go, of lanes that vanished too; the last of each is its cursor and
+/// stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_receipts_go_and_cursors_stay() {
     let fixture = SqliteFixture::make().await.expect("a fixture");

@@ -75,7 +75,8 @@ async fn a_database_without_an_outbox_is_told() {
     assert!(error.to_string().contains("migrate up"), "{error}");
 }
 
-/// Pages overwritten in the middle: the lane stops with words, `doctor` says it, and the bytes are still there.
+/// Pages overwritten in the middle: the lane stops with words, `doctor` says it, and the bytes are still
+/// there.
 #[tokio::test]
 async fn a_damaged_file_is_told_and_not_overwritten() {
     let fixture = SqliteFixture::make().await.expect("a fixture");
@@ -120,8 +121,8 @@ async fn a_read_only_file_is_told() {
         .expect("a checkpoint");
     let before = fs::read(fixture.path()).expect("the file");
     if rustix::process::geteuid().is_root() {
-        // Root writes read-only files; an immutable mount is not to be had everywhere. The judgement itself is tested
-        // in error.rs; here the statement that fails is a real one.
+        // Root writes read-only files; an immutable mount is not to be had everywhere. The judgement itself
+        // is tested in error.rs; here the statement that fails is a real one.
         let connection =
             rusqlite::Connection::open_with_flags(fixture.path(), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)
                 .expect("opened");
@@ -146,7 +147,8 @@ async fn a_read_only_file_is_told() {
     assert_eq!(fs::read(fixture.path()).expect("the file"), before);
 }
 
-/// A database that has reached its largest size: settlements wait, nothing is lost, and it goes on when there is room.
+/// A database that has reached its largest size: settlements wait, nothing is lost, and it goes on when there
+/// is room.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_loses_nothing() {
     let directory = TestDir::make();

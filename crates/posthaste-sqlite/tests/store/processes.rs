@@ -1,7 +1,7 @@
 //! Several processes on one file: appenders, two relays with the production engine, and SIGKILL.
 //!
-//! A child is this very test binary, told by its environment what to be. Its relay delivers into a file, a line for each
-//! event, so that the parent sees from outside what was delivered, in which order, by whom.
+//! A child is this very test binary, told by its environment what to be. Its relay delivers into a file, a
+//! line for each event, so that the parent sees from outside what was delivered, in which order, by whom.
 
 use crate::fixture::{SqliteFixture, connect};
 use posthaste::admin::Admin;
@@ -195,7 +195,8 @@ async fn two_relays_on_one_file_survive_kills_and_nothing_is_lost() {
     }
     appenders.into_iter().for_each(Process::wait);
     all_delivered(&fixture).await;
-    // What a killed relay delivered and could not settle is delivered again by its successor, which may just begin.
+    // What a killed relay delivered and could not settle is delivered again by its successor, which may just
+    // begin.
     eventually("everything is settled", WAIT, || async {
         let status = fixture.admin().await.status().await.expect("a status");
         (status.sinks[0].backlog.count == 0).then_some(())
@@ -213,8 +214,8 @@ async fn owners(fixture: &SqliteFixture) -> Vec<Option<String>> {
     status.sinks.iter().flat_map(|sink| &sink.lanes).map(|lane| lane.owner.clone()).collect()
 }
 
-/// Two relays share four lanes; when one is killed, the other has all of them within two seconds, and on a machine that does
-/// other things too at least long before the lease of 20 s expires.
+/// Two relays share four lanes; when one is killed, the other has all of them within two seconds, and on a
+/// machine that does other things too at least long before the lease of 20 s expires.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_relay_is_succeeded_before_its_lease_ends() {
     let fixture = SqliteFixture::make().await.expect("a fixture");

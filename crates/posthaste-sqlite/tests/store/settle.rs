@@ -1,4 +1,5 @@
-//! Settling beyond the suite: what was committed unheard, rows that are no events, rows that somebody removes.
+//! Settling beyond the suite: what was committed unheard, rows that are no events, rows that somebody
+//! removes.
 
 use crate::fixture::SqliteFixture;
 use posthaste::admin::{Admin, DeadAct, DeadFilter};
@@ -67,7 +68,8 @@ async fn a_settlement_that_was_committed_unheard_is_repeated_without_harm() {
     assert_eq!(receipts, 2);
 }
 
-/// F49: plain SQL passes no code of ours. Each bad row is one dead letter that people can read; the rest flows.
+/// F49: plain SQL passes no code of ours. Each bad row is one dead letter that people can read; the rest
+/// flows.
 #[tokio::test(flavor = "multi_thread")]
 async fn f49_rows_that_are_no_events_are_dead_letters_that_can_be_read() {
     let fixture = SqliteFixture::make().await.expect("a fixture");
@@ -177,8 +179,8 @@ async fn a_rare_event_far_behind_is_found() {
     assert_eq!((found, pages > 2), (vec![250_001], true), "in {pages} pages");
 }
 
-/// G3: a look at the deferred runs while a settlement puts the first event of a key aside, and sees nothing of it.
-/// What is read after the settlement waits behind that event all the same.
+/// G3: a look at the deferred runs while a settlement puts the first event of a key aside, and sees nothing
+/// of it. What is read after the settlement waits behind that event all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn g3_a_look_beside_a_settlement_does_not_unhold_its_keys() {
     let fixture = SqliteFixture::make().await.expect("a fixture");
@@ -216,8 +218,8 @@ async fn g3_a_look_beside_a_settlement_does_not_unhold_its_keys() {
     assert_eq!(page.detained, [(0, Detained::Behind)], "it waits behind the first");
 }
 
-/// G2, G4: a relay that froze still reads by its former routes when others begin. It must not move a cursor past
-/// what is that sink's by now.
+/// G2, G4: a relay that froze still reads by its former routes when others begin. It must not move a cursor
+/// past what is that sink's by now.
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_g4_whoever_reads_by_former_routes_is_fenced_when_others_join() {
     let fixture = SqliteFixture::make().await.expect("a fixture");

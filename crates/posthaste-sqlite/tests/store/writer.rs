@@ -50,7 +50,8 @@ async fn an_answer_means_that_it_is_committed() {
     }
 }
 
-/// Jobs that gathered while the lock was away go into one transaction; one that fails costs the others nothing.
+/// Jobs that gathered while the lock was away go into one transaction; one that fails costs the others
+/// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_jobs_share_a_commit_and_a_failing_one_costs_nobody_anything() {
     let (fixture, writer) = make().await;
@@ -116,7 +117,8 @@ async fn closing_waits_for_what_was_sent() {
     holder.join().expect("the holder ends");
 }
 
-/// A database that is full rolls everything back by itself: everybody in the group is told, nobody hears `Ok`.
+/// A database that is full rolls everything back by itself: everybody in the group is told, nobody hears
+/// `Ok`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_database_is_told_to_everybody_and_nothing_is_half_written() {
     let directory = TestDir::make();

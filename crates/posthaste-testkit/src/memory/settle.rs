@@ -154,9 +154,9 @@ impl Tables {
             .filter(move |waiting| self.lane_of(waiting.stored.slot) == lane)
     }
 
-    /// Events that wait behind this one and for nothing else: none, if something before it waits too, as
-    /// with an event whose time of its own has come. The run ends at the first that is not asked for or has a
-    /// time of its own, or before which a dead letter holds the key: whatever is behind that one waits for it.
+    /// Events that wait behind this one and for nothing else: none, if something before it waits too, as with
+    /// an event whose time of its own has come. The run ends at the first that is not asked for or has a time
+    /// of its own, or before which a dead letter holds the key: whatever is behind that one waits for it.
     fn run_behind<'a>(
         &'a self,
         id: &'a LaneId,

@@ -1,7 +1,7 @@
 //! Certificates for the TLS tests: the good ones, and the ones that must be refused.
 //!
-//! Made anew for each test that asks (some milliseconds with elliptic curves) instead of kept in the repository: a
-//! certificate in a repository expires one day, and the test suite with it.
+//! Made anew for each test that asks (some milliseconds with elliptic curves) instead of kept in the
+//! repository: a certificate in a repository expires one day, and the test suite with it.
 
 use std::{
     io,

@@ -1,8 +1,8 @@
 //! A temporary directory for each service, and the user it belongs to.
 //!
-//! PostgreSQL and PgBouncer refuse to run as root, and containers and build machines run tests as root. Then the
-//! servers run as the user `postgres` (or `nobody`), and their files belong to that user. In all other cases they run
-//! as whoever runs the tests.
+//! PostgreSQL and PgBouncer refuse to run as root, and containers and build machines run tests as root. Then
+//! the servers run as the user `postgres` (or `nobody`), and their files belong to that user. In all other
+//! cases they run as whoever runs the tests.
 
 use std::{
     fs::{DirBuilder, Permissions},
@@ -50,8 +50,8 @@ pub(super) struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Makes `<tmp>/posthaste-<what>-<random>`, closed to everybody but `owner`. The name is kept short: PostgreSQL
-    /// puts a socket into it, and a socket's path has at most 107 bytes.
+    /// Makes `<tmp>/posthaste-<what>-<random>`, closed to everybody but `owner`. The name is kept short:
+    /// PostgreSQL puts a socket into it, and a socket's path has at most 107 bytes.
     pub(super) fn create(what: &str, owner: Option<User>) -> io::Result<Self> {
         let random = Uuid::now_v7().as_u128() as u64;
         let path = std::env::temp_dir().join(format!("posthaste-{what}-{random:016x}"));

@@ -1,15 +1,16 @@
 //! What ends a server and removes its files when the test process can no longer do it.
 //!
-//! A process that exits drops no `static`, and one that is killed runs no code at all. So beside each server there is a
-//! small shell that waits on a pipe of which only the test process holds the other end. The kernel closes that pipe
-//! whatever the process dies of; the guard then ends the server and removes its directory.
+//! A process that exits drops no `static`, and one that is killed runs no code at all. So beside each server
+//! there is a small shell that waits on a pipe of which only the test process holds the other end. The kernel
+//! closes that pipe whatever the process dies of; the guard then ends the server and removes its directory.
 //!
-//! The alternatives: `PR_SET_PDEATHSIG` needs `unsafe` between fork and exec, and fires when the *thread* ends that
-//! started the server, which in a test binary is the first test that used it; polling the parent's pid is late, and
-//! fooled by a pid that is used again. Here the pid is safe: as long as the test process lives it is told of no pid that
-//! was reaped, and only the test process can reap its children.
+//! The alternatives: `PR_SET_PDEATHSIG` needs `unsafe` between fork and exec, and fires when the *thread*
+//! ends that started the server, which in a test binary is the first test that used it; polling the parent's
+//! pid is late, and fooled by a pid that is used again. Here the pid is safe: as long as the test process
+//! lives it is told of no pid that was reaped, and only the test process can reap its children.
 //!
-//! The guard is a process group of its own and ignores the terminal's signals: it must not end before the server.
+//! The guard is a process group of its own and ignores the terminal's signals: it must not end before the
+//! server.
 
 use std::{
     io::{self, Write},
@@ -20,9 +21,10 @@ use std::{
 
 use rustix::process::Signal;
 
-/// $1: the signal that ends the server. $2: its directory. Each line read is the pid to guard from then on, or empty.
-/// A paused server must be continued to see the signal. A zombie counts as ended: in a container there may be nobody
-/// who reaps it. What another child (`initdb`) is still writing to is removed a little later.
+/// $1: the signal that ends the server. $2: its directory. Each line read is the pid to guard from then on,
+/// or empty. A paused server must be continued to see the signal. A zombie counts as ended: in a container
+/// there may be nobody who reaps it. What another child (`initdb`) is still writing to is removed a little
+/// later.
 const GUARD: &str = r#"
 trap '' INT TERM HUP QUIT
 pid=

@@ -1,17 +1,17 @@
 //! Real services for tests, started privately.
 //!
-//! Posthaste's promises are about what real servers do when they are killed, cut off or slow, so the tests run against
-//! real servers. Each one here is a child of the test process, listens on a loopback port of its own, keeps its files
-//! in a temporary directory of its own, and ends with the test process, also when that one is killed (`guard.rs` says
-//! how). A server that was running before is never touched.
+//! Posthaste's promises are about what real servers do when they are killed, cut off or slow, so the tests
+//! run against real servers. Each one here is a child of the test process, listens on a loopback port of its
+//! own, keeps its files in a temporary directory of its own, and ends with the test process, also when that
+//! one is killed (`guard.rs` says how). A server that was running before is never touched.
 //!
-//! Containers were the obvious alternative and were refused: they need a daemon, they start slower than a server does
-//! (PostgreSQL: 1 s with `initdb`), and a signal to a process inside one is not the signal that an operator's machine
-//! would deliver.
+//! Containers were the obvious alternative and were refused: they need a daemon, they start slower than a
+//! server does (PostgreSQL: 1 s with `initdb`), and a signal to a process inside one is not the signal that
+//! an operator's machine would deliver.
 //!
-//! A server that is not installed is [`ServiceError::Missing`]; [`require`] turns that into a counted, named skip.
-//! Everything else that goes wrong is [`ServiceError::Failed`] and fails the test. `scripts/services` installs what is
-//! missing.
+//! A server that is not installed is [`ServiceError::Missing`]; [`require`] turns that into a counted, named
+//! skip. Everything else that goes wrong is [`ServiceError::Failed`] and fails the test. `scripts/services`
+//! installs what is missing.
 //!
 //! Linux only: process trees are read from `/proc`, ports are claimed in the abstract socket namespace.
 //!
@@ -91,8 +91,8 @@ fn services_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("POSTHASTE_SERVICES") {
         return dir.into();
     }
-    // The running test binary lies somewhere below the target directory, wherever CARGO_TARGET_DIR put that; cargo
-    // marks its root with CACHEDIR.TAG. The manifest's place serves a binary that was moved away.
+    // The running test binary lies somewhere below the target directory, wherever CARGO_TARGET_DIR put that;
+    // cargo marks its root with CACHEDIR.TAG. The manifest's place serves a binary that was moved away.
     let exe = std::env::current_exe().unwrap_or_default();
     let target = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
     match target {

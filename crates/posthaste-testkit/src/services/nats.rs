@@ -1,10 +1,11 @@
 //! A private NATS server with JetStream on files.
 //!
-//! It counts as ready when it greets a connection as itself: the greeting carries the server's name, which is random,
-//! so a stranger on the same port is not mistaken for it.
+//! It counts as ready when it greets a connection as itself: the greeting carries the server's name, which is
+//! random, so a stranger on the same port is not mistaken for it.
 //!
-//! A JetStream acknowledgement means "written", not "synced": the server syncs its files every two minutes unless
-//! `sync_interval: always` is asked for. A killed process loses nothing by that, a machine without power would.
+//! A JetStream acknowledgement means "written", not "synced": the server syncs its files every two minutes
+//! unless `sync_interval: always` is asked for. A killed process loses nothing by that, a machine without
+//! power would.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -124,7 +125,8 @@ impl Nats {
         Ok(server)
     }
 
-    /// Starts it after [`kill9`](Self::kill9) or [`stop`](Self::stop), with the same streams on the same port.
+    /// Starts it after [`kill9`](Self::kill9) or [`stop`](Self::stop), with the same streams on the same
+    /// port.
     ///
     /// # Errors
     ///
@@ -172,7 +174,8 @@ impl Nats {
         Err(self.process.failed("it does not take another configuration"))
     }
 
-    /// Stops the process without ending it: connections stay open and nobody answers, from the moment this returns.
+    /// Stops the process without ending it: connections stay open and nobody answers, from the moment this
+    /// returns.
     pub fn pause(&self) {
         self.process.pause();
     }

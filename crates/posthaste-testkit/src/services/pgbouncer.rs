@@ -1,8 +1,9 @@
 //! A private PgBouncer in transaction mode.
 //!
-//! This is the mode in which a session is not a session: each transaction may run on another server connection, so
-//! session settings, LISTEN, advisory session locks and, in Debian's version, prepared statements do not hold from one
-//! transaction to the next. Code that only seems to work without them shows it here.
+//! This is the mode in which a session is not a session: each transaction may run on another server
+//! connection, so session settings, LISTEN, advisory session locks and, in Debian's version, prepared
+//! statements do not hold from one transaction to the next. Code that only seems to work without them shows
+//! it here.
 
 use std::{net::SocketAddr, path::PathBuf};
 

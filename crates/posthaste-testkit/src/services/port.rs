@@ -1,11 +1,12 @@
 //! Loopback ports that stay ours.
 //!
-//! The usual trick, binding port 0 and letting go, picks from the kernel's ephemeral range, and that has two traps for
-//! tests that kill a server and start it again on the same port. While the server is down, any outgoing connection may
-//! be given its port as the source port, and the restart fails. Worse, a client that keeps trying to reconnect to a
-//! dead port of that range may connect *to itself* (a TCP simultaneous open), and then the outage looks like a server
-//! that echoes. So a port is taken from below the ephemeral range, and claimed against the other test processes of this
-//! machine by an abstract socket of its name: no file, and the kernel frees it when the process dies.
+//! The usual trick, binding port 0 and letting go, picks from the kernel's ephemeral range, and that has two
+//! traps for tests that kill a server and start it again on the same port. While the server is down, any
+//! outgoing connection may be given its port as the source port, and the restart fails. Worse, a client that
+//! keeps trying to reconnect to a dead port of that range may connect *to itself* (a TCP simultaneous open),
+//! and then the outage looks like a server that echoes. So a port is taken from below the ephemeral range,
+//! and claimed against the other test processes of this machine by an abstract socket of its name: no file,
+//! and the kernel frees it when the process dies.
 
 use std::{
     io,
@@ -21,7 +22,8 @@ use uuid::Uuid;
 
 /// Below are well-known ports and those that people give to servers by hand.
 const LOWEST: u16 = 10_240;
-/// Fewer ports than this below the ephemeral range, and the range was configured by somebody with other needs.
+/// Fewer ports than this below the ephemeral range, and the range was configured by somebody with other
+/// needs.
 const ENOUGH: u16 = 1_000;
 const TRIES: u16 = 500;
 

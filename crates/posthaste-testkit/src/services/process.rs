@@ -1,10 +1,10 @@
 //! A server as a child process that cannot outlive the test process.
 //!
-//! A test that returns or panics drops the value, and [`Process`] ends its child. For the test process that drops
-//! nothing, because it exits with a server in a `static` or is killed, there is the [`Guard`].
+//! A test that returns or panics drops the value, and [`Process`] ends its child. For the test process that
+//! drops nothing, because it exits with a server in a `static` or is killed, there is the [`Guard`].
 //!
-//! The server is a process group of its own, so that an interrupt from the terminal does not reach it directly: it must
-//! not end before the test does.
+//! The server is a process group of its own, so that an interrupt from the terminal does not reach it
+//! directly: it must not end before the test does.
 
 use std::{
     fs::OpenOptions,
@@ -24,8 +24,8 @@ use super::{
     tree::is_stopped,
 };
 
-/// Ends a hang; nothing is timed by it. A server needs a second or so, RabbitMQ six of two processors; beside builds and
-/// other tests that was more than a minute once.
+/// Ends a hang; nothing is timed by it. A server needs a second or so, RabbitMQ six of two processors; beside
+/// builds and other tests that was more than a minute once.
 pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(180);
 /// For a server that was told to end. A shutdown checkpoint on a busy disk takes seconds, not a minute.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,7 +33,8 @@ pub(super) const END_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a condition is looked at that the kernel gives no signal for.
 const PACE: Duration = Duration::from_millis(5);
-/// For a process that was told to stand still. It takes a moment for each thread that is on a processor just now.
+/// For a process that was told to stand still. It takes a moment for each thread that is on a processor just
+/// now.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_TAIL_LINES: usize = 30;
 
@@ -44,7 +45,8 @@ pub(super) struct Process {
     last_signal: LastSignal,
     child: Option<Child>,
     log_from: u64,
-    // Dropped in this order: the guard removes the directory too, and must not race with a later owner of the name.
+    // Dropped in this order: the guard removes the directory too, and must not race with a later owner of the
+    // name.
     guard: Guard,
     dir: PrivateDir,
 }
@@ -130,7 +132,8 @@ impl Process {
 
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(child) = &self.child {
-            // The child is not reaped yet, so the pid is still its own; at worst it is a zombie and does not mind.
+            // The child is not reaped yet, so the pid is still its own; at worst it is a zombie and does not
+            // mind.
             let _ = kill_process(Pid::from_child(child), signal);
         }
     }
@@ -213,8 +216,8 @@ pub(super) fn logged((log, from): &(PathBuf, u64), text: &str) -> bool {
     String::from_utf8_lossy(&log[from..]).contains(text)
 }
 
-/// Looks every few milliseconds of real time whether `done`, for at most `patience`. The test's own clock may be
-/// paused, the server's is not.
+/// Looks every few milliseconds of real time whether `done`, for at most `patience`. The test's own clock may
+/// be paused, the server's is not.
 pub(super) async fn until(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + patience;
     while !done() {

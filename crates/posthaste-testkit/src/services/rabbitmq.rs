@@ -1,13 +1,15 @@
 //! A private RabbitMQ, and the one that all tests of a process share.
 //!
-//! It takes six seconds and 140 MB to start, so one is [`shared_rabbitmq`]: queues and exchanges have names of their own
-//! for each test, and what a test does to the whole broker (an alarm, a kill) it does to a private one.
+//! It takes six seconds and 140 MB to start, so one is [`shared_rabbitmq`]: queues and exchanges have names
+//! of their own for each test, and what a test does to the whole broker (an alarm, a kill) it does to a
+//! private one.
 //!
-//! A node of Erlang needs a name service, `epmd`, and starts one for the whole machine if there is none. Ours has its own,
-//! on its own port, as a child like the server itself. It counts as ready when it greets a client under its own node name,
-//! which is random, so a stranger on the same port is not mistaken for it.
+//! A node of Erlang needs a name service, `epmd`, and starts one for the whole machine if there is none. Ours
+//! has its own, on its own port, as a child like the server itself. It counts as ready when it greets a
+//! client under its own node name, which is random, so a stranger on the same port is not mistaken for it.
 //!
-//! What an operator would do with `rabbitmqctl` is done by `erl_call`: the same calls, in milliseconds instead of seconds.
+//! What an operator would do with `rabbitmqctl` is done by `erl_call`: the same calls, in milliseconds
+//! instead of seconds.
 
 use std::{
     io,
@@ -210,7 +212,8 @@ impl Rabbitmq {
         self.eval(&call).await.map(drop)
     }
 
-    /// Opens a port with TLS and this certificate; with `client_ca`, every client must show one of that authority.
+    /// Opens a port with TLS and this certificate; with `client_ca`, every client must show one of that
+    /// authority.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! An HTTP server for webhooks: answers what a test tells it to, and remembers who came.
 //!
 //! It runs in the test's own process and speaks HTTP/1.1 by hand, because half of what a test wants is what a
-//! framework spares its users: an answer that breaks off in the middle, a request that is never read, a connection
-//! that stays open without a word. HTTP/2 is offered over TLS where a test asks for it, by the `h2` crate.
+//! framework spares its users: an answer that breaks off in the middle, a request that is never read, a
+//! connection that stays open without a word. HTTP/2 is offered over TLS where a test asks for it, by the
+//! `h2` crate.
 
 mod wire;
 

@@ -1,10 +1,11 @@
 //! Private Redis servers: one alone, a cluster of them, a sentinel that watches over them.
 //!
-//! Each counts as ready when it has said so in its log: a server with TLS or without an open user answers nobody who
-//! merely asks. A port that somebody else listens on ends the server at its start, so no stranger is mistaken for it.
+//! Each counts as ready when it has said so in its log: a server with TLS or without an open user answers
+//! nobody who merely asks. A port that somebody else listens on ends the server at its start, so no stranger
+//! is mistaken for it.
 //!
-//! By default a server keeps an append-only file and syncs it every second, as Redis does by itself. A killed process
-//! loses nothing by that, a machine without power would.
+//! By default a server keeps an append-only file and syncs it every second, as Redis does by itself. A killed
+//! process loses nothing by that, a machine without power would.
 
 use std::{net::SocketAddr, path::Path, path::PathBuf, process::Command, time::Duration};
 
@@ -60,8 +61,8 @@ impl RedisOptions {
         self
     }
 
-    /// The servers of a cluster speak TLS with each other too; without it they do not tell anybody where their ports
-    /// with TLS are. A server shows `pair` to its peers, and `ca` has signed theirs.
+    /// The servers of a cluster speak TLS with each other too; without it they do not tell anybody where
+    /// their ports with TLS are. A server shows `pair` to its peers, and `ca` has signed theirs.
     #[must_use]
     pub fn tls_between_peers(mut self, pair: &Pair, ca: &Path) -> Self {
         self.peers = Some((pair.clone(), ca.to_owned()));
@@ -180,7 +181,8 @@ impl Redis {
         self.process.end(Signal::TERM).await
     }
 
-    /// Stops the process without ending it: connections stay open and nobody answers, from the moment this returns.
+    /// Stops the process without ending it: connections stay open and nobody answers, from the moment this
+    /// returns.
     pub fn pause(&self) {
         self.process.pause();
     }

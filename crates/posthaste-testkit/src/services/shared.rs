@@ -1,11 +1,12 @@
 //! The PostgreSQL server that all tests of a process share, and a fresh database on it for each test.
 //!
-//! A server costs a second, a database some twenty milliseconds, and databases of one server cannot see each other's
-//! tables, locks, notifications or slots. So a test takes a private [`Postgres`] only if it kills, stops or configures
-//! the server, or counts what the whole server does, and a [`TestDatabase`] otherwise.
+//! A server costs a second, a database some twenty milliseconds, and databases of one server cannot see each
+//! other's tables, locks, notifications or slots. So a test takes a private [`Postgres`] only if it kills,
+//! stops or configures the server, or counts what the whole server does, and a [`TestDatabase`] otherwise.
 //!
-//! `./test` starts one server for all test binaries and names it in `POSTHASTE_TEST_PG`; a lone `cargo test` starts its
-//! own with the first test that asks. That one lives in a `static`, which Rust never drops: its guard ends it.
+//! `./test` starts one server for all test binaries and names it in `POSTHASTE_TEST_PG`; a lone `cargo test`
+//! starts its own with the first test that asks. That one lives in a `static`, which Rust never drops: its
+//! guard ends it.
 
 use std::{io, time::Duration};
 
@@ -16,7 +17,8 @@ use uuid::Uuid;
 use super::{Postgres, PostgresOptions, ServiceError, Version, with_database, with_user};
 
 const SERVICE: &str = "the shared postgres";
-/// A database whose connections are gone is dropped in milliseconds; one that is not must not hold up the test's end.
+/// A database whose connections are gone is dropped in milliseconds; one that is not must not hold up the
+/// test's end.
 const DROP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server of all tests of this process.
@@ -52,7 +54,8 @@ async fn find_or_start() -> Result<SharedPostgres, ServiceError> {
     Ok(SharedPostgres { url: own.url(), _own: Some(own) })
 }
 
-/// An empty database of its own for a test. Dropping it drops the database, with the connections that are still open.
+/// An empty database of its own for a test. Dropping it drops the database, with the connections that are
+/// still open.
 #[derive(Debug)]
 pub struct TestDatabase {
     maintenance_url: String,
@@ -91,7 +94,8 @@ impl TestDatabase {
     async fn create_at(maintenance_url: &str, locale: &str) -> Result<Self, ServiceError> {
         let name = format!("test_{}", Uuid::now_v7().simple());
         let create = async {
-            // Nobody can be connected to template0, and a connection to a template is what makes CREATE DATABASE fail.
+            // Nobody can be connected to template0, and a connection to a template is what makes CREATE
+            // DATABASE fail.
             connect(maintenance_url)
                 .await?
                 .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0{locale}"))
@@ -133,7 +137,8 @@ impl TestDatabase {
 }
 
 impl Drop for TestDatabase {
-    /// On a thread with a runtime of its own: `drop` cannot wait in the test's runtime, and that one may be gone.
+    /// On a thread with a runtime of its own: `drop` cannot wait in the test's runtime, and that one may be
+    /// gone.
     fn drop(&mut self) {
         let (url, name) = (self.maintenance_url.clone(), self.name.clone());
         let dropped = std::thread::spawn(move || -> io::Result<()> {
@@ -141,16 +146,16 @@ impl Drop for TestDatabase {
             let dropping = async { tokio::time::timeout(DROP_TIMEOUT, drop_database(&url, &name)).await };
             runtime.block_on(dropping)?.map_err(io::Error::other)
         });
-        // A server that the test has killed for good has no database to drop. Anything else is worth a line, and no
-        // second panic.
+        // A server that the test has killed for good has no database to drop. Anything else is worth a line,
+        // and no second panic.
         if let Ok(Err(error)) = dropped.join() {
             eprintln!("the database {} was not dropped: {error}", self.name);
         }
     }
 }
 
-/// FORCE ends connections and drops slots, but it refuses while a slot is being read, and does not end prepared
-/// transactions: of those there are few places on the shared server, and each holds back its vacuum.
+/// FORCE ends connections and drops slots, but it refuses while a slot is being read, and does not end
+/// prepared transactions: of those there are few places on the shared server, and each holds back its vacuum.
 async fn drop_database(maintenance_url: &str, name: &str) -> Result<(), tokio_postgres::Error> {
     let server = connect(maintenance_url).await?;
     let database = connect(&with_database(maintenance_url, name)).await?;

@@ -1,10 +1,10 @@
 //! Skips that are counted and named.
 //!
-//! libtest knows "passed", "failed" and a static "ignored". A test that finds out at run time that its server is not
-//! installed can only return, and then counts as passed: the machine on which nothing is installed would be the
-//! greenest of all. So a skip leaves two traces: a line on the real standard error (not through `print!`, which
-//! libtest swallows for a test that passes), and a line in the file named by `POSTHASTE_SKIPS`, which `./test` counts
-//! and prints at the end.
+//! libtest knows "passed", "failed" and a static "ignored". A test that finds out at run time that its server
+//! is not installed can only return, and then counts as passed: the machine on which nothing is installed
+//! would be the greenest of all. So a skip leaves two traces: a line on the real standard error (not through
+//! `print!`, which libtest swallows for a test that passes), and a line in the file named by
+//! `POSTHASTE_SKIPS`, which `./test` counts and prints at the end.
 
 use std::{
     fs::OpenOptions,
@@ -52,7 +52,8 @@ macro_rules! require_service {
 ///
 /// # Panics
 ///
-/// If `POSTHASTE_SKIPS` names a file that cannot be written: a skip that nobody counts would be a silent pass.
+/// If `POSTHASTE_SKIPS` names a file that cannot be written: a skip that nobody counts would be a silent
+/// pass.
 pub fn skip(name: &str, why: &str) {
     let why = why.replace('\n', " ");
     // A closed standard error is no reason to fail; the file below is what counts.
@@ -71,8 +72,8 @@ pub fn skip(name: &str, why: &str) {
     }
 }
 
-/// libtest runs each test on a thread with the test's name; with `--test-threads=1` on the main one, which leaves the
-/// name of the binary.
+/// libtest runs each test on a thread with the test's name; with `--test-threads=1` on the main one, which
+/// leaves the name of the binary.
 fn running_test() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),

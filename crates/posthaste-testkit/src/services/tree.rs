@@ -1,5 +1,5 @@
-//! Processes as `/proc` shows them: who is whose child, to kill a server with all its processes and to know when they are
-//! gone, and whether a process stands still.
+//! Processes as `/proc` shows them: who is whose child, to kill a server with all its processes and to know
+//! when they are gone, and whether a process stands still.
 
 use std::path::Path;
 
@@ -37,8 +37,8 @@ pub(super) fn children_of(parent: u32) -> Vec<Relative> {
         .collect()
 }
 
-/// Whether each thread of the process has stopped. The signal stops them one after the other, and one that is still on
-/// its way may answer a client.
+/// Whether each thread of the process has stopped. The signal stops them one after the other, and one that is
+/// still on its way may answer a client.
 pub(super) fn is_stopped(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     threads.flatten().all(|thread| match Stat::read(&thread.path().join("stat")) {

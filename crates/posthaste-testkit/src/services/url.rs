@@ -1,7 +1,7 @@
 //! Small surgery on service URLs: the same server by way of a proxy, another database, another user.
 //!
-//! Done on the text, because neither `tokio_postgres::Config` nor a broker's client can write a URL back, and these
-//! URLs are our own: `scheme://[user[:password]@]host:port[/database][?options]`.
+//! Done on the text, because neither `tokio_postgres::Config` nor a broker's client can write a URL back, and
+//! these URLs are our own: `scheme://[user[:password]@]host:port[/database][?options]`.
 
 use std::net::SocketAddr;
 

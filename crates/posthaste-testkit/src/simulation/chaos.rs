@@ -74,7 +74,8 @@ async fn perform(act: Act, world: &Arc<World>, fleet: &mut Fleet, dice: &mut Dic
     match act {
         Act::Kill => fleet.kill(berth, back),
         Act::Vanish => fleet.vanish(berth, back),
-        // Leases last two seconds (or as much less, in real time): about half of the frozen come back as zombies.
+        // Leases last two seconds (or as much less, in real time): about half of the frozen come back as
+        // zombies.
         Act::Freeze => fleet.freeze(berth, length(dice, 5)),
         Act::Restart => {
             fleet.drain(berth, back).await;

@@ -258,7 +258,8 @@ fn duplicates_bounded(world: &World, place: &SimulatedSink) {
     }
 }
 
-/// Every lane has an owner among those that run, and nobody has two more than another. What is wrong about that.
+/// Every lane has an owner among those that run, and nobody has two more than another. What is wrong about
+/// that.
 pub(super) fn shares(world: &World, relays: &[Arc<str>]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut owned: BTreeMap<&Arc<str>, usize> = relays.iter().map(|relay| (relay, 0)).collect();
@@ -275,8 +276,8 @@ pub(super) fn shares(world: &World, relays: &[Arc<str>]) -> Vec<String> {
     problems
 }
 
-/// Whether every relay lived in peace. In real time the machine has a say in that: a relay that it let starve lost its
-/// lease.
+/// Whether every relay lived in peace. In real time the machine has a say in that: a relay that it let starve
+/// lost its lease.
 pub(super) fn is_calm(world: &World) -> bool {
     let deaths = || {
         let lanes = world.places.iter().flat_map(|place| lane_ids(&world.scenario, place));

@@ -1,10 +1,11 @@
 //! The ground: the database that a simulation stands on, as its actors and its check see it.
 //!
-//! Two kinds of time. The model lives on tokio's paused clock: minutes pass in milliseconds, and a seed does the same
-//! again, to the last word of its history. A real store has threads of its own and the host's clock; a paused clock
-//! would jump ahead whenever one of them works, and leases would expire for nothing. So there time is real, and
-//! everything is short ([`Tempo`]). A seed then fixes what is thrown (sizes, settings, fates, acts of chaos), not how
-//! threads interleave: a red seed may turn green when it is run again. What counts is that it was red.
+//! Two kinds of time. The model lives on tokio's paused clock: minutes pass in milliseconds, and a seed does
+//! the same again, to the last word of its history. A real store has threads of its own and the host's clock;
+//! a paused clock would jump ahead whenever one of them works, and leases would expire for nothing. So there
+//! time is real, and everything is short ([`Tempo`]). A seed then fixes what is thrown (sizes, settings,
+//! fates, acts of chaos), not how threads interleave: a red seed may turn green when it is run again. What
+//! counts is that it was red.
 //!
 //! Looks at the end are plain functions, not async: nothing else happens meanwhile in the model, and a real
 //! database answers them in a few milliseconds.
@@ -37,8 +38,8 @@ impl Tempo {
         }
     }
 
-    /// A wait inside a transaction. Where writers go one after the other, it makes everybody wait, relays too: much
-    /// longer ones would be nothing but expired leases.
+    /// A wait inside a transaction. Where writers go one after the other, it makes everybody wait, relays
+    /// too: much longer ones would be nothing but expired leases.
     pub(super) fn wait_inside(self, wait: Duration) -> Duration {
         match self {
             Self::Virtual => wait,
@@ -46,7 +47,8 @@ impl Tempo {
         }
     }
 
-    /// A writer's rest between two transactions. They are over sooner in real time; chaos needs some time beside them.
+    /// A writer's rest between two transactions. They are over sooner in real time; chaos needs some time
+    /// beside them.
     pub(super) fn rest(self, rest: Duration) -> Duration {
         match self {
             Self::Virtual => rest,
@@ -54,7 +56,8 @@ impl Tempo {
         }
     }
 
-    /// How long something that must become true may take beyond its time. A machine may be busy, virtual time is not.
+    /// How long something that must become true may take beyond its time. A machine may be busy, virtual time
+    /// is not.
     pub(super) fn patience(self) -> Duration {
         match self {
             Self::Virtual => Duration::ZERO,
@@ -129,8 +132,8 @@ pub trait Ground: Send + Sync {
     fn tempo(&self) -> Tempo;
     /// The store of one more relay.
     async fn store(&self) -> Arc<dyn Store>;
-    /// Begins a transaction of the application. One that is not `synchronous` may be lost in a crash of the server,
-    /// where there is one.
+    /// Begins a transaction of the application. One that is not `synchronous` may be lost in a crash of the
+    /// server, where there is one.
     fn begin(&self, synchronous: bool) -> Box<dyn Transaction>;
     /// The process of a relay died: its heart stops.
     fn kill(&self, relay: &str);
@@ -156,7 +159,8 @@ pub trait Ground: Send + Sync {
     fn lanes(&self) -> Vec<LaneView>;
     /// How many owners of a lane left without a word, ever.
     fn deaths(&self, lane: &LaneId) -> u32;
-    /// Numbers of committed events that a sink has not settled: not handled by their lane's cursor, or deferred.
+    /// Numbers of committed events that a sink has not settled: not handled by their lane's cursor, or
+    /// deferred.
     fn unsettled(&self, sink: &str) -> BTreeSet<i64>;
     /// The lane of an event.
     fn lane_of(&self, stored: &StoredEvent) -> i16;

@@ -6,9 +6,9 @@
 //! brokers got and at what the database says (`check.rs` has the list of promises).
 //!
 //! The engine, the cursor and the lifecycle are the shipped ones. The database is a [`Ground`]. On the model
-//! ([`crate::memory`]) time is tokio's paused clock on a single thread, so minutes of retries and leases pass in
-//! milliseconds, and the same seed does the same again. On a real store time is real and short, and a seed repeats what
-//! is thrown, not how threads interleave (`ground.rs`).
+//! ([`crate::memory`]) time is tokio's paused clock on a single thread, so minutes of retries and leases pass
+//! in milliseconds, and the same seed does the same again. On a real store time is real and short, and a seed
+//! repeats what is thrown, not how threads interleave (`ground.rs`).
 //!
 //! A simulation that cannot fail is worth nothing: [`posthaste::mutation`] breaks the engine in five
 //! ways, and each must turn some seed red.
@@ -38,8 +38,8 @@ use tokio::time::Instant;
 use world::World;
 use writers::Writers;
 
-/// Time that a healed simulation has to become quiet, at any tempo. Retries end within seconds, breakers close
-/// within one, leases of the dead expire within two, a broken lane is tried again after ten.
+/// Time that a healed simulation has to become quiet, at any tempo. Retries end within seconds, breakers
+/// close within one, leases of the dead expire within two, a broken lane is tried again after ten.
 const QUIET_WITHIN: Duration = Duration::from_secs(90);
 
 /// How a simulation ended.
@@ -65,8 +65,8 @@ pub fn run(seed: u64) -> SimulationOutcome {
     run_on(seed, Tempo::Virtual, || Arc::new(MemoryDatabase::new()))
 }
 
-/// Runs one seed to its end on a database that is made inside the runtime. The engine stays on this thread, whatever
-/// threads the database has: mutations and panics belong to it.
+/// Runs one seed to its end on a database that is made inside the runtime. The engine stays on this thread,
+/// whatever threads the database has: mutations and panics belong to it.
 #[must_use]
 pub fn run_on(seed: u64, tempo: Tempo, make: impl FnOnce() -> Arc<dyn Ground>) -> SimulationOutcome {
     watch_panics();

@@ -166,9 +166,9 @@ impl Scenario {
     }
 }
 
-/// So long that calls overlap, so short that a page of one key, sent one by one, fits into the timeout:
-/// a sink that cannot answer in time has to say so itself. Real timers have a grain of a millisecond, so what is
-/// shorter than some of them is nothing.
+/// So long that calls overlap, so short that a page of one key, sent one by one, fits into the timeout: a
+/// sink that cannot answer in time has to say so itself. Real timers have a grain of a millisecond, so what
+/// is shorter than some of them is nothing.
 fn sink_latency(dice: &mut Dice, settings: &RelaySettings, tempo: Tempo) -> Duration {
     let fits = Duration::from_millis(settings.publish_timeout_ms) / 3;
     let each = fits / u32::try_from(settings.page_events_max).expect("small");
@@ -177,8 +177,8 @@ fn sink_latency(dice: &mut Dice, settings: &RelaySettings, tempo: Tempo) -> Dura
     if is_too_short { Duration::ZERO } else { latency }
 }
 
-/// The same settings for real time: a lease of 400 ms, and the rest in proportion. Still long beside what a call takes,
-/// or nothing but expiry would be tested.
+/// The same settings for real time: a lease of 400 ms, and the rest in proportion. Still long beside what a
+/// call takes, or nothing but expiry would be tested.
 fn shorten(settings: &mut RelaySettings) {
     settings.poll_max_ms = settings.poll_max_ms / 8 + settings.poll_min_ms;
     settings.poll_max_unwoken_ms = 50;

@@ -12,6 +12,6 @@ pub const SAMPLES: usize = 5;
 /// Most lanes: each has a few slots, and a cursor that settles by itself.
 pub const LANES_MAX: u16 = 256;
 
-/// How far times of the log may go back while numbers go up. Number and time of a row are drawn within microseconds; what
-/// is covered here is a clock that is set.
+/// How far times of the log may go back while numbers go up. Number and time of a row are drawn within
+/// microseconds; what is covered here is a clock that is set.
 pub const DISORDER_MICROS: i64 = 60_000_000;

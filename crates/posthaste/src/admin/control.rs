@@ -63,7 +63,8 @@ impl Setting {
         Ok(Self { kind, name: name.clone(), paused, rate, action })
     }
 
-    /// The sink whose name has to be checked. Routes live in the configuration of the relays: any name may be one.
+    /// The sink whose name has to be checked. Routes live in the configuration of the relays: any name may be
+    /// one.
     #[must_use]
     pub fn sink(&self) -> Option<&str> {
         (self.kind == "sink").then_some(self.name.as_str())

@@ -1,8 +1,8 @@
 //! Events of the log as people look at them: lists, one event's life, what a replay did.
 //!
-//! A life is put together from what is there: the log's row, each sink's cursor and receipts, the deferred, the
-//! dead letters, the audit. Nothing is written down for it, so an event without trouble costs nothing more; and
-//! of an attempt that failed before a later one succeeded, nothing remains.
+//! A life is put together from what is there: the log's row, each sink's cursor and receipts, the deferred,
+//! the dead letters, the audit. Nothing is written down for it, so an event without trouble costs nothing
+//! more; and of an attempt that failed before a later one succeeded, nothing remains.
 
 use super::{DeadLetter, IDS_AUDITED};
 use crate::event::Timestamp;
@@ -90,7 +90,8 @@ pub enum EventName {
     Seq(i64),
 }
 
-/// Where to look for an event by its id. The log has no index that finds any id: every append would pay for it.
+/// Where to look for an event by its id. The log has no index that finds any id: every append would pay for
+/// it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Where {
     /// When it was appended, about; by default the time in a UUIDv7.

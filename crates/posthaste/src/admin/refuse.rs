@@ -1,7 +1,7 @@
 //! When an operator's act is refused, and with which words: once, for every store. Pure.
 //!
-//! A store looks up what these ask for (which sinks are known, how far one has come) and asks. Every refusal leaves the
-//! outbox as it was.
+//! A store looks up what these ask for (which sinks are known, how far one has come) and asks. Every refusal
+//! leaves the outbox as it was.
 
 use super::bounds::LANES_MAX;
 use super::error::{AdminCode, AdminError};
@@ -107,7 +107,8 @@ impl AdminError {
         Err(Self::conflict(AdminCode::Taken, why))
     }
 
-    /// Refuses letters of sinks that left the configuration: as deferred events they would wait for ever, unseen.
+    /// Refuses letters of sinks that left the configuration: as deferred events they would wait for ever,
+    /// unseen.
     pub fn check_letters_served(retired: &[String]) -> Checked {
         if retired.is_empty() {
             return Ok(());
@@ -123,7 +124,8 @@ impl AdminError {
         ))
     }
 
-    /// Refuses to send events again to a sink that nobody serves. The sink of events without a route delivers nothing.
+    /// Refuses to send events again to a sink that nobody serves. The sink of events without a route delivers
+    /// nothing.
     pub fn check_served(sink: &str, served: bool) -> Checked {
         if served && sink != UNROUTED {
             return Ok(());

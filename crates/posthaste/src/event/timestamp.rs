@@ -29,8 +29,8 @@ impl Timestamp {
         if !(0..=9999).contains(&year) {
             return format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:06}Z");
         }
-        // By hand, two digits at a time: every message carries one, and the formatting machinery costs several times
-        // as much.
+        // By hand, two digits at a time: every message carries one, and the formatting machinery costs
+        // several times as much.
         let pairs = [year / 100, year % 100, month, day, hour, minute, second];
         let fraction = [fraction / 10_000, fraction / 100 % 100, fraction % 100];
         let mut text = *b"0000-00-00T00:00:00.000000Z";

@@ -1,8 +1,9 @@
 //! What the log is told once, and not by every lane.
 //!
-//! A database that is down fails every call of every lane, many times a second. An operator needs three lines of
-//! it: down, with the reason; still down, each minute; back. And a thousand events that die of one cause are one
-//! story: a few lines a second name them, a number stands for the rest. So the lanes of an outbox share a diary.
+//! A database that is down fails every call of every lane, many times a second. An operator needs three lines
+//! of it: down, with the reason; still down, each minute; back. And a thousand events that die of one cause
+//! are one story: a few lines a second name them, a number stands for the rest. So the lanes of an outbox
+//! share a diary.
 //!
 //! Refused: a limit on all log lines. It would drop the one line that matters among those that do not.
 
@@ -59,8 +60,8 @@ impl Outage {
         News::StillDown(now.duration_since(since.began))
     }
 
-    /// A success of something that was begun at that time. Answers how long the outage took, if this ends one: what
-    /// was begun before the last failure says nothing.
+    /// A success of something that was begun at that time. Answers how long the outage took, if this ends
+    /// one: what was begun before the last failure says nothing.
     pub fn succeeded(&mut self, begun: Instant, now: Instant) -> Option<Duration> {
         let since = self.since.take_if(|since| begun >= since.failed)?;
         Some(now.duration_since(since.began))
@@ -122,8 +123,8 @@ impl Diary {
         }
     }
 
-    /// A heartbeat went well. Only a heartbeat ends an outage: were it any call, a database that takes reads and
-    /// no writes would be down and back many times a second.
+    /// A heartbeat went well. Only a heartbeat ends an outage: were it any call, a database that takes reads
+    /// and no writes would be down and back many times a second.
     pub(crate) fn database_answered(&self, begun: Instant) {
         let ended = locked(&self.database).succeeded(begun, Instant::now());
         if let Some(long) = ended {

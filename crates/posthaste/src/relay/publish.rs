@@ -141,7 +141,8 @@ impl Lane {
             None if answered => self.close_breaker(),
             // Held, all of it: that says nothing about the sink. A probe that ended so is repeated.
             None if !self.breaker.is_closed() => self.open_breaker(),
-            // Nobody is left whose return could change that: asked again at once, it would hold again at once.
+            // Nobody is left whose return could change that: asked again at once, it would hold again at
+            // once.
             None if self.calls.are_over() || took < HELD_PAUSE => self.calls.pause(HELD_PAUSE),
             None => {}
         }
@@ -203,8 +204,8 @@ impl Lane {
         self.window.put_back(pending);
     }
 
-    /// Gives back deferred events that wait in hand, where the store cannot let them wait there: its breaker has
-    /// opened, and nobody knows for how long.
+    /// Gives back deferred events that wait in hand, where the store cannot let them wait there: its breaker
+    /// has opened, and nobody knows for how long.
     fn give_back_due(&mut self) {
         if self.lease.keeps_in_outages() {
             return;

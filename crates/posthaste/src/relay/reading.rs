@@ -136,8 +136,8 @@ impl Lane {
             }
         };
         if self.tenure.is_draining() {
-            // Pages before it may have been given up, and settling it would settle them too (G2). Nobody has touched
-            // it: the next owner reads it.
+            // Pages before it may have been given up, and settling it would settle them too (G2). Nobody has
+            // touched it: the next owner reads it.
             return Ok(());
         }
         self.metrics.read.record(self.reading.started.elapsed().as_secs_f64());

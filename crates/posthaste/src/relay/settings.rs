@@ -28,15 +28,15 @@ pub struct RelaySettings {
     pub lease_ttl_ms: u64,
     /// Heartbeat: renewals, fair shares, controls. A dead process is noticed within two of them.
     pub heartbeat_ms: u64,
-    /// A publish call without an answer for this long is an outage of the sink. A sink that has a bound of its own
-    /// keeps it below this one, so that the sink says what the silence means.
+    /// A publish call without an answer for this long is an outage of the sink. A sink that has a bound of
+    /// its own keeps it below this one, so that the sink says what the silence means.
     pub publish_timeout_ms: u64,
     /// Longest drained shutdown.
     pub drain_timeout_ms: u64,
     /// Pause between two sweeps (retention) of an outbox.
     pub sweep_interval_ms: u64,
-    /// Publish calls in flight for a lane, at most. One that is not back after 250 ms no longer counts: it waits for
-    /// something that the others do not need.
+    /// Publish calls in flight for a lane, at most. One that is not back after 250 ms no longer counts: it
+    /// waits for something that the others do not need.
     pub calls_in_flight: usize,
     /// Deferred events tried at once, at most: retries never starve fresh events.
     pub due_events_max: usize,

@@ -56,8 +56,8 @@ impl Vetted {
         Self { sink, book: Arc::default() }
     }
 
-    /// Why a destination gets nothing now. One that nobody has looked at is looked at in the background: a call
-    /// that waited for it would be overtaken by the next one (G3), and would hold up the others.
+    /// Why a destination gets nothing now. One that nobody has looked at is looked at in the background: a
+    /// call that waited for it would be overtaken by the next one (G3), and would hold up the others.
     fn refusal(&self, book: &mut Book, destination: &str) -> Option<Failure> {
         let (known, stale) = match book.opinions.get(destination) {
             Some(opinion) => (opinion.refusal.clone(), !opinion.looking && Instant::now() >= opinion.until),

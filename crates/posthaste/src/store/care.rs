@@ -1,16 +1,17 @@
 //! Care: an event that kills its relay must not do so for ever (F21).
 //!
-//! A log writes nothing when an event is read, so such an event would be attempt 1 for ever. What can be seen is an
-//! owner that died without giving its lane back, and where the lane stood then. A few deaths at one **place** make the
-//! next owner careful: small pages first, then one event at a time, each written down before it is published. The event
-//! that is in hand at a death is charged with it.
+//! A log writes nothing when an event is read, so such an event would be attempt 1 for ever. What can be seen
+//! is an owner that died without giving its lane back, and where the lane stood then. A few deaths at one
+//! **place** make the next owner careful: small pages first, then one event at a time, each written down
+//! before it is published. The event that is in hand at a death is charged with it.
 //!
-//! A place is a stretch, not a number. An owner holds up to [`WINDOW`] events behind the cursor in hand, and any
-//! of them may be the one that kills. What it settles before it dies moves the cursor, but not out of that
-//! stretch: if every step started the count again, an event in front of which there is always something left to
-//! settle would kill hundreds of relays before anybody became careful.
+//! A place is a stretch, not a number. An owner holds up to [`WINDOW`] events behind the cursor in hand, and
+//! any of them may be the one that kills. What it settles before it dies moves the cursor, but not out of
+//! that stretch: if every step started the count again, an event in front of which there is always something
+//! left to settle would kill hundreds of relays before anybody became careful.
 
-/// What one owner may hold between its cursor and the event that kills it: the default of `max_unsettled_events`.
+/// What one owner may hold between its cursor and the event that kills it: the default of
+/// `max_unsettled_events`.
 const WINDOW: i64 = 8_192;
 /// Deaths at one place before pages get small, and before events are taken one by one.
 const SMALL_PAGES_AFTER: u32 = 2;

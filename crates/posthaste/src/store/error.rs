@@ -211,7 +211,8 @@ impl StoreError {
         )
     }
 
-    /// Refuses a schema version that this binary cannot live with: it needs its own, and gets along with the next one.
+    /// Refuses a schema version that this binary cannot live with: it needs its own, and gets along with the
+    /// next one.
     pub fn check_schema(current: i32, known: i32) -> Result<(), Self> {
         if current < known {
             return Err(Self::fatal(

@@ -1,4 +1,5 @@
-//! What others have in the same database: functions of strangers, triggers that refuse, rows that nobody can publish.
+//! What others have in the same database: functions of strangers, triggers that refuse, rows that nobody can
+//! publish.
 
 use super::rows::{OPEN, PLAN, logged};
 use super::{TALKIE, actor, ground, handover, log_relay, refusal, started};

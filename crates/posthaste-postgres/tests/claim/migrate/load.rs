@@ -1,4 +1,5 @@
-//! Under load: writers that commit, roll back and take their time, a relay on each side, and a start in the middle.
+//! Under load: writers that commit, roll back and take their time, a relay on each side, and a start in the
+//! middle.
 
 use super::{TALKIE, actor, finished, ground, handover, log_relay};
 use crate::ground::{Ground, WAIT};
@@ -68,8 +69,8 @@ fn by_relay(deliveries: &[Delivery]) -> HashMap<Uuid, Vec<String>> {
     seen
 }
 
-/// Started, stopped and started again in the middle of it: every committed row is delivered once, none by both, none
-/// that was rolled back.
+/// Started, stopped and started again in the middle of it: every committed row is delivered once, none by
+/// both, none that was rolled back.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_row_is_lost_and_none_is_published_twice() {
     let Some(ground) = ground("talkie", TALKIE).await else { return };

@@ -164,7 +164,8 @@ async fn upserts_hand_over_what_they_insert() {
         ))
         .await;
     assert_eq!(logged(&ground).await.len(), 1, "the one that was inserted");
-    // The older row waits as before. The newer one was set back by the second upsert: it belongs to the claim again.
+    // The older row waits as before. The newer one was set back by the second upsert: it belongs to the claim
+    // again.
     let waiting = "select string_agg(idempotency_key, ',' order by idempotency_key) from outbox where status = 'pending'";
     assert_eq!(ground.ask::<String>(waiting).await, "new,old");
 }
@@ -207,7 +208,8 @@ async fn headers_that_are_text_are_parsed_or_buried() {
     assert_eq!(ground.ask::<i64>("select count(*) from openoutbox_events where status = 'PENDING'").await, 0);
 }
 
-/// A layout of one's own: a number as the key, a template with quotes, names in need of quotes, a condition, many headers.
+/// A layout of one's own: a number as the key, a template with quotes, names in need of quotes, a condition,
+/// many headers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layout_of_ones_own() {
     let columns: Vec<String> = (0..60).map(|n| format!("\"H {n}\" int default {n}")).collect();
@@ -250,7 +252,8 @@ async fn functions(ground: &Ground) -> i64 {
     ground.ask("select count(*) from pg_proc where proname like 'hand_over%'").await
 }
 
-/// An application that may insert and nothing else, and whose table has triggers that look things up by their own path.
+/// An application that may insert and nothing else, and whose table has triggers that look things up by their
+/// own path.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_application_needs_no_new_right() {
     let Some(ground) = ground("talkie", TALKIE).await else { return };
@@ -269,7 +272,8 @@ async fn an_application_needs_no_new_right() {
     .expect("it inserts, as before");
     let right = "select has_schema_privilege($1, 'posthaste', 'USAGE')";
     let has: bool = app.query_one(right, &[&role]).await.expect("a question").get(0);
-    // Nobody puts the function on a table of theirs, not even who may use everything else in the log's schema.
+    // Nobody puts the function on a table of theirs, not even who may use everything else in the log's
+    // schema.
     let function: String =
         ground.ask("select oid::regproc::text from pg_proc where proname like 'hand_over%'").await;
     ground.execute(&format!("grant usage on schema posthaste to {role}")).await;
@@ -313,7 +317,8 @@ async fn partitions_hand_over_too() {
     assert_eq!(ground.ask::<i64>(left).await, 0);
 }
 
-/// F84: a session that begins with an empty table finds a row by its key, however much waits in the table later.
+/// F84: a session that begins with an empty table finds a row by its key, however much waits in the table
+/// later.
 #[tokio::test(flavor = "multi_thread")]
 async fn f84_a_row_is_found_by_its_key() {
     posthaste_testkit::require_service!(Version::V15.or_newer("an older one tells its statistics late"));

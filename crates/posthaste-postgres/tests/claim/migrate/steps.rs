@@ -105,7 +105,8 @@ async fn two_at_once() {
     assert_eq!(triggers(&ground).await, 0);
 }
 
-/// Somebody writes to the table for long: `start` gives up by name, and the application waits for it for a moment at most.
+/// Somebody writes to the table for long: `start` gives up by name, and the application waits for it for a
+/// moment at most.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_transaction_is_named_and_nobody_waits_for_us() {
     let Some(ground) = ground("talkie", TALKIE).await else { return };
@@ -133,7 +134,8 @@ async fn a_long_transaction_is_named_and_nobody_waits_for_us() {
     assert_eq!(handover.start(&[], PATIENCE, &actor()).await.expect("now"), Done::Now);
 }
 
-/// Somebody reads for long, as a backup does: `stop` switches off at once, and removes the trigger when it can.
+/// Somebody reads for long, as a backup does: `stop` switches off at once, and removes the trigger when it
+/// can.
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_takes_effect_under_a_long_read() {
     let Some(ground) = ground("talkie", TALKIE).await else { return };
@@ -154,7 +156,8 @@ async fn stop_takes_effect_under_a_long_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_log_delivers_after_the_table() {
     let Some(mut ground) = ground("talkie", TALKIE).await else { return };
-    // Noticed after two beats, each a third of a lease; and nothing is delivered twice because a machine stood still.
+    // Noticed after two beats, each a third of a lease; and nothing is delivered twice because a machine
+    // stood still.
     (ground.settings.lease_ttl_ms, ground.settings.publish_timeout_ms) = (9_000, 6_000);
     ground.execute("insert into outbox (topic, key, payload_json) select 't', 'k', to_jsonb(g) from generate_series(1, 60) g").await;
     let log = log_relay(&ground, "log").await;

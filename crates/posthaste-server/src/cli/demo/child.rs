@@ -1,8 +1,8 @@
 //! A process of the demo: this binary with other words, which cannot outlive us.
 //!
-//! Its standard input is a pipe from us, its lifeline: when this process ends, even by SIGKILL, the pipe closes, and the
-//! child drains and ends by itself. It is in a process group of its own, so that Ctrl-C reaches us alone and we decide
-//! in which order things end.
+//! Its standard input is a pipe from us, its lifeline: when this process ends, even by SIGKILL, the pipe
+//! closes, and the child drains and ends by itself. It is in a process group of its own, so that Ctrl-C
+//! reaches us alone and we decide in which order things end.
 
 use super::stage::Stage;
 use crate::output::thousands;

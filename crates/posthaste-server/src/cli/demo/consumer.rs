@@ -1,8 +1,8 @@
 //! The consumer: billing. It books every event once, in the transaction that marks it in the inbox (G5).
 //!
-//! It is a process of its own, which the demo starts as `posthaste demo --consumer DIR`, so that it can really die
-//! between its commit and its acknowledgement. It knows the broker by the source seam only, and takes deliveries by the
-//! batch: their marks and their effects commit together, then they are acknowledged.
+//! It is a process of its own, which the demo starts as `posthaste demo --consumer DIR`, so that it can
+//! really die between its commit and its acknowledgement. It knows the broker by the source seam only, and
+//! takes deliveries by the batch: their marks and their effects commit together, then they are acknowledged.
 
 use super::service::Payload;
 use super::stage::{Stage, connect};

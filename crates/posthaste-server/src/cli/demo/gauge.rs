@@ -1,5 +1,5 @@
-//! How far things are, read from the files while others write them. For the view and for the script's cues; the ledger
-//! counts by itself.
+//! How far things are, read from the files while others write them. For the view and for the script's cues;
+//! the ledger counts by itself.
 
 use super::stage::{Stage, connect};
 use rusqlite::Connection;

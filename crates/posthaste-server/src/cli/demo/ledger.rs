@@ -1,8 +1,9 @@
 //! The ledger: what became of every event, counted from the files.
 //!
-//! It knows the three databases and nothing else: not how many events were asked for, not what the script believes to
-//! have done. Events are compared by their ids, one by one, so that a lost one and an invented one do not make a right
-//! sum. [`Counts`] are the queries, [`Ledger::of`] is what they must satisfy; both can be read without the other.
+//! It knows the three databases and nothing else: not how many events were asked for, not what the script
+//! believes to have done. Events are compared by their ids, one by one, so that a lost one and an invented
+//! one do not make a right sum. [`Counts`] are the queries, [`Ledger::of`] is what they must satisfy; both
+//! can be read without the other.
 
 use super::stage::Stage;
 use crate::output::thousands;

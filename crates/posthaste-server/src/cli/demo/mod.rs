@@ -5,14 +5,14 @@
 //!  (this process)   (outbox)     (a process)                  (a process)   (inbox)
 //! ```
 //!
-//! Nothing in it is made for show. The service appends in its own transaction, the relay is this binary's `run` with
-//! a configuration file, the consumer uses the source seam and the inbox as any other would. Faults are real: a
-//! directory is moved away, processes are killed. And the ledger at the end is counted from the files, by queries that
-//! know nothing of what the demo believes to have done.
+//! Nothing in it is made for show. The service appends in its own transaction, the relay is this binary's
+//! `run` with a configuration file, the consumer uses the source seam and the inbox as any other would.
+//! Faults are real: a directory is moved away, processes are killed. And the ledger at the end is counted
+//! from the files, by queries that know nothing of what the demo believes to have done.
 //!
-//! One file a concern: `stage` is the directory, `service` commits orders, `consumer` applies them, `child` is a
-//! process that cannot outlive us, `gauge` reads how far things are, `view` shows it, `script` is the course of
-//! events, `ledger` is the reckoning.
+//! One file a concern: `stage` is the directory, `service` commits orders, `consumer` applies them, `child`
+//! is a process that cannot outlive us, `gauge` reads how far things are, `view` shows it, `script` is the
+//! course of events, `ledger` is the reckoning.
 
 mod chance;
 mod child;
@@ -74,8 +74,8 @@ pub(crate) struct DemoArgs {
     /// Die after so many messages, between commit and acknowledgement
     #[arg(long, value_name = "N", hide = true, requires = "consumer")]
     die_after: Option<u64>,
-    /// How long the script looks away between two looks at the files, in milliseconds. Others write them and cannot signal
-    /// us. A test makes it long, as on a busy machine.
+    /// How long the script looks away between two looks at the files, in milliseconds. Others write them and
+    /// cannot signal us. A test makes it long, as on a busy machine.
     #[arg(long, value_name = "MS", hide = true, default_value_t = 40)]
     look_ms: u64,
 }

@@ -1,11 +1,11 @@
 //! The script: what happens, in which order, and the cues it waits for.
 //!
-//! Nothing is said that was not seen. Each act does something, waits until the files or a process show what must follow,
-//! and tells it. What does not follow within the deadline is an error, not a pause.
+//! Nothing is said that was not seen. Each act does something, waits until the files or a process show what
+//! must follow, and tells it. What does not follow within the deadline is an error, not a pause.
 //!
-//! A cue is a fact that surely comes about, however slow the machine is and however long the script slept before it
-//! looked. "More than just now" is no such fact: it may be all there already. So a cue compares with what the service
-//! may commit, and that goes beyond what was there before.
+//! A cue is a fact that surely comes about, however slow the machine is and however long the script slept
+//! before it looked. "More than just now" is no such fact: it may be all there already. So a cue compares
+//! with what the service may commit, and that goes beyond what was there before.
 
 use super::DemoArgs;
 use super::child::Child;
@@ -294,8 +294,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Whether an event behind the dead one is at the broker: more are there than stand before it. The service commits
-/// events behind the poisonous one before it waits for the script.
+/// Whether an event behind the dead one is at the broker: more are there than stand before it. The service
+/// commits events behind the poisonous one before it waits for the script.
 fn flows_on_behind(seen: &GaugeReading, dead: u64) -> bool {
     seen.delivered >= dead
 }
@@ -308,8 +308,8 @@ fn secs(duration: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// On a busy machine the script looks late: the service has come to its gate, and all is delivered when the dead
-    /// letter is seen. Nothing more will come.
+    /// On a busy machine the script looks late: the service has come to its gate, and all is delivered when
+    /// the dead letter is seen. Nothing more will come.
     #[test]
     fn a_late_look_finds_that_others_flowed_on() {
         let late = GaugeReading { committed: 91, delivered: 90, dead: 1, ..GaugeReading::default() };

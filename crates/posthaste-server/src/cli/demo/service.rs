@@ -1,8 +1,8 @@
 //! The order service: commits orders with their events, and rolls some back.
 //!
 //! An order goes through three steps (placed, paid, shipped), each of them an event under the order's key. A
-//! transaction takes some orders a step further and appends their events; about one in ten is rolled back when
-//! everything in it is written. One event in all is poison: the end of its payload is missing.
+//! transaction takes some orders a step further and appends their events; about one in ten is rolled back
+//! when everything in it is written. One event in all is poison: the end of its payload is missing.
 
 use super::chance::Chance;
 use super::stage::{Stage, connect};
@@ -30,8 +30,8 @@ const ROLL_BACK_ONE_IN: u64 = 10;
 /// The poisonous event is one of the first after this part of them, in percent.
 const POISON_FROM: u64 = 12;
 
-/// What the script allows first, in percent. The poisonous event and some behind it are below it: at `POISON_FROM` at
-/// most half as many orders are one step from their end, and every other step can be poison.
+/// What the script allows first, in percent. The poisonous event and some behind it are below it: at
+/// `POISON_FROM` at most half as many orders are one step from their end, and every other step can be poison.
 pub(super) const FIRST_GATE: u64 = 30;
 
 /// How long the work is spread over: long enough to watch, short enough to wait for.
@@ -63,8 +63,8 @@ pub(super) struct Service {
 
 struct ServiceControl {
     stop: AtomicBool,
-    /// Commits no more than this. The script opens the gate further, so that each fault meets work that is going on,
-    /// however slow the machine is.
+    /// Commits no more than this. The script opens the gate further, so that each fault meets work that is
+    /// going on, however slow the machine is.
     allowed: AtomicU64,
 }
 

@@ -1,7 +1,7 @@
 //! The stage: one directory with three databases, a configuration and two logs.
 //!
-//! The broker has a directory of its own, so that it can go away as a whole: a database that is moved without its WAL
-//! would be a damaged one, and that is another story.
+//! The broker has a directory of its own, so that it can go away as a whole: a database that is moved without
+//! its WAL would be a damaged one, and that is another story.
 
 use crate::output::Usage;
 use anyhow::Context as _;
@@ -15,15 +15,15 @@ use std::time::Duration;
 /// Longer than any transaction of the demo, on any disk.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The service's tables. `rolled_back` is its diary: written after the rollback, in a transaction of its own, so that the
-/// ledger can look for what must not be anywhere.
+/// The service's tables. `rolled_back` is its diary: written after the rollback, in a transaction of its own,
+/// so that the ledger can look for what must not be anywhere.
 const SHOP: &str = "
 create table orders (id text primary key, customer text not null, steps integer not null) strict;
 create table rolled_back (n integer primary key, tx integer not null, event_id text not null) strict;
 ";
 
-/// The consumer's tables. `bookings` has no unique index on the event, on purpose: if the inbox let an event through
-/// twice, the ledger must see it.
+/// The consumer's tables. `bookings` has no unique index on the event, on purpose: if the inbox let an event
+/// through twice, the ledger must see it.
 const BILLING: &str = "
 create table bookings (n integer primary key, event_id text not null, order_id text not null, cents integer not null) strict;
 create table accounts (customer text primary key, cents integer not null) strict;

@@ -1,8 +1,9 @@
 //! What people see: a live view on a terminal, plain lines anywhere else.
 //!
-//! Lines tell what happened and, in front, which guarantee covered it. On a terminal three bars below them show how far
-//! orders, broker and billing are. Everything fits into 80 columns. With `--json` the story goes to standard error and
-//! the ledger, as one document, to standard output. `NO_COLOR` takes the colours away, not the bars.
+//! Lines tell what happened and, in front, which guarantee covered it. On a terminal three bars below them
+//! show how far orders, broker and billing are. Everything fits into 80 columns. With `--json` the story goes
+//! to standard error and the ledger, as one document, to standard output. `NO_COLOR` takes the colours away,
+//! not the bars.
 
 use super::gauge::GaugeReading;
 use super::ledger::{Ledger, LedgerLine};

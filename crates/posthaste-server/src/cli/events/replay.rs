@@ -1,10 +1,11 @@
-//! Events of the log to a sink again: everything the filter matches, in chunks that are transactions of their own.
+//! Events of the log to a sink again: everything the filter matches, in chunks that are transactions of their
+//! own.
 //!
 //! First the whole range is looked through and counted. Its end is fixed then: where the sink's cursor stood.
 //! Otherwise a replay would run after the events that come in, and after its own.
 //!
-//! Ctrl-C stops between two chunks. Whatever was sent is sent and audited; `--from-seq` goes on behind it. The
-//! same is said when the database goes away in between.
+//! Ctrl-C stops between two chunks. Whatever was sent is sent and audited; `--from-seq` goes on behind it.
+//! The same is said when the database goes away in between.
 
 use super::{FilterArgs, draw};
 use crate::cli::dead::rate;

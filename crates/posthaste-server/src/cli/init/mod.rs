@@ -1,11 +1,11 @@
 //! `posthaste init`: looks at a database and a sink, and writes a configuration file for the two.
 //!
-//! The file is small: what was asked for, and the keys that people change first, as comments. Every key with its
-//! default is what `config example` prints. A password never goes into the file: it is left out, and the file names
-//! another file for it.
+//! The file is small: what was asked for, and the keys that people change first, as comments. Every key with
+//! its default is what `config example` prints. A password never goes into the file: it is left out, and the
+//! file names another file for it.
 //!
-//! What was found wrong does not keep the file from being written: a database that is down is up tomorrow. It is
-//! printed, and so is what to do next.
+//! What was found wrong does not keep the file from being written: a database that is down is up tomorrow. It
+//! is printed, and so is what to do next.
 //!
 //! ```text
 //! file.rs   the text (pure)      look.rs   what is there

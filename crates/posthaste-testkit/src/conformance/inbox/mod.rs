@@ -1,7 +1,7 @@
 //! The inbox suite: what [`posthaste::inbox`] promises, case by case.
 //!
-//! A fixture is a database of a consuming service with an inbox, and one table of the service's own in which a
-//! handler's effects are counted.
+//! A fixture is a database of a consuming service with an inbox, and one table of the service's own in which
+//! a handler's effects are counted.
 
 pub mod cases;
 

@@ -304,8 +304,8 @@ pub async fn a_good_destination_passes_the_examination(fixture: &impl SinkFixtur
     }
 }
 
-/// A key with more messages than there is time for. What was sent in the first half of the call is answered in the
-/// second one; the rest is given back, unsent.
+/// A key with more messages than there is time for. What was sent in the first half of the call is answered
+/// in the second one; the rest is given back, unsent.
 pub async fn g7_nothing_is_sent_in_the_second_half(fixture: &impl SinkFixture) {
     const TIMEOUT: Duration = Duration::from_secs(6);
     const DELAY: Duration = Duration::from_millis(100);

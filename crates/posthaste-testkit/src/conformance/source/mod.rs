@@ -1,8 +1,8 @@
 //! The source suite: what [`posthaste::source`] promises, case by case.
 //!
 //! Which cases say something about a source depends on what it declares
-//! ([`Capabilities`](posthaste::source::Capabilities)): a log and a queue both pass, each by its own words. Messages
-//! are published past any sink of ours, as anybody might.
+//! ([`Capabilities`](posthaste::source::Capabilities)): a log and a queue both pass, each by its own words.
+//! Messages are published past any sink of ours, as anybody might.
 
 mod delivering;
 mod leasing;
@@ -62,7 +62,8 @@ pub trait SourceFixture: Send + Sync {
     async fn publish(&self, topic: &str, messages: Vec<Publication>);
     /// One more member of a group, with connections of its own.
     async fn join(&self, group: &str, topic: &str, member: &str, how: Joining) -> Arc<dyn Source>;
-    /// This member dies, as when its process is killed. The case keeps its source and goes on using it as a zombie would.
+    /// This member dies, as when its process is killed. The case keeps its source and goes on using it as a
+    /// zombie would.
     async fn kill(&self, group: &str, member: &str);
     /// Most deliveries in hand of a member.
     fn in_hand_max(&self) -> usize;
@@ -70,8 +71,8 @@ pub trait SourceFixture: Send + Sync {
     async fn remove_below(&self, topic: &str, partition: i32, position: i64) -> bool;
 }
 
-/// Runs the source suite: `source_suite!(module_name, async_fn_that_makes_a_fixture)`. A third argument is the test
-/// attribute, `tokio::test` if not given.
+/// Runs the source suite: `source_suite!(module_name, async_fn_that_makes_a_fixture)`. A third argument is
+/// the test attribute, `tokio::test` if not given.
 #[macro_export]
 macro_rules! source_suite {
     ($name:ident, $make:expr $(, $test:meta)?) => {

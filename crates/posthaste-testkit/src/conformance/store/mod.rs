@@ -40,8 +40,8 @@ pub trait StoreFixture: Send + Sync {
     async fn store(&self) -> Arc<dyn Store>;
     /// Begins a transaction of the application, on a connection of its own.
     async fn begin(&self) -> Box<dyn OpenTransaction>;
-    /// Whether several transactions can write at once, so that one overtakes another. Where one writes at a time, nothing
-    /// commits late, and cases about that end early.
+    /// Whether several transactions can write at once, so that one overtakes another. Where one writes at a
+    /// time, nothing commits late, and cases about that end early.
     fn writers_overlap(&self) -> bool {
         true
     }

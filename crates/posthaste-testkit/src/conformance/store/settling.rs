@@ -70,7 +70,8 @@ pub async fn settle_is_all_or_nothing(fixture: &impl StoreFixture) {
     assert_eq!(fixture.dead(SINK).await, [0; 0]);
 }
 
-/// What a broker says about an event is nobody's to choose: it must not be why a settlement cannot be written.
+/// What a broker says about an event is nobody's to choose: it must not be why a settlement cannot be
+/// written.
 pub async fn settle_takes_whatever_a_broker_says(fixture: &impl StoreFixture) {
     let lease = relay(fixture, "a").await.lease().await;
     let said = format!("\0 zero, \u{1f4a5} \u{2192}, \r\n, {}", "much too long ".repeat(10_000));

@@ -1,7 +1,7 @@
 //! The Rust end of `Console.java`: Kafka's own tools and Java client in one process beside the servers.
 //!
-//! It belongs to no runtime: a server that all tests of a binary share is used from one runtime after the other, and a
-//! pipe of tokio's would end with the first of them. So a thread holds the pipes.
+//! It belongs to no runtime: a server that all tests of a binary share is used from one runtime after the
+//! other, and a pipe of tokio's would end with the first of them. So a thread holds the pipes.
 
 use std::{
     fs::File,
@@ -60,7 +60,8 @@ impl Console {
         Ok(Self { requests: Some(requests), child, thread: Some(thread) })
     }
 
-    /// Sends one command and waits for its rows. `client` holds the properties of the Java client that is to be used.
+    /// Sends one command and waits for its rows. `client` holds the properties of the Java client that is to
+    /// be used.
     pub(super) async fn ask(
         &self,
         client: &str,

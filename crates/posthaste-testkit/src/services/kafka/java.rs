@@ -1,8 +1,8 @@
 //! How a JVM is started here.
 //!
-//! Small heaps and the quick compiler: a test server lives for seconds, and its start is most of what it costs. An
-//! archive of loaded classes (`scripts/services` makes it) saves each node a third of its start, and the console is
-//! compiled once for each version of its source, beside the jars.
+//! Small heaps and the quick compiler: a test server lives for seconds, and its start is most of what it
+//! costs. An archive of loaded classes (`scripts/services` makes it) saves each node a third of its start,
+//! and the console is compiled once for each version of its source, beside the jars.
 
 use std::{
     hash::{Hash, Hasher},
@@ -62,7 +62,8 @@ impl Java {
             format!("-Xmx{}m", jvm.heap_mb),
             format!("-Dlog4j2.configurationFile={}", dir.join("log4j2.properties").display()),
             "-cp".to_owned(),
-            // Not a pattern for a shell: the JVM takes all jars of the directory. First, as when the archive was made.
+            // Not a pattern for a shell: the JVM takes all jars of the directory. First, as when the archive
+            // was made.
             format!("{}/*:{}", self.jars.display(), self.classes().display()),
         ];
         if archive.exists() {

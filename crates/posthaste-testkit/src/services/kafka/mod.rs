@@ -1,19 +1,21 @@
 //! A private Apache Kafka: one node or a cluster, KRaft, with the listeners that a test asks for.
 //!
-//! Each node is a process of its own and can be killed, stopped, paused and started again by itself. Beside them runs
-//! one JVM with Kafka's own tools and Java client (`Console.java`): it formats the storage, creates topics, ACLs and
-//! SCRAM users, and [`dump`](Kafka::dump)s a topic. So what our own client has written is judged by another client.
+//! Each node is a process of its own and can be killed, stopped, paused and started again by itself. Beside
+//! them runs one JVM with Kafka's own tools and Java client (`Console.java`): it formats the storage, creates
+//! topics, ACLs and SCRAM users, and [`dump`](Kafka::dump)s a topic. So what our own client has written is
+//! judged by another client.
 //!
-//! Besides the listeners of the options there is always a plaintext one, [`bootstrap`](Kafka::bootstrap), for the
-//! brokers among themselves and for the test. Whoever comes that way has no name (`User:ANONYMOUS`), and with
-//! [`KafkaOptions::authorizer`] that one may do everything.
+//! Besides the listeners of the options there is always a plaintext one, [`bootstrap`](Kafka::bootstrap), for
+//! the brokers among themselves and for the test. Whoever comes that way has no name (`User:ANONYMOUS`), and
+//! with [`KafkaOptions::authorizer`] that one may do everything.
 //!
-//! A broker tells its clients where to connect to, so a fault proxy in front of it has to be known to it before it
-//! starts: [`Security::Proxied`] makes one for each node.
+//! A broker tells its clients where to connect to, so a fault proxy in front of it has to be known to it
+//! before it starts: [`Security::Proxied`] makes one for each node.
 //!
-//! What it costs (2 cores): a node takes 1.5 s of CPU to start and 170 MB, the console 0.8 s and 135 MB; one node is
-//! there after 2 s on a quiet machine, three after 5 s, three times as late under load. Without the class archive of
-//! `scripts/services` a node takes 2.3 s and 210 MB. After `kill9` a node waits for the end of its old session, 3 s.
+//! What it costs (2 cores): a node takes 1.5 s of CPU to start and 170 MB, the console 0.8 s and 135 MB; one
+//! node is there after 2 s on a quiet machine, three after 5 s, three times as late under load. Without the
+//! class archive of `scripts/services` a node takes 2.3 s and 210 MB. After `kill9` a node waits for the end
+//! of its old session, 3 s.
 //!
 //! The alternatives: Kafka's shell scripts start a JVM for each question (1 s, where the console needs some
 //! milliseconds); librdkafka's mock cluster knows no ACL, no SASL and no disk.
@@ -123,7 +125,8 @@ impl Kafka {
         try_join_all(self.nodes.iter_mut().map(Node::stop)).await.map(drop)
     }
 
-    /// Stops all processes without ending them: connections stay open and nobody answers, from the moment this returns.
+    /// Stops all processes without ending them: connections stay open and nobody answers, from the moment
+    /// this returns.
     pub fn pause(&self) {
         self.nodes.iter().for_each(Node::pause);
     }
@@ -172,8 +175,8 @@ impl Kafka {
     }
 }
 
-/// Sixteen bytes in base64 for URLs, as Kafka writes them. It must not begin with a dash; a version 7 UUID begins with
-/// its time, so the first letter is the same for years.
+/// Sixteen bytes in base64 for URLs, as Kafka writes them. It must not begin with a dash; a version 7 UUID
+/// begins with its time, so the first letter is the same for years.
 fn cluster_id() -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let number = Uuid::now_v7().as_u128();

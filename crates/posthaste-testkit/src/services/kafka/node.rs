@@ -114,9 +114,9 @@ impl Node {
         self.process.until_ready(async || logged(&log, READY)).await
     }
 
-    /// Starts it after [`kill9`](Self::kill9) or [`stop`](Self::stop), with the same data on the same ports, and waits
-    /// until it serves. A cluster that has lost its majority is not served before enough nodes are back: then
-    /// [`Kafka::start_again`](super::Kafka::start_again) starts all that are down together.
+    /// Starts it after [`kill9`](Self::kill9) or [`stop`](Self::stop), with the same data on the same ports,
+    /// and waits until it serves. A cluster that has lost its majority is not served before enough nodes are
+    /// back: then [`Kafka::start_again`](super::Kafka::start_again) starts all that are down together.
     ///
     /// # Errors
     ///
@@ -135,7 +135,8 @@ impl Node {
         self.process.end(Signal::KILL).await
     }
 
-    /// Stops it in its own orderly way: it hands over what it leads. Without a controller it cannot, and waits for one.
+    /// Stops it in its own orderly way: it hands over what it leads. Without a controller it cannot, and
+    /// waits for one.
     ///
     /// # Errors
     ///
@@ -144,7 +145,8 @@ impl Node {
         self.process.end(Signal::TERM).await
     }
 
-    /// Stops the process without ending it: connections stay open and nobody answers, from the moment this returns.
+    /// Stops the process without ending it: connections stay open and nobody answers, from the moment this
+    /// returns.
     pub fn pause(&self) {
         self.process.pause();
     }

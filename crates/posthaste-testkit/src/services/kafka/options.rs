@@ -5,7 +5,8 @@ use std::{fmt::Write, net::SocketAddr, path::PathBuf};
 use super::java::Jvm;
 use crate::services::Pair;
 
-/// The listener that is always there: plaintext, for the brokers among themselves and for the test's own admin work.
+/// The listener that is always there: plaintext, for the brokers among themselves and for the test's own
+/// admin work.
 pub(super) const INTERNAL: &str = "INTERNAL";
 const CONTROLLER: &str = "CONTROLLER";
 
@@ -14,7 +15,8 @@ const CONTROLLER: &str = "CONTROLLER";
 pub enum Security {
     /// Everybody, as `User:ANONYMOUS`.
     Plain,
-    /// Everybody, by way of a [`Proxy`](crate::services::Proxy) that the brokers advertise instead of themselves.
+    /// Everybody, by way of a [`Proxy`](crate::services::Proxy) that the brokers advertise instead of
+    /// themselves.
     Proxied,
     /// Everybody, with this certificate of the server.
     Tls(Pair),
@@ -44,8 +46,8 @@ impl Security {
     }
 }
 
-/// What a test wants otherwise than the defaults: one node with one plaintext listener, and no topic that was not
-/// created.
+/// What a test wants otherwise than the defaults: one node with one plaintext listener, and no topic that was
+/// not created.
 #[derive(Clone, Debug, Default)]
 pub struct KafkaOptions {
     more_nodes: u32,
@@ -59,15 +61,16 @@ pub struct KafkaOptions {
 }
 
 impl KafkaOptions {
-    /// That many nodes, each a broker and a controller. With more than one, topics that ask for nothing else have a
-    /// replica on each of three, and two of them must be in sync.
+    /// That many nodes, each a broker and a controller. With more than one, topics that ask for nothing else
+    /// have a replica on each of three, and two of them must be in sync.
     #[must_use]
     pub fn nodes(mut self, nodes: u32) -> Self {
         self.more_nodes = nodes.saturating_sub(1);
         self
     }
 
-    /// Only the first node is a controller: the others may all die, and the cluster still knows who is in sync.
+    /// Only the first node is a controller: the others may all die, and the cluster still knows who is in
+    /// sync.
     #[must_use]
     pub fn first_controls(mut self) -> Self {
         self.first_controls = true;
@@ -95,8 +98,8 @@ impl KafkaOptions {
         self
     }
 
-    /// Nobody may do anything without an ACL, but for those who come without a name: the brokers themselves, and the
-    /// test's own admin work.
+    /// Nobody may do anything without an ACL, but for those who come without a name: the brokers themselves,
+    /// and the test's own admin work.
     #[must_use]
     pub fn authorizer(mut self) -> Self {
         self.authorizer = true;

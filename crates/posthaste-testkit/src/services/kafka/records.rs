@@ -82,7 +82,8 @@ impl Right {
 }
 
 impl Kafka {
-    /// Creates a topic with these settings (`min.insync.replicas=2`) and returns when all its replicas are in sync.
+    /// Creates a topic with these settings (`min.insync.replicas=2`) and returns when all its replicas are in
+    /// sync.
     ///
     /// # Errors
     ///
@@ -139,7 +140,8 @@ impl Kafka {
         rows.iter().map(|row| partition(row).ok_or_else(|| strange(row))).collect()
     }
 
-    /// Everything that is in the topic now, partition by partition in the order of the log, read by the Java client.
+    /// Everything that is in the topic now, partition by partition in the order of the log, read by the Java
+    /// client.
     ///
     /// # Errors
     ///
@@ -152,8 +154,9 @@ impl Kafka {
         Ok(records)
     }
 
-    /// Sends one record with the Java client (an empty key is none) and gives its partition and offset. Properties of
-    /// the client come on top of the plaintext listener's, such as `bootstrap.servers` of another one.
+    /// Sends one record with the Java client (an empty key is none) and gives its partition and offset.
+    /// Properties of the client come on top of the plaintext listener's, such as `bootstrap.servers` of
+    /// another one.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! A private PostgreSQL server.
 //!
-//! `initdb` into a temporary directory, one `postgres` child, one loopback port, trust for everybody but the users that
-//! the options name. The defaults are those of a careful installation, because durability is what the tests are about:
-//! `fsync` stays on. What the tests need beyond is on too: `wal_level=logical`, prepared transactions, and room for
-//! connections.
+//! `initdb` into a temporary directory, one `postgres` child, one loopback port, trust for everybody but the
+//! users that the options name. The defaults are those of a careful installation, because durability is what
+//! the tests are about: `fsync` stays on. What the tests need beyond is on too: `wal_level=logical`, prepared
+//! transactions, and room for connections.
 //!
 //! The server counts as ready when its own `postmaster.pid` says so. That is how `pg_ctl` knows, and unlike a
 //! connection it does not depend on what `pg_hba.conf` a test asked for.
@@ -58,8 +58,8 @@ impl Postgres {
         Ok(server)
     }
 
-    /// Starts it after [`kill9`](Self::kill9) or [`stop_fast`](Self::stop_fast), with the same data on the same port,
-    /// and waits until recovery is over and it accepts connections.
+    /// Starts it after [`kill9`](Self::kill9) or [`stop_fast`](Self::stop_fast), with the same data on the
+    /// same port, and waits until recovery is over and it accepts connections.
     ///
     /// # Errors
     ///
@@ -73,8 +73,8 @@ impl Postgres {
         self.process.until_ready(async || says_ready(&status_file, &pid)).await
     }
 
-    /// Kills the postmaster and all its children with SIGKILL, as a machine that loses its power would, and waits until
-    /// they are gone. Nothing is flushed; the next start recovers from the WAL.
+    /// Kills the postmaster and all its children with SIGKILL, as a machine that loses its power would, and
+    /// waits until they are gone. Nothing is flushed; the next start recovers from the WAL.
     ///
     /// # Errors
     ///
@@ -101,8 +101,8 @@ impl Postgres {
         self.process.end(Signal::INT).await
     }
 
-    /// Changes a setting for good (`ALTER SYSTEM`) and returns when new connections see it. A setting that only a
-    /// restart can change is taken over by [`start_again`](Self::start_again).
+    /// Changes a setting for good (`ALTER SYSTEM`) and returns when new connections see it. A setting that
+    /// only a restart can change is taken over by [`start_again`](Self::start_again).
     ///
     /// # Errors
     ///
@@ -223,7 +223,8 @@ fn configure(dir: &PrivateDir, options: &PostgresOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// `postmaster.pid`: the pid in the first line, the status in the eighth. A killed server leaves its file behind.
+/// `postmaster.pid`: the pid in the first line, the status in the eighth. A killed server leaves its file
+/// behind.
 fn says_ready(status_file: &Path, pid: &str) -> bool {
     let text = std::fs::read_to_string(status_file).unwrap_or_default();
     text.lines().next() == Some(pid) && text.lines().nth(7).map(str::trim) == Some("ready")

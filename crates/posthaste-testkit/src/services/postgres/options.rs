@@ -1,7 +1,8 @@
 //! Which server a test wants: the version, and what is to be otherwise than the defaults.
 //!
-//! The options end as the text of `postgresql.conf` and `pg_hba.conf`. PostgreSQL takes the last of two equal settings
-//! and the first of two matching access lines, and the texts below are in the order that makes a test's wish win.
+//! The options end as the text of `postgresql.conf` and `pg_hba.conf`. PostgreSQL takes the last of two equal
+//! settings and the first of two matching access lines, and the texts below are in the order that makes a
+//! test's wish win.
 
 use std::path::{Path, PathBuf};
 
@@ -99,7 +100,8 @@ impl PostgresOptions {
         self
     }
 
-    /// Offers TLS with this certificate, and asks clients for one that `client_ca` signed. Plain connections work too.
+    /// Offers TLS with this certificate, and asks clients for one that `client_ca` signed. Plain connections
+    /// work too.
     #[must_use]
     pub fn tls(mut self, server: &Pair, client_ca: &Path) -> Self {
         self.tls = Some((server.clone(), client_ca.to_owned()));

@@ -1,8 +1,8 @@
 //! One connection through the proxy: two directions, each a queue of bytes that fall due.
 //!
-//! Whether a chunk passes is decided when it falls due, by the mode of that moment; so a switch also meets what is
-//! still under way. A direction that has dropped something remembers it, and ends its connection as soon as the mode
-//! would let it pass again.
+//! Whether a chunk passes is decided when it falls due, by the mode of that moment; so a switch also meets
+//! what is still under way. A direction that has dropped something remembers it, and ends its connection as
+//! soon as the mode would let it pass again.
 
 use std::{
     collections::VecDeque,
@@ -102,8 +102,8 @@ impl ProxyState {
     }
 }
 
-/// Carries one connection to its end. A clean end on both sides is passed on as such; everything else resets the
-/// client.
+/// Carries one connection to its end. A clean end on both sides is passed on as such; everything else resets
+/// the client.
 pub(super) fn carry(client: TcpStream, link: Arc<ProxyState>) -> impl Future<Output = ()> {
     // Before the first poll: a cut that comes in between is meant for this connection too.
     let cuts = link.cuts.subscribe();
@@ -123,7 +123,8 @@ async fn carry_until(mut cuts: watch::Receiver<u64>, mut client: TcpStream, link
         } => ended.is_err(),
     };
     if broken {
-        // The reset is what closing does with a linger time of zero. Should that fail, the client sees an end instead.
+        // The reset is what closing does with a linger time of zero. Should that fail, the client sees an end
+        // instead.
         let _ = client.set_zero_linger();
     }
 }
@@ -210,7 +211,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Nothing overtakes: a shorter delay does not bring bytes before those that were sent under a longer one.
+    /// Nothing overtakes: a shorter delay does not bring bytes before those that were sent under a longer
+    /// one.
     fn send(&mut self, bytes: Bytes) {
         if bytes.is_empty() {
             return;
@@ -245,7 +247,8 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// The end of the stream is dropped like everything else; then the connection waits for a cut or for the mode.
+    /// The end of the stream is dropped like everything else; then the connection waits for a cut or for the
+    /// mode.
     fn may_end(&mut self) -> io::Result<bool> {
         if self.link.mode().drops(self.direction) {
             self.lossy = true;

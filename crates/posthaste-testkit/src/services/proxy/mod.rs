@@ -1,15 +1,17 @@
 //! A TCP proxy whose network can be made worse while a test runs.
 //!
-//! It stands between a client and a real server and does what networks do: refuse, cut, swallow, delay. Each switch
-//! returns when it is in force: a byte or a connection that comes after the `await` meets the new behaviour. It applies
-//! to the connections that are open and to new ones.
+//! It stands between a client and a real server and does what networks do: refuse, cut, swallow, delay. Each
+//! switch returns when it is in force: a byte or a connection that comes after the `await` meets the new
+//! behaviour. It applies to the connections that are open and to new ones.
 //!
-//! Two decisions. The proxy runs on a thread with a runtime of its own, so that a test may block its runtime or pause
-//! its clock. And a connection that has lost bytes is never healed: TCP delivers all bytes or none, so going on after a
-//! gap would test something that no network does. When the proxy passes again, such a connection is reset, and the
-//! client has to notice and come back; so it is with a NAT gateway that was restarted.
+//! Two decisions. The proxy runs on a thread with a runtime of its own, so that a test may block its runtime
+//! or pause its clock. And a connection that has lost bytes is never healed: TCP delivers all bytes or none,
+//! so going on after a gap would test something that no network does. When the proxy passes again, such a
+//! connection is reset, and the client has to notice and come back; so it is with a NAT gateway that was
+//! restarted.
 //!
-//! The kernel's own tools (`iptables`, `tc netem`) were refused: they need privileges and act on the whole machine.
+//! The kernel's own tools (`iptables`, `tc netem`) were refused: they need privileges and act on the whole
+//! machine.
 
 mod link;
 
@@ -102,8 +104,8 @@ impl Proxy {
         self.order(ProxyCommand::Switch(Mode::Pass)).await;
     }
 
-    /// New connections are refused, as by a machine on which nothing listens. Open ones go on; for an outage, follow
-    /// with [`cut`](Self::cut).
+    /// New connections are refused, as by a machine on which nothing listens. Open ones go on; for an outage,
+    /// follow with [`cut`](Self::cut).
     pub async fn refuse(&self) {
         self.order(ProxyCommand::Refuse).await;
     }
@@ -113,8 +115,8 @@ impl Proxy {
         self.order(ProxyCommand::Cut).await;
     }
 
-    /// Everything is accepted and read, nothing is forwarded, in both directions. Not even the end of a connection:
-    /// the server goes on believing in a client that is gone.
+    /// Everything is accepted and read, nothing is forwarded, in both directions. Not even the end of a
+    /// connection: the server goes on believing in a client that is gone.
     pub async fn black_hole(&self) {
         self.order(ProxyCommand::Switch(Mode::BlackHole)).await;
     }
@@ -124,14 +126,14 @@ impl Proxy {
         self.order(ProxyCommand::Switch(Mode::HalfOpen)).await;
     }
 
-    /// Everything arrives this much later, in each direction. It is a delay of the line, not a limit of its width: what
-    /// is sent in one moment arrives in one moment.
+    /// Everything arrives this much later, in each direction. It is a delay of the line, not a limit of its
+    /// width: what is sent in one moment arrives in one moment.
     pub async fn delay(&self, delay: Duration) {
         self.order(ProxyCommand::Switch(Mode::Delay(delay))).await;
     }
 
-    /// Exactly `bytes` more pass from clients to the server, counted over all connections; the connection that carried
-    /// the last of them is then reset, and the proxy passes again.
+    /// Exactly `bytes` more pass from clients to the server, counted over all connections; the connection
+    /// that carried the last of them is then reset, and the proxy passes again.
     pub async fn cut_after_bytes(&self, bytes: u64) {
         self.order(ProxyCommand::Switch(Mode::CutAfter(bytes))).await;
     }
@@ -180,7 +182,8 @@ async fn serve(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            // Orders first: a connection that is already in the queue when an order is given meets the new behaviour.
+            // Orders first: a connection that is already in the queue when an order is given meets the new
+            // behaviour.
             biased;
             order = orders.recv() => {
                 let Some((order, done)) = order else { return };
@@ -235,7 +238,8 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
 
 /// A connection that waits in the kernel's queue is open for its client, so a cut has to meet it as well.
 async fn reset_waiting(link: &ProxyState, listener: Option<&TcpListener>) {
-    // Lets the runtime ask the kernel first; without that, it would not know yet of a connection made just now.
+    // Lets the runtime ask the kernel first; without that, it would not know yet of a connection made just
+    // now.
     tokio::task::yield_now().await;
     while let Some(client) = accept(listener).now_or_never() {
         link.accepted.send_modify(|accepted| *accepted += 1);

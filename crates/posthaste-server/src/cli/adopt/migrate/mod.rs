@@ -1,7 +1,8 @@
 //! `posthaste adopt migrate`: from an adopted table to the log beside it, a step at a time.
 //!
 //! Without a step it says where it stands and what comes next. The steps themselves are the library's
-//! ([`posthaste_postgres::claim::Handover`]); here is which log is meant ([`pair`]) and what people read ([`show`]).
+//! ([`posthaste_postgres::claim::Handover`]); here is which log is meant ([`pair`]) and what people read
+//! ([`show`]).
 
 mod pair;
 mod show;

@@ -1,7 +1,8 @@
 //! An adopted table and the log it moves to: which, and whether events would arrive there as they do now.
 //!
-//! The event in the log is the one that the claim would have made. What a broker gets of it is decided by the routes, and
-//! those of a log have other defaults than those of a preset: so they are compared before anything is changed.
+//! The event in the log is the one that the claim would have made. What a broker gets of it is decided by the
+//! routes, and those of a log have other defaults than those of a preset: so they are compared before
+//! anything is changed.
 
 use super::super::super::{Context, admin, explain, explain_act};
 use crate::config::{Config, Outbox};
@@ -62,7 +63,8 @@ impl<'a> Pair<'a> {
         !hold && self.log.routes.routes().iter().any(|route| route.order == Order::Key)
     }
 
-    /// Refuses where events of the log would go elsewhere, look different, or wait for nobody. Answers the log's sinks.
+    /// Refuses where events of the log would go elsewhere, look different, or wait for nobody. Answers the
+    /// log's sinks.
     pub(super) async fn check(&self, config: &Config, topics: &[String]) -> anyhow::Result<Vec<String>> {
         let problems = differences(self.adopted.routes.routes(), self.log.routes.routes(), topics);
         if !problems.is_empty() {
