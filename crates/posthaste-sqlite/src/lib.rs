@@ -16,38 +16,18 @@ mod config;
 #[cfg(feature = "store")]
 mod connect;
 #[cfg(feature = "store")]
-mod due;
-#[cfg(feature = "store")]
 mod error;
-#[cfg(feature = "store")]
-mod filter;
-#[cfg(feature = "store")]
-mod heart;
 pub mod inbox;
 #[cfg(feature = "store")]
-mod join;
-#[cfg(feature = "store")]
-mod lease;
+mod log;
 #[cfg(feature = "store")]
 pub mod migrate;
 #[cfg(feature = "store")]
 mod readers;
 #[cfg(feature = "store")]
-mod roll;
-#[cfg(feature = "store")]
 mod row;
 #[cfg(feature = "store")]
-mod settle;
-#[cfg(feature = "store")]
-mod store;
-#[cfg(feature = "store")]
 pub mod survey;
-#[cfg(feature = "store")]
-mod sweep;
-#[cfg(feature = "store")]
-mod tail;
-#[cfg(feature = "store")]
-mod take;
 #[cfg(feature = "store")]
 mod watch;
 #[cfg(feature = "store")]
@@ -61,7 +41,7 @@ pub use config::{Retention, SqliteConfig};
 #[cfg(feature = "store")]
 pub use connect::Synchronous;
 #[cfg(feature = "store")]
-pub use store::SqliteStore;
+pub use log::store::SqliteStore;
 
 /// The examples of `docs/testing.md` are compiled and run.
 #[cfg(all(doctest, feature = "broker"))]

@@ -13,9 +13,9 @@
 
 use super::{audit, failed};
 use crate::clock::{NEVER, now};
-use crate::filter::glob;
+use crate::log::filter::glob;
+use crate::log::settle::promote;
 use crate::row::{self, ANY_PAYLOAD, NO_PAYLOAD, event_sql};
-use crate::settle::promote;
 use posthaste::Timestamp;
 use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, DeadLetter, IDS_AUDITED, ROWS_MAX};
 use rusqlite::types::ToSql;
@@ -194,7 +194,7 @@ fn takers(tx: &Connection, topic: &str) -> rusqlite::Result<Vec<String>> {
         .collect::<rusqlite::Result<Vec<_>>>()?;
     let mut takers = Vec::new();
     for (sink, filter) in rows {
-        let condition = crate::filter::condition(&filter);
+        let condition = crate::log::filter::condition(&filter);
         let sql = format!("select 1 from (select ?1 as topic, 0 as seq) where true{condition}");
         if tx.query_row(&sql, [topic], |_| Ok(())).optional()?.is_some() {
             takers.push(sink);

@@ -6,7 +6,7 @@
 
 use crate::clock::now;
 use crate::connect::{check_wal, open_reader};
-use crate::heart::{Heart, beats};
+use crate::log::heart::{Heart, beats};
 use crate::migrate;
 use crate::watch::last_seq;
 use posthaste::sink::{Finding, Level};

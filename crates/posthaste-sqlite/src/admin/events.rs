@@ -9,7 +9,7 @@ use super::lanes::first_since;
 use super::{audit, check_sink, failed, sinks};
 use crate::clock::{NEVER, now};
 use crate::connect::slot;
-use crate::filter::{condition_since, glob};
+use crate::log::filter::{condition_since, glob};
 use crate::row::{self, ANY_PAYLOAD, NO_PAYLOAD, event_sql};
 use crate::watch::last_seq;
 use posthaste::Timestamp;
@@ -329,7 +329,7 @@ fn pick(
         let to = to.min(passed.unwrap_or(0));
         let window = to.min(behind.saturating_add(SCAN));
         let limit = chunk.clamp(1, ROWS_MAX);
-        let condition = crate::filter::condition(&stored);
+        let condition = crate::log::filter::condition(&stored);
         let found = select(tx, filter, (behind, window), &condition, limit)?;
         let full = found.len() as i64 == limit;
         let reached = found.last().filter(|_| full).map_or(window.max(behind), |last| last.seq);

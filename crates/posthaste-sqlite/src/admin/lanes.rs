@@ -10,8 +10,8 @@
 
 use super::{audit, check_sink, failed};
 use crate::clock::now;
-use crate::join::{set_state, slots_of};
-use crate::store::note_freed;
+use crate::log::join::{set_state, slots_of};
+use crate::log::store::note_freed;
 use crate::watch::last_seq;
 use posthaste::admin::{Actor, AdminError, DISORDER_MICROS, RewindTo};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};

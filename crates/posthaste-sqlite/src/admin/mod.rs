@@ -82,7 +82,7 @@ impl SqliteAdmin {
             tx.commit().map_err(|error| AdminError::Store(judge(&error, false)))?;
             Ok(answer)
         });
-        done.await.unwrap_or_else(|error| Err(crate::store::transient(error.to_string()).into()))
+        done.await.unwrap_or_else(|error| Err(crate::log::store::transient(error.to_string()).into()))
     }
 }
 
@@ -226,6 +226,6 @@ impl Admin for SqliteAdmin {
     async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {
         let path = self.readers.path().to_owned();
         let examined = tokio::task::spawn_blocking(move || doctor::examine(&path)).await;
-        examined.map_err(|error| crate::store::transient(error.to_string()).into())
+        examined.map_err(|error| crate::log::store::transient(error.to_string()).into())
     }
 }

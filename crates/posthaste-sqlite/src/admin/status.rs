@@ -6,7 +6,7 @@
 //! everything is estimated exactly, and one with a filter as well as its probes show.
 
 use crate::clock::now;
-use crate::roll::Hearts;
+use crate::log::roll::Hearts;
 use crate::watch::last_seq;
 use posthaste::Timestamp;
 use posthaste::admin::{Count, LaneStatus, OutboxStatus, SegmentStatus, SinkStatus};
@@ -80,7 +80,7 @@ fn lanes(tx: &Connection, now: i64, hearts: &mut Hearts<'_>) -> rusqlite::Result
         if sinks.last().is_none_or(|last| last.sink != sink) {
             let (filter, before): (String, Option<String>) = (row.get("filter")?, row.get("filter_before")?);
             let condition =
-                crate::filter::condition_since(&filter, before.as_deref(), row.get("filter_until")?);
+                crate::log::filter::condition_since(&filter, before.as_deref(), row.get("filter_until")?);
             sinks.push(Lanes { sink, condition, cursors: Vec::new(), lanes: Vec::new() });
         }
         let lane = lane(row, now, hearts)?;

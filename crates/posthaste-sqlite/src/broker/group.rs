@@ -11,7 +11,7 @@
 
 use super::roll::share;
 use crate::clock;
-use crate::heart;
+use crate::log::heart;
 use posthaste::source::{SeekTo, StartFrom};
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::path::Path;

@@ -9,7 +9,7 @@
 use super::assignment::MemberState;
 use super::group::{self, Beat, Beaten, Held};
 use super::source::{SourceMember, source_error};
-use crate::heart;
+use crate::log::heart;
 use crate::writer::WriteError;
 use posthaste::source::{Drained, SourceError};
 use posthaste::store::StoreError;

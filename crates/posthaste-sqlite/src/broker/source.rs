@@ -13,7 +13,7 @@ use super::group::{self, Held};
 use super::membership::{beat_on, release_now};
 use super::watch::CommitWatch;
 use crate::error::store_error;
-use crate::heart::Heart;
+use crate::log::heart::Heart;
 use crate::writer::WriteError;
 use async_trait::async_trait;
 use posthaste::source::{
@@ -108,7 +108,7 @@ impl Broker {
     /// Joins a group. Needs a runtime to be called in.
     pub fn source(self: &Arc<Self>, config: SourceConfig) -> Result<LocalSource, SourceError> {
         let link = self.link().map_err(source_error)?;
-        crate::heart::remove_stopped(&link.path);
+        crate::log::heart::remove_stopped(&link.path);
         let heart = Heart::start(&link.path).map_err(|error| {
             SourceError::Fatal(format!(
                 "{}: no file can be made beside the local broker's ({error}). Give this process the right to write its \

@@ -2,7 +2,7 @@
 
 use crate::clock::{micros, now};
 use crate::error::store_error;
-use crate::roll::Hearts;
+use crate::log::roll::Hearts;
 use crate::watch::last_seq;
 use posthaste::store::{Care, Deaths, JoinPlan, LaneId, StoreCode, StoreError, reach};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -61,7 +61,7 @@ pub(crate) fn take(
     let (suspect, charged) = deaths.suspect.unzip();
     let epoch = lane.epoch + 1;
     let until = now.saturating_add(micros(plan.lease_ttl));
-    tx.prepare_cached(include_str!("../sql/take.sql"))
+    tx.prepare_cached(include_str!("../../sql/log/take.sql"))
         .and_then(|mut statement| {
             statement.execute(params![
                 &*id.sink,
@@ -100,14 +100,15 @@ fn lane_row(tx: &Transaction<'_>, id: &LaneId) -> rusqlite::Result<Option<LaneRo
     let read = |row: &Row<'_>| {
         let slots = (row.get("slot_from")?, row.get("slot_to")?);
         let (filter, before): (String, Option<String>) = (row.get("filter")?, row.get("filter_before")?);
-        let filter = crate::filter::condition_since(&filter, before.as_deref(), row.get("filter_until")?);
+        let filter =
+            crate::log::filter::condition_since(&filter, before.as_deref(), row.get("filter_until")?);
         Ok(LaneRow {
             epoch: row.get("epoch")?,
             owner: row.get("owner")?,
             heart: row.get("heart")?,
             expires_at: row.get("expires_at")?,
             slots,
-            condition: format!("{}{filter}", crate::filter::slots(slots)),
+            condition: format!("{}{filter}", crate::log::filter::slots(slots)),
             in_hand: row.get("in_hand")?,
             deaths: Deaths {
                 unclean: row.get("unclean")?,
@@ -117,7 +118,7 @@ fn lane_row(tx: &Transaction<'_>, id: &LaneId) -> rusqlite::Result<Option<LaneRo
             lanes_of_sink: row.get("lanes_of_sink")?,
         })
     };
-    let sql = include_str!("../sql/lane.sql");
+    let sql = include_str!("../../sql/log/lane.sql");
     tx.prepare_cached(sql)?.query_row(params![&*id.sink, id.lane], read).optional()
 }
 
@@ -150,5 +151,5 @@ fn check_time(tx: &Transaction<'_>, id: &LaneId, position: i64) -> Result<(), St
 
 /// Whether any key of the sink is held at all: while none is, pages are not checked.
 pub(crate) fn is_holding(tx: &rusqlite::Connection, sink: &str) -> rusqlite::Result<bool> {
-    tx.prepare_cached(include_str!("../sql/holding.sql"))?.query_row([sink], |row| row.get(0))
+    tx.prepare_cached(include_str!("../../sql/log/holding.sql"))?.query_row([sink], |row| row.get(0))
 }

@@ -5,7 +5,7 @@
 use crate::clock::{micros, now};
 use crate::connect::SLOTS;
 use crate::error::store_error;
-use crate::filter::stored_filter;
+use crate::log::filter::stored_filter;
 use crate::watch::last_seq;
 use posthaste::route::UNROUTED;
 use posthaste::store::{JoinPlan, SinkPlan, StartAt, StoreError};
@@ -51,7 +51,7 @@ fn agree_on_routes(tx: &Transaction<'_>, plan: &JoinPlan) -> Result<(), StoreErr
     let database = crate::connect::file_of(tx);
     for other in others {
         let (relay, heart) = other.map_err(store_error)?;
-        if heart.is_some_and(|heart| !crate::heart::beats(&database, &heart)) {
+        if heart.is_some_and(|heart| !crate::log::heart::beats(&database, &heart)) {
             continue;
         }
         return Err(StoreError::other_routes(&relay));
@@ -80,7 +80,7 @@ fn agree_on_lanes(tx: &Transaction<'_>, plan: &JoinPlan) -> rusqlite::Result<i32
 
 /// Events that no sink has read, up to a bound: those behind the furthest cursor.
 fn unread(tx: &Transaction<'_>) -> rusqlite::Result<i64> {
-    tx.query_row(include_str!("../sql/unread.sql"), params![UNROUTED, UNREAD_MAX], |row| row.get(0))
+    tx.query_row(include_str!("../../sql/log/unread.sql"), params![UNROUTED, UNREAD_MAX], |row| row.get(0))
 }
 
 /// A new sink that begins at the end passes over what nobody else has read either.
@@ -105,8 +105,9 @@ fn agree_on_sink(
     let name: &str = &sink.name;
     check_former_filter(tx, name, &filter)?;
     let last = last_seq(tx).map_err(store_error)?;
-    let known =
-        tx.execute(include_str!("../sql/refilter.sql"), params![name, filter, last]).map_err(store_error)?;
+    let known = tx
+        .execute(include_str!("../../sql/log/refilter.sql"), params![name, filter, last])
+        .map_err(store_error)?;
     if known > 0 {
         return Ok(false);
     }
@@ -141,7 +142,7 @@ pub(crate) fn slots_of(lane: i32, lanes: i32) -> (i32, i32) {
 /// Routes may change again only when the last change is worked off: a lane remembers one former filter.
 fn check_former_filter(tx: &Transaction<'_>, sink: &str, filter: &str) -> Result<(), StoreError> {
     let found: Option<(i64, i64)> = tx
-        .query_row(include_str!("../sql/former_filter.sql"), params![sink, filter], |row| {
+        .query_row(include_str!("../../sql/log/former_filter.sql"), params![sink, filter], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
         .optional()

@@ -2,7 +2,7 @@
 //!
 //! Three kinds of connection. The [`Writer`] makes all changes of this process, many in one transaction. A
 //! few [`Readers`] give pages and looks. The [`Watch`] sees what other processes commit. A relay's life is
-//! told by its heart, a locked file ([`crate::heart`]), and by expiry.
+//! told by its heart, a locked file ([`crate::log::heart`]), and by expiry.
 //!
 //! # Why the cursor is a number
 //!
@@ -22,8 +22,8 @@
 
 use crate::config::SqliteConfig;
 use crate::connect::{canonical, check_wal, open_writer};
-use crate::heart::Heart;
-use crate::lease::LogLease;
+use crate::log::heart::Heart;
+use crate::log::lease::LogLease;
 use crate::migrate;
 use crate::readers::Readers;
 use crate::watch::Watch;
@@ -121,7 +121,7 @@ pub(crate) fn transient(message: impl Into<String>) -> StoreError {
 
 /// Counts that a lane became free: other processes' watches look at it.
 pub(crate) fn note_freed(tx: &Transaction<'_>) -> rusqlite::Result<()> {
-    tx.prepare_cached(include_str!("../sql/freed.sql"))?.execute([])?;
+    tx.prepare_cached(include_str!("../../sql/log/freed.sql"))?.execute([])?;
     Ok(())
 }
 
@@ -136,14 +136,14 @@ impl Store for SqliteStore {
             .map_err(|error| transient(format!("no file can be made next to the database: {error}")))?;
         let name = heart.as_ref().map(|heart| heart.name.clone());
         let joining = plan.clone();
-        inner.write(move |tx| crate::join::agree(tx, &joining, name.as_deref())).await?;
+        inner.write(move |tx| crate::log::join::agree(tx, &joining, name.as_deref())).await?;
         *inner.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(plan.clone()));
         inner.set_heart(heart);
         Ok(())
     }
 
     async fn roll(&self, held: &[(LaneId, i64)]) -> Result<Roll, StoreError> {
-        crate::roll::roll(&self.inner, held).await
+        crate::log::roll::roll(&self.inner, held).await
     }
 
     async fn take(&self, lane: &LaneId) -> Result<Option<Arc<dyn Lease>>, StoreError> {
@@ -152,7 +152,7 @@ impl Store for SqliteStore {
         let (id, path) = (lane.clone(), inner.path().to_owned());
         let asker = Arc::clone(&plan);
         let taken =
-            inner.write(move |tx| crate::take::take(tx, &path, &id, &asker, heart.as_deref())).await?;
+            inner.write(move |tx| crate::log::take::take(tx, &path, &id, &asker, heart.as_deref())).await?;
         // CRASH(sqlite.take.committed): the lane is ours by the table and nobody serves it. The heart's lock
         // is gone with the process, so the next relay takes it at once (G2).
         posthaste::crash_point!("sqlite.take.committed");
@@ -160,7 +160,7 @@ impl Store for SqliteStore {
     }
 
     async fn sweep(&self) -> Result<Swept, StoreError> {
-        crate::sweep::sweep(&self.inner).await
+        crate::log::sweep::sweep(&self.inner).await
     }
 
     async fn doze(&self, at_most: Duration) -> Result<bool, StoreError> {

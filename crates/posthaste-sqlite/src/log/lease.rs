@@ -4,8 +4,8 @@
 //! is settled, that position becomes the receipt. The memory dies with the lease.
 
 use crate::error::store_error;
-use crate::store::{Inner, note_freed};
-use crate::take::TakenLane;
+use crate::log::store::{Inner, note_freed};
+use crate::log::take::TakenLane;
 use async_trait::async_trait;
 use posthaste::store::{
     Care, DueBatch, DueQuery, JoinPlan, LaneId, Lease, Page, PageLimit, Settlement, StoreError,
@@ -101,7 +101,7 @@ impl Holding {
 impl Title {
     /// Refuses whoever does not own the lane any more.
     pub(crate) fn check(&self, tx: &Transaction<'_>) -> Result<(), StoreError> {
-        let owned = tx.prepare_cached(include_str!("../sql/owned.sql")).and_then(|mut statement| {
+        let owned = tx.prepare_cached(include_str!("../../sql/log/owned.sql")).and_then(|mut statement| {
             statement.exists(params![&*self.id.sink, self.id.lane, self.epoch, &*self.relay])
         });
         if owned.map_err(store_error)? { Ok(()) } else { Err(StoreError::LeaseLost(self.id.clone())) }
@@ -114,7 +114,7 @@ impl LogLease {
             inner,
             title: Arc::new(Title { id: taken.id, epoch: taken.epoch, relay: Arc::clone(&plan.relay) }),
             slots: taken.slots,
-            page_sql: crate::tail::page_sql(&taken.condition).into(),
+            page_sql: crate::log::tail::page_sql(&taken.condition).into(),
             is_filtered: !taken.condition.is_empty(),
             share: taken.share,
             care: taken.care,
@@ -177,7 +177,7 @@ impl Lease for LogLease {
         self.inner
             .write(move |tx| {
                 title.check(tx)?;
-                let release = include_str!("../sql/release.sql");
+                let release = include_str!("../../sql/log/release.sql");
                 tx.execute(release, params![&*title.id.sink, title.id.lane]).map_err(store_error)?;
                 note_freed(tx).map_err(store_error)
             })

@@ -5,8 +5,8 @@
 
 use crate::clock::{micros, now};
 use crate::error::store_error;
-use crate::heart::beats;
-use crate::store::{Inner, transient};
+use crate::log::heart::beats;
+use crate::log::store::{Inner, transient};
 use posthaste::Timestamp;
 use posthaste::store::{Controls, JoinPlan, LaneId, LaneView, Roll, StoreError};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -183,7 +183,7 @@ fn renew(
     held: &[(LaneId, i64)],
 ) -> rusqlite::Result<()> {
     let until = now().saturating_add(micros(plan.lease_ttl));
-    let mut lanes = tx.prepare_cached(include_str!("../sql/renew.sql"))?;
+    let mut lanes = tx.prepare_cached(include_str!("../../sql/log/renew.sql"))?;
     for (id, epoch) in held {
         lanes.execute(params![&*id.sink, id.lane, epoch, &*plan.relay, until, heart])?;
     }

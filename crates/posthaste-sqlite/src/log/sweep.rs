@@ -20,7 +20,7 @@
 
 use crate::clock::{micros, now};
 use crate::error::store_error;
-use crate::store::Inner;
+use crate::log::store::Inner;
 use posthaste::crash_point;
 use posthaste::store::{StoreError, Swept};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -62,7 +62,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<Swept, StoreError> {
     give_back(inner).await?;
     let path = inner.path().to_owned();
     // A directory that cannot be listed leaves some empty files behind, nothing else.
-    let _ = tokio::task::spawn_blocking(move || crate::heart::remove_stopped(&path)).await;
+    let _ = tokio::task::spawn_blocking(move || crate::log::heart::remove_stopped(&path)).await;
     Ok(swept)
 }
 
@@ -85,7 +85,7 @@ fn used_bytes(connection: &Connection) -> rusqlite::Result<u64> {
 /// Removes the front of the log, if it may go. Answers with the number of rows.
 fn bite(tx: &Transaction<'_>, cutoff: i64) -> rusqlite::Result<u64> {
     let horizon: Option<i64> = tx
-        .prepare_cached(include_str!("../sql/horizon.sql"))?
+        .prepare_cached(include_str!("../../sql/log/horizon.sql"))?
         .query_row([now() - RETIRED_COUNTS], |row| row.get(0))?;
     // Nobody has ever read this outbox: what is in it waits for the first relay.
     let Some(horizon) = horizon else { return Ok(0) };
@@ -122,12 +122,13 @@ fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite
     let before = |age| now.saturating_sub(micros(age));
     let receipts = purge_receipts(tx, before(retention.events))?;
     let keys = tx
-        .prepare_cached(include_str!("../sql/purge_keys.sql"))?
+        .prepare_cached(include_str!("../../sql/log/purge_keys.sql"))?
         .execute([before(retention.idempotency_keys), BITE_ROWS])?;
     tx.execute("delete from posthaste_relays where expires_at < ?1", [now - 3_600_000_000])?;
     let mut dead = 0;
     if let Some(age) = retention.dead_letters {
-        dead = tx.prepare_cached(include_str!("../sql/purge_dead.sql"))?.execute([before(age), BITE_ROWS])?;
+        dead =
+            tx.prepare_cached(include_str!("../../sql/log/purge_dead.sql"))?.execute([before(age), BITE_ROWS])?;
         if dead > 0 {
             let sql = "insert into posthaste_audit (at, actor, action, reason, detail)
                        values (?1, 'retention', 'purge', 'declared dead letter retention', json_object('count', ?2))";
@@ -149,7 +150,7 @@ fn purge_receipts(tx: &Transaction<'_>, before: i64) -> rusqlite::Result<usize> 
         .optional()?
     {
         purged += tx
-            .prepare_cached(include_str!("../sql/purge_receipts.sql"))?
+            .prepare_cached(include_str!("../../sql/log/purge_receipts.sql"))?
             .execute(params![sink, lane, before, BITE_ROWS])?;
         place = (sink, lane);
     }

@@ -7,7 +7,7 @@
 
 use crate::clock::{NEVER, now};
 use crate::error::store_error;
-use crate::lease::LogLease;
+use crate::log::lease::LogLease;
 use crate::row::{self, Payloads, WIDTH};
 use posthaste::store::{DueBatch, DueEvent, DueQuery, Reason, StoreError};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -78,12 +78,12 @@ impl DueRead {
         let next: Option<i64> =
             tx.prepare_cached(sql)?.query_row(params![&*self.sink, now, NEVER], |row| row.get(0))?;
         batch.next_in = next.map(|next| Duration::from_micros((next - now).max(0).unsigned_abs()));
-        Ok((batch, crate::take::is_holding(tx, &self.sink)?))
+        Ok((batch, crate::log::take::is_holding(tx, &self.sink)?))
     }
 
     fn heads(&self, tx: &Transaction<'_>, now: i64) -> rusqlite::Result<Vec<Head>> {
         let read = |row: &Row<'_>| Ok(Head { seq: row.get(0)?, key: row.get(1)?, holds: row.get(2)? });
-        let mut statement = tx.prepare_cached(include_str!("../sql/due.sql"))?;
+        let mut statement = tx.prepare_cached(include_str!("../../sql/log/due.sql"))?;
         let rows = statement.query_map(
             params![
                 &*self.sink,
@@ -109,7 +109,7 @@ impl DueRead {
         let sql = "select min(seq) from posthaste_dead_letters where sink = ?1 and key = ?2 and holds_key";
         let dead: Option<i64> =
             tx.prepare_cached(sql)?.query_row(params![&*self.sink, key], |row| row.get(0))?;
-        let mut statement = tx.prepare_cached(include_str!("../sql/run.sql"))?;
+        let mut statement = tx.prepare_cached(include_str!("../../sql/log/run.sql"))?;
         let mut rows = statement.query(params![&*self.sink, key, head.seq, RUN_MAX])?;
         while let Some(row) = rows.next()? {
             let (seq, due_at): (i64, i64) = (row.get(0)?, row.get(1)?);

@@ -1,12 +1,12 @@
 //! Reading the log: the rows behind the position, in one snapshot.
 //!
-//! There are no late rows here (see [`crate::store`]), so a read is one statement in order of the primary
+//! There are no late rows here (see [`crate::log::store`]), so a read is one statement in order of the primary
 //! key. Rows are stepped through one by one, and stepping ends where the page is full: bounds hold before
 //! anything more is loaded, and a payload above the largest size is never loaded at all.
 
 use crate::clock::now;
 use crate::error::store_error;
-use crate::lease::{Holding, LogLease, PageRead};
+use crate::log::lease::{Holding, LogLease, PageRead};
 use crate::row::{self, Payloads};
 use crate::watch::last_seq;
 use posthaste::event::StoredEvent;
@@ -133,7 +133,7 @@ impl TailRead {
     ) -> rusqlite::Result<Vec<(usize, Detained)>> {
         let (now, look) = (now(), self.holding.is_any());
         let mut held: FxHashMap<&str, bool> = FxHashMap::default();
-        let mut behind = tx.prepare_cached(include_str!("../sql/behind.sql"))?;
+        let mut behind = tx.prepare_cached(include_str!("../../sql/log/behind.sql"))?;
         let mut detained = Vec::new();
         for (index, stored) in events.iter().enumerate() {
             // Its time comes first: an event for later is not made due by its key becoming free.

@@ -9,9 +9,9 @@
 
 use crate::clock::{NEVER, micros, now};
 use crate::error::store_error;
-use crate::lease::{LogLease, Settled, Title};
+use crate::log::lease::{LogLease, Settled, Title};
+use crate::log::store::transient;
 use crate::row::event_sql;
-use crate::store::transient;
 use posthaste::crash_point;
 use posthaste::store::{Death, Deferral, Due, Settlement, StoreError};
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -174,7 +174,7 @@ fn write_outcomes(tx: &Transaction<'_>, title: &Title, outcomes: &Outcomes) -> r
         wait_again(tx, sink, *seq, deferral)?;
     }
     for (seq, death) in &outcomes.died {
-        let died = event_sql!("../sql/died.sql");
+        let died = event_sql!("../../sql/log/died.sql");
         let params = params![
             sink,
             seq,
@@ -199,7 +199,7 @@ fn defer(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -> rus
         Due::AtDelivery => None,
         Due::Behind => Some(NEVER),
     };
-    tx.prepare_cached(event_sql!("../sql/defer.sql"))?.execute(params![
+    tx.prepare_cached(event_sql!("../../sql/log/defer.sql"))?.execute(params![
         sink,
         seq,
         &*deferral.route,
@@ -216,7 +216,7 @@ fn defer(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -> rus
 }
 
 fn bury(tx: &Transaction<'_>, sink: &str, seq: i64, death: &Death) -> rusqlite::Result<()> {
-    tx.prepare_cached(event_sql!("../sql/bury.sql"))?.execute(params![
+    tx.prepare_cached(event_sql!("../../sql/log/bury.sql"))?.execute(params![
         sink,
         seq,
         &*death.route,
@@ -244,7 +244,7 @@ fn wait_again(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -
         Due::In(delay) => micros(delay),
         Due::AtDelivery | Due::Behind => 0,
     };
-    tx.prepare_cached(include_str!("../sql/again.sql"))?.execute(params![
+    tx.prepare_cached(include_str!("../../sql/log/again.sql"))?.execute(params![
         sink,
         seq,
         deferral.attempts,
@@ -261,7 +261,7 @@ fn wait_again(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -
 
 /// The first holding event of a key comes due.
 pub(crate) fn promote(tx: &Transaction<'_>, sink: &str, key: &str) -> rusqlite::Result<()> {
-    tx.prepare_cached(include_str!("../sql/promote.sql"))?.execute(params![sink, key, now(), NEVER])?;
+    tx.prepare_cached(include_str!("../../sql/log/promote.sql"))?.execute(params![sink, key, now(), NEVER])?;
     Ok(())
 }
 
