@@ -1,7 +1,8 @@
 //! Appends in a transaction of diesel: a rollback leaves nothing, a commit leaves the order and its event.
 //!
 //! ```sh
-//! DB=postgres://postgres@127.0.0.1/shop cargo run -p posthaste-postgres --features adapter-examples --example append_diesel
+//! export DB=postgres://postgres@127.0.0.1/shop
+//! cargo run -p posthaste-postgres --features adapter-examples --example append_diesel
 //! ```
 
 use diesel::prelude::*;

@@ -2,7 +2,8 @@
 //! event.
 //!
 //! ```sh
-//! DB=postgres://postgres@127.0.0.1/shop cargo run -p posthaste-postgres --features adapter-examples --example append_diesel_async
+//! export DB=postgres://postgres@127.0.0.1/shop
+//! cargo run -p posthaste-postgres --features adapter-examples --example append_diesel_async
 //! ```
 
 use diesel::prelude::*;

@@ -16,9 +16,8 @@
 //! # async fn example() -> Result<(), posthaste_sqlite::writer::WriteError> {
 //! use posthaste_sqlite::writer::{WriteError, Writer};
 //! let writer = Writer::open("orders.db".as_ref(), Default::default())?;
-//! let changed = writer
-//!     .run(|tx| tx.execute("update orders set state = 'paid' where id = ?1", [42]).map_err(WriteError::from))
-//!     .await?;
+//! let pay = "update orders set state = 'paid' where id = ?1";
+//! let changed = writer.run(|tx| tx.execute(pay, [42]).map_err(WriteError::from)).await?;
 //! # Ok(()) }
 //! ```
 //!

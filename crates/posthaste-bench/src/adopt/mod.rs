@@ -1,12 +1,13 @@
 //! How fast an adopted table is drained, and what that costs its owners.
 //!
 //! The table is filled as its owners would have it, from the rows of the log, so that both hold the same
-//! events. Then, in turn: a bare loop that claims and marks ([`table::Table::claim_and_mark`]), a relay on
-//! the table, a relay on the log. All on one server in one run, so what counts are the ratios between them.
+//! events. Then, in turn: a bare loop that claims and marks ([`table::AdoptedTable::claim_and_mark`]), a
+//! relay on the table, a relay on the log. All on one server in one run, so what counts are the ratios
+//! between them.
 //!
 //! A drain is over when no row waits, and then every row must be marked once: as many rows published as there
-//! were, and as many updates as one claim and one mark of each ([`table::Table::audit`]). One that fails the
-//! count is an error.
+//! were, and as many updates as one claim and one mark of each ([`table::AdoptedTable::audit`]). One that
+//! fails the count is an error.
 
 mod bare;
 mod plan;

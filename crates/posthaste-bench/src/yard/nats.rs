@@ -27,7 +27,7 @@ const MARK: &str = "posthaste bench: made for a measurement, may be deleted";
 /// Longest time for an answer. A stream of a few gigabytes takes a moment to delete.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Messages in one request of [`Witness::read_all`].
+/// Messages in one request of [`Yard::read_all`].
 const BATCH: u64 = 5_000;
 
 /// How often an empty stream is tried to be had.

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 /// Longest time for an answer. A stream of a few gigabytes takes a moment to delete.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Entries in one request of [`Witness::read_all`].
+/// Entries in one request of [`Yard::read_all`].
 const BATCH: &str = "2000";
 /// Commands in a pipeline of the client alone, and pipelines at once: more of either do not make it faster.
 const PIPELINE: usize = 500;

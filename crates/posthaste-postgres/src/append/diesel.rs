@@ -124,8 +124,8 @@ pub(super) fn many<'q>(sql: &str, events: &'q [Event]) -> Prepared<'q> {
 /// Appends an event to the outbox in the schema `posthaste`. See [`Outbox::append_diesel`].
 ///
 /// ```no_run
-/// # use diesel::prelude::*;
-/// # fn place<C: diesel::connection::LoadConnection<Backend = diesel::pg::Pg>>(conn: &mut C) -> QueryResult<()> {
+/// # use diesel::{connection::LoadConnection, pg::Pg, prelude::*};
+/// # fn place<C: LoadConnection<Backend = Pg>>(conn: &mut C) -> QueryResult<()> {
 /// conn.transaction(|conn| {
 ///     diesel::sql_query("insert into orders (id) values (42)").execute(conn)?;
 ///     let event = posthaste::Event::new("orders.placed", r#"{"order":42}"#).with_key("42");

@@ -102,7 +102,8 @@ async fn query(
 /// let mut tx = client.transaction().await?;
 /// let insert = "insert into orders (total) values ($1) returning id";
 /// let order: i64 = tx.query_one(insert, &[&4200]).await?.get(0);
-/// let event = posthaste::Event::json("orders.placed", &serde_json::json!({ "order": order }))?.with_key(order);
+/// let payload = serde_json::json!({ "order": order });
+/// let event = posthaste::Event::json("orders.placed", &payload)?.with_key(order);
 /// posthaste_postgres::append(&mut tx, &event).await?;
 /// tx.commit().await?; // the order and its event, or neither
 /// # Ok(()) }

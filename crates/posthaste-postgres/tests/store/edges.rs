@@ -58,7 +58,8 @@ async fn f7_g2_a_flush_that_fails_loses_no_page() {
     let database = TestDatabase::create_on(&server).await.expect("a database");
     let fixture = PostgresFixture::on(database).await;
     let client = fixture.connect().await;
-    let right = "on function pg_catalog.pg_logical_emit_message(boolean, text, text)";
+    let flush = if Version::tested() < Version::V17 { "" } else { ", boolean" }; // which 17 added
+    let right = format!("on function pg_catalog.pg_logical_emit_message(boolean, text, text{flush})");
     let forbid = format!("grant posthaste_relay to relay; revoke execute {right} from public");
     client.batch_execute(&forbid).await.expect("rights");
     let name = fixture.config().url.rsplit('/').next().expect("a database").to_owned();

@@ -1,8 +1,8 @@
 //! Reading the log: the rows behind the position, in one snapshot.
 //!
-//! There are no late rows here (see [`crate::log::store`]), so a read is one statement in order of the primary
-//! key. Rows are stepped through one by one, and stepping ends where the page is full: bounds hold before
-//! anything more is loaded, and a payload above the largest size is never loaded at all.
+//! There are no late rows here (see [`crate::log::store`]), so a read is one statement in order of the
+//! primary key. Rows are stepped through one by one, and stepping ends where the page is full: bounds hold
+//! before anything more is loaded, and a payload above the largest size is never loaded at all.
 
 use crate::clock::now;
 use crate::error::store_error;

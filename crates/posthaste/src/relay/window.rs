@@ -42,7 +42,7 @@ pub(crate) struct Window {
     keys: Keys,
     pages: VecDeque<PageInHand>,
     blocked: FxHashMap<String, BlockedKey>,
-    /// Whether a key was blocked since [`Window::take_blocked`] looked.
+    /// Whether a key was blocked since [`Window::hold_blocked`] looked.
     blocked_anew: bool,
     events: usize,
     bytes: usize,
