@@ -261,7 +261,12 @@ fn wait_again(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -
 
 /// The first holding event of a key comes due.
 pub(crate) fn promote(tx: &Transaction<'_>, sink: &str, key: &str) -> rusqlite::Result<()> {
-    tx.prepare_cached(include_str!("../../sql/log/promote.sql"))?.execute(params![sink, key, now(), NEVER])?;
+    tx.prepare_cached(include_str!("../../sql/log/promote.sql"))?.execute(params![
+        sink,
+        key,
+        now(),
+        NEVER
+    ])?;
     Ok(())
 }
 

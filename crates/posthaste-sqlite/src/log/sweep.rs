@@ -127,8 +127,9 @@ fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite
     tx.execute("delete from posthaste_relays where expires_at < ?1", [now - 3_600_000_000])?;
     let mut dead = 0;
     if let Some(age) = retention.dead_letters {
-        dead =
-            tx.prepare_cached(include_str!("../../sql/log/purge_dead.sql"))?.execute([before(age), BITE_ROWS])?;
+        dead = tx
+            .prepare_cached(include_str!("../../sql/log/purge_dead.sql"))?
+            .execute([before(age), BITE_ROWS])?;
         if dead > 0 {
             let sql = "insert into posthaste_audit (at, actor, action, reason, detail)
                        values (?1, 'retention', 'purge', 'declared dead letter retention', json_object('count', ?2))";
