@@ -100,12 +100,18 @@ fn launch_with(
     start_in(process, plan, watch::channel(settings).1, watch::channel(routes).1, Arc::new(SystemClock))
 }
 
-/// An outbox whose owners died at its first event, so often that the next one goes one by one.
-async fn deadly(events: usize) -> MemoryDatabase {
+fn outbox(events: usize) -> MemoryDatabase {
     let database = MemoryDatabase::new();
     for n in 0..events {
         database.append_now(Event::new("t", "x").with_key(format!("k{n}")));
     }
+    database
+}
+
+/// An outbox whose owners died at its first event, so often that the next one goes one by one. The last
+/// `charged` of them had it in hand.
+async fn deadly(events: usize, charged: usize) -> MemoryDatabase {
+    let database = outbox(events);
     let names = vec!["s".to_owned()];
     for n in 0..10 {
         let store = database.store();
@@ -124,18 +130,21 @@ async fn deadly(events: usize) -> MemoryDatabase {
         store.join(&plan).await.expect("join");
         let lease =
             store.take(&LaneId { sink: "s".into(), lane: 0 }).await.expect("an answer").expect("free");
-        lease.read(PageLimit { events: 10, bytes: 1 << 20 }).await.expect("a read");
+        let page = lease.read(PageLimit { events: 10, bytes: 1 << 20 }).await.expect("a read");
+        let first = page.events.first().map(|stored| stored.seq);
+        lease.take_in_hand(first.filter(|_| n >= 10 - charged)).await.expect("written down");
         database.kill(&relay);
     }
     database
 }
 
-/// How many events two careful outboxes have in hand at once.
-async fn most_in_hand(one: &Process, two: &Process) -> usize {
+/// How many calls of two outboxes, with so many events together, are with the sink at once.
+async fn most_at_once(outboxes: [(&Process, MemoryDatabase); 2], events: usize) -> usize {
     let sink = Arc::new(Counting::default());
-    let (a, b) = (deadly(30).await, deadly(30).await);
-    let relays = [launch(one, a.store(), &sink), launch(two, b.store(), &sink)];
-    eventually("everything arrives", WAIT, || async { (sink.seqs().len() >= 60).then_some(()) }).await;
+    let settings = RelaySettings { page_events_max: 1, calls_in_flight: 1, ..RelaySettings::default() };
+    let relays =
+        outboxes.map(|(process, database)| launch_with(settings.clone(), process, database.store(), &sink));
+    eventually("everything arrives", WAIT, || async { (sink.seqs().len() >= events).then_some(()) }).await;
     for relay in relays {
         assert_eq!(relay.drain().await, DrainOutcome::Clean);
     }
@@ -146,9 +155,22 @@ async fn most_in_hand(one: &Process, two: &Process) -> usize {
 /// two hands: that shows the case bites.
 #[tokio::test(start_paused = true)]
 async fn f21_one_event_in_hand_in_the_whole_process() {
+    let (one, two) = (Process::default(), Process::default());
+    for (second, most) in [(&one, 1), (&two, 2)] {
+        let outboxes = [(&one, deadly(30, 0).await), (second, deadly(30, 0).await)];
+        assert_eq!(most_at_once(outboxes, 60).await, most);
+    }
+}
+
+/// F21: a lane that goes as usual may publish the killer while an innocent event is in hand elsewhere. An
+/// event that one more death would end is alone with the sinks. Others in hand go beside the usual calls.
+#[tokio::test(start_paused = true)]
+async fn f21_an_event_on_its_last_chance_is_alone() {
     let process = Process::default();
-    assert_eq!(most_in_hand(&process, &process).await, 1);
-    assert_eq!(most_in_hand(&Process::default(), &Process::default()).await, 2);
+    for (charged, most) in [(1, 2), (2, 1)] {
+        let outboxes = [(&process, outbox(60)), (&process, deadly(1, charged).await)];
+        assert_eq!(most_at_once(outboxes, 61).await, most, "charged with {charged} deaths");
+    }
 }
 
 /// G7, G8: a store that does not answer does not hold up the end beyond the deadline.

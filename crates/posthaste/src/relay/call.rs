@@ -1,12 +1,13 @@
 //! One call: a batch goes to the sink, and comes back with its verdicts.
 
 use super::batch::Batch;
+use super::handle::Process;
 use crate::crash_point;
 use crate::sink::{Failure, Message, Sink, Verdict};
 use crate::store::Lease;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, watch};
 use tokio::time::Instant;
 
 /// What a call needs of the lane.
@@ -14,26 +15,36 @@ pub(super) struct Call {
     pub(super) batch: Batch,
     pub(super) sink: Arc<dyn Sink>,
     pub(super) timeout: Duration,
-    /// Where the lane goes one by one.
-    pub(super) hand: Option<Hand>,
+    pub(super) manner: Manner,
+}
+
+/// How a call goes to the sink.
+pub(super) enum Manner {
+    /// Beside the calls of others, but not beside an event that must be alone.
+    Beside { _company: OwnedRwLockReadGuard<()> },
+    /// One by one.
+    InHand(Hand),
 }
 
 /// What is written down of an event that may kill its relay.
 pub(super) struct Hand {
+    pub(super) seq: Option<i64>,
+    pub(super) must_be_alone: bool,
     pub(super) lease: Arc<dyn Lease>,
-    /// One event in hand in the whole process: a death must not be charged to what another lane had in hand
-    /// at that moment.
-    pub(super) only_one: Arc<Mutex<()>>,
+    pub(super) process: Process,
     pub(super) trust: watch::Receiver<Instant>,
 }
+
+/// What an event in hand keeps others from: to be in hand, and to be with a sink.
+type Kept = (OwnedMutexGuard<()>, Option<OwnedRwLockWriteGuard<()>>);
 
 impl Call {
     pub(super) async fn publish(mut self) -> (Batch, Vec<Verdict>) {
         let messages = self.batch.messages();
-        let mut alone = None;
-        if let Some(hand) = &self.hand {
-            match hand.take(messages, self.timeout).await {
-                Ok(guard) => alone = Some(guard),
+        let mut kept = None;
+        if let Manner::InHand(hand) = &self.manner {
+            match hand.take(self.timeout).await {
+                Ok(guards) => kept = Some(guards),
                 Err(failure) => return (self.batch, vec![Verdict::Retry(failure)]),
             }
         }
@@ -45,28 +56,34 @@ impl Call {
         // CRASH(publish.acknowledged): the broker has the events, the store does not know. The next
         // owner publishes them again: a duplicate, never a loss (G2).
         crash_point!("publish.acknowledged");
-        if let Some(hand) = &self.hand {
+        if let Manner::InHand(hand) = &self.manner {
             // It came back, so it kills nobody: an outage may last for many restarts. A failure only
             // means that a death before the next event is charged to this one.
             let _ = hand.lease.take_in_hand(None).await;
         }
-        drop(alone);
+        drop(kept);
         (self.batch, verdicts)
     }
 }
 
 impl Hand {
-    async fn take(&self, messages: &[Message], timeout: Duration) -> Result<OwnedMutexGuard<()>, Failure> {
-        let alone = Arc::clone(&self.only_one).lock_owned().await;
+    async fn take(&self, timeout: Duration) -> Result<Kept, Failure> {
+        let only_one = Arc::clone(&self.process.one_hand).lock_owned().await;
+        let alone = match self.must_be_alone {
+            // Calls that are with a sink end in their time, and no other one begins meanwhile.
+            true => Some(Arc::clone(&self.process.company).write_owned().await),
+            false => None,
+        };
         if Instant::now() + timeout > *self.trust.borrow() {
             return Err(Failure::of_sink("relay.lease_short", "the lease is too short by now"));
         }
-        let seq = messages.first().map(|message| message.stored.seq);
         // CRASH(publish.in_hand): the event is written down as in hand; if it kills the relay
         // now, the next owner charges it (F21).
-        let written = self.lease.take_in_hand(seq).await;
+        let written = self.lease.take_in_hand(self.seq).await;
         crash_point!("publish.in_hand");
-        written.map(|()| alone).map_err(|error| Failure::of_sink("relay.in_hand", error.to_string()))
+        written
+            .map(|()| (only_one, alone))
+            .map_err(|error| Failure::of_sink("relay.in_hand", error.to_string()))
     }
 }
 

@@ -40,8 +40,17 @@ impl Caution {
 
     /// How often the relay died with this event in hand, if that is too often.
     pub(super) fn deaths_of(&self, seq: i64, settings: &RelaySettings) -> Option<u32> {
+        self.charged(seq).filter(|deaths| *deaths >= settings.crash_limit)
+    }
+
+    /// Whether the relay's death with this event in hand would be one too many.
+    pub(super) fn is_last_chance(&self, seq: i64, settings: &RelaySettings) -> bool {
+        self.charged(seq).unwrap_or(0).saturating_add(1) >= settings.crash_limit
+    }
+
+    fn charged(&self, seq: i64) -> Option<u32> {
         let Care::OneByOne { suspect: Some((suspect, deaths)) } = self.care else { return None };
-        (seq == suspect && deaths >= settings.crash_limit).then_some(deaths)
+        (seq == suspect).then_some(deaths)
     }
 
     /// Events that are about to be settled.

@@ -10,7 +10,7 @@ use crate::sink::Sink;
 use crate::store::{StartAt, Store};
 use crate::task::{Task, spawn};
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, RwLock, watch};
 
 /// A sink of an outbox.
 pub struct SinkEntry {
@@ -103,11 +103,19 @@ impl RelayHandle {
 ///
 /// An event that kills its relay kills the process, whichever outbox it came from. Lanes that go one by one
 /// write down what they have in hand, and whatever was in hand is charged with the death (F21). So there is
-/// one hand in the whole process: while the killer is in it, no innocent event is, and none becomes a dead
-/// letter for another's deed. It costs only processes that keep dying, for as long as they do.
+/// one hand in the whole process: while the killer is in it, no innocent event is.
+///
+/// The killer may also be in a call of a lane that goes as usual: that lane has left the place where its
+/// owners died, or a dead letter was replayed in it. Then whatever is in hand elsewhere is charged with that
+/// death. So an event that one more death would end is published **alone**, with no other call of the
+/// process: an innocent one comes back, and none becomes a dead letter for another's deed. All of this costs
+/// only processes that keep dying, for as long as they do.
 #[derive(Debug, Clone, Default)]
 pub struct Process {
-    one_hand: Arc<tokio::sync::Mutex<()>>,
+    /// Held while an event is in hand.
+    pub(super) one_hand: Arc<Mutex<()>>,
+    /// Shared by the calls of lanes that go as usual. An event that must be alone holds it for itself.
+    pub(super) company: Arc<RwLock<()>>,
 }
 
 /// Starts a relay that has its process for itself.
@@ -133,7 +141,7 @@ pub fn start_in(
     let (health_out, health) = watch::channel(waiting);
     let (failed_out, failed) = watch::channel(None);
     let mut supervisor = Supervisor::new(plan, settings, routes, clock, health_out);
-    supervisor.one_hand = Arc::clone(&process.one_hand);
+    supervisor.process = process.clone();
     let task = spawn("relay", async move {
         match supervisor.run(stopped).await {
             Ok(outcome) => outcome,

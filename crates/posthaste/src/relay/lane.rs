@@ -19,6 +19,7 @@ use super::caution::Caution;
 use super::deferred::Deferred;
 use super::destinations::Destinations;
 use super::diary::Diary;
+use super::handle::Process;
 use super::progress::Progress;
 use super::reading::Reading;
 use super::settling::Settling;
@@ -54,8 +55,8 @@ pub(crate) struct LaneContext {
     pub(crate) progress: Arc<Progress>,
     /// What the log hears once for all lanes of the outbox.
     pub(crate) diary: Arc<Diary>,
-    /// Whoever goes one by one holds it while an event is in hand: one in the whole process.
-    pub(crate) one_hand: Arc<tokio::sync::Mutex<()>>,
+    /// Whom a call must not meet at the sinks.
+    pub(crate) process: Process,
 }
 
 impl LaneContext {

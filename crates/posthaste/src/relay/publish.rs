@@ -2,7 +2,7 @@
 
 use super::batch::{Batch, Origin, Pending};
 use super::breaker::Passage;
-use super::call::{Call, Hand};
+use super::call::{Call, Hand, Manner};
 use super::calls::Returned;
 use super::destinations::scope;
 use super::lane::Lane;
@@ -11,11 +11,15 @@ use crate::sink::{Failure, Scope, Verdict};
 use crate::store::{Death, Deferral, Due, Reason};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedRwLockReadGuard;
 use tokio::time::Instant;
 
 /// A deferred event that the sink held is not looked for again before this long: what it is behind is with
 /// the sink right now.
 const HELD_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a lane looks whether an event that must be alone with the sinks is back.
+const ALONE_PAUSE: Duration = Duration::from_millis(20);
 
 impl Lane {
     pub(super) fn start_publish(&mut self) {
@@ -30,8 +34,13 @@ impl Lane {
             if most == 0 {
                 return;
             }
-            let Some((batch, is_trial)) = self.next_batch(most) else { return };
-            self.call(batch, is_trial, now);
+            // Not waited for inside the call: calls of a lane would enter the sink in another order (G3).
+            let Ok(company) = Arc::clone(&self.context.process.company).try_read_owned() else {
+                return self.calls.pause(ALONE_PAUSE);
+            };
+            let Some((mut batch, is_trial)) = self.next_batch(most) else { return };
+            let manner = self.manner(&mut batch, company);
+            self.call(batch, is_trial, manner, now);
         }
     }
 
@@ -83,19 +92,28 @@ impl Lane {
         trials.find(|(batch, _)| !batch.is_empty())
     }
 
-    fn call(&mut self, batch: Batch, is_trial: bool, now: Instant) {
+    fn manner(&self, batch: &mut Batch, company: OwnedRwLockReadGuard<()>) -> Manner {
+        if !self.caution.is_one_by_one() {
+            return Manner::Beside { _company: company };
+        }
+        let seq = batch.messages().first().map(|message| message.stored.seq);
+        Manner::InHand(Hand {
+            seq,
+            must_be_alone: seq.is_some_and(|seq| self.caution.is_last_chance(seq, &self.terms.settings)),
+            lease: Arc::clone(&self.lease),
+            process: self.context.process.clone(),
+            trust: self.tenure.trust().clone(),
+        })
+    }
+
+    fn call(&mut self, batch: Batch, is_trial: bool, manner: Manner, now: Instant) {
         if self.breaker.passage(now) == Passage::Probe {
             self.breaker.probe();
             self.metrics.breaker.set(self.breaker.level());
         }
         self.metrics.attempts.increment(batch.len() as u64);
-        let hand = self.caution.is_one_by_one().then(|| Hand {
-            lease: Arc::clone(&self.lease),
-            only_one: Arc::clone(&self.context.one_hand),
-            trust: self.tenure.trust().clone(),
-        });
         let (sink, timeout) = (Arc::clone(&self.context.sink), self.terms.settings.publish_timeout());
-        self.calls.begin(Call { batch, sink, timeout, hand }, is_trial, now);
+        self.calls.begin(Call { batch, sink, timeout, manner }, is_trial, now);
     }
 
     pub(super) fn on_returned(&mut self, returned: Returned) {

@@ -1,7 +1,7 @@
 //! The supervisor of one outbox: heartbeat, fair shares, lanes, sweeps, drained shutdown.
 
 use super::diary::Diary;
-use super::handle::{DrainOutcome, Health, RelayPlan, SinkEntry};
+use super::handle::{DrainOutcome, Health, Process, RelayPlan, SinkEntry};
 use super::lane::{self, LaneContext, LaneEnd};
 use super::progress::Progress;
 use super::settings::RelaySettings;
@@ -50,7 +50,7 @@ pub(super) struct Supervisor {
     held: FxHashMap<LaneId, Held>,
     broken: FxHashMap<LaneId, (Instant, String)>,
     unclean_ends: usize,
-    pub(super) one_hand: Arc<tokio::sync::Mutex<()>>,
+    pub(super) process: Process,
     diary: Arc<Diary>,
     ends: mpsc::Receiver<Ended>,
     ends_in: mpsc::Sender<Ended>,
@@ -97,7 +97,7 @@ impl Supervisor {
             held: FxHashMap::default(),
             broken: FxHashMap::default(),
             unclean_ends: 0,
-            one_hand: Arc::default(),
+            process: Process::default(),
         }
     }
 
@@ -236,7 +236,7 @@ impl Supervisor {
             offset: Arc::clone(&self.offset),
             progress: Arc::clone(&progress),
             diary: Arc::clone(&self.diary),
-            one_hand: Arc::clone(&self.one_hand),
+            process: self.process.clone(),
         };
         let controls = self.controls.subscribe();
         let terms = Terms::new(self.settings.clone(), self.routes.clone(), controls, Arc::clone(&id.sink));
