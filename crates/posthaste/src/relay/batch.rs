@@ -116,12 +116,13 @@ impl Batch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::event::{Event, Limits, StoredEvent, Timestamp};
 
-    fn pending(index: u32) -> Pending {
-        let (seq, event) = (i64::from(index), Event::new("topic", "payload"));
+    /// A deferred event of the only key there is.
+    pub(in crate::relay) fn pending(index: u32) -> Pending {
+        let (seq, event) = (i64::from(index), Event::new("topic", "payload").with_key("key"));
         let stored = StoredEvent { seq, slot: 0, appended_at: Timestamp(0), event, defect: None };
         let route = Arc::new(Route::everything_to("sink"));
         let message = route.encode(stored, &"service".into(), &Limits::default()).expect("a message");

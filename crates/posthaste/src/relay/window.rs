@@ -49,6 +49,9 @@ pub(crate) struct Window {
     /// Deferred events in hand that wait to be published.
     due: Batch,
     due_in_flight: usize,
+    /// Keys of which a deferred event went back to the store, with its index. Later ones of the key may be
+    /// with the sink at that time.
+    left_behind: FxHashMap<String, u32>,
     /// Destinations of deferred events that were in hand and went back unasked.
     dropped: Vec<String>,
     outcome: Settlement,
@@ -65,6 +68,7 @@ impl Window {
             bytes: 0,
             due: Batch::default(),
             due_in_flight: 0,
+            left_behind: FxHashMap::default(),
             dropped: Vec::new(),
             outcome: Settlement::default(),
         }
@@ -157,6 +161,10 @@ impl Window {
 
     /// Takes deferred events to publish.
     pub(crate) fn take_due(&mut self, most: usize) -> Batch {
+        // Nobody is left who could come back behind one that went.
+        if self.due_in_flight == 0 {
+            self.left_behind.clear();
+        }
         let mut pick = self.keys.pick(most, None);
         pick.take(&mut self.due);
         let batch = pick.batch;
@@ -273,13 +281,15 @@ impl Window {
         }
     }
 
-    /// A deferred event was not delivered: those of its key that came along with it, and wait in hand,
-    /// stay where they are in the store, behind it.
+    /// A deferred event was not delivered: those of its key that came along with it stay where they are in
+    /// the store, behind it. What waits in hand is dropped here, what is with the sink when it comes back.
     fn drop_behind(&mut self, pending: &Pending) {
         let Some(key) = pending.message.order_key() else { return };
         let is_behind =
             |tag: &Tag, message: &Message| tag.index >= pending.tag.index && message.order_key() == Some(key);
         let behind = self.due.extract(is_behind);
+        let first = self.left_behind.entry(key.to_owned()).or_insert(pending.tag.index);
+        *first = pending.tag.index.min(*first);
         self.dropped.extend(behind.each().map(|pending| pending.message.destination));
     }
 
@@ -312,11 +322,21 @@ impl Window {
                     page.waiting.put_back(pending);
                 }
             }
+            // One before it went back to the store, so this one must not be published first (G3).
+            Origin::Deferred if self.is_left_behind(&pending) => {
+                self.dropped.push(pending.message.destination.clone());
+                self.let_go(&pending);
+            }
             Origin::Deferred => {
                 self.due_in_flight -= 1;
                 self.due.put_back(pending);
             }
         }
+    }
+
+    fn is_left_behind(&self, pending: &Pending) -> bool {
+        let first = pending.message.order_key().and_then(|key| self.left_behind.get(key));
+        first.is_some_and(|first| pending.tag.index >= *first)
     }
 
     /// Whether a deferred event is decided.
@@ -389,4 +409,29 @@ impl Window {
 fn take_waiting(pages: &mut VecDeque<PageInHand>, wanted: impl Fn(&Message) -> bool) -> Vec<Pending> {
     let waiting = pages.iter_mut().map(|page| &mut page.waiting);
     waiting.flat_map(|waiting| waiting.extract(|_, message| wanted(message)).each()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::tests::pending;
+    use super::*;
+
+    fn next(window: &mut Window) -> Pending {
+        window.take_due(1).each().next().expect("one is due")
+    }
+
+    #[test]
+    fn g3_whoever_comes_back_behind_one_that_went_goes_too() {
+        let mut window = Window::new(Ordering::Overlap);
+        (1..=3).for_each(|index| window.add_due(pending(index)));
+        let (first, second) = (next(&mut window), next(&mut window));
+        window.let_go(&first);
+        window.put_back(second);
+        assert_eq!(window.due_in_hand(), 0, "the second and the third stay behind the first, in the store");
+        // When they come due again, they are as free as any other.
+        window.add_due(pending(4));
+        let first = next(&mut window);
+        window.put_back(first);
+        assert_eq!(window.due_in_hand(), 1);
+    }
 }
