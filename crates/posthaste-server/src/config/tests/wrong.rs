@@ -288,8 +288,10 @@ fn a_destination_that_can_never_be_one_is_refused_with_its_line() {
              [sinks.s]\n{sink}\n"
         );
         let error = wrong(&text);
-        let place = format!("line 5: destination = \"{destination}\" is none for sink `s`: it ");
-        assert!(error.contains(&place) && error.contains(expected), "{kind}: {error}");
+        let place = "line 5: `destination` is none for sink `s`: it ";
+        assert!(error.contains(place) && error.contains(expected), "{kind}: {error}");
+        // The path of a webhook may be a secret.
+        assert!(!error.contains(&format!("{destination:?}")), "{kind}: {error}");
         // What an event decides is left to the event.
         ok(&text.replace(&format!("\"{destination}\""), "\"{topic}\""));
     }
