@@ -142,7 +142,17 @@ pub fn split_login(url: &str) -> (String, Vec<LoginOption<'_>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SinkConfig;
     use proptest::prelude::*;
+
+    #[test]
+    fn every_kind_of_this_build_can_be_configured() {
+        for kind in built_in() {
+            let read = SinkConfig::read(kind, serde_json::Map::new());
+            let unknown = read.is_err_and(|error| error.to_string().contains("no sink is called"));
+            assert!(!unknown, "`{kind}` has no arm in SinkConfig::read");
+        }
+    }
 
     proptest! {
         /// Nothing before the last `@` stays in the address, whatever it is.

@@ -39,6 +39,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 const TERM: &str = "SIGTERM";
+const LIFELINE: &str = "lifeline cut";
 /// Twice within this time is once.
 const ECHO: Duration = Duration::from_secs(1);
 
@@ -205,7 +206,7 @@ impl Signals {
             _ = self.term.recv() => Heard::Stop(TERM),
             _ = self.int.recv() => Heard::Stop("SIGINT"),
             _ = self.hup.recv() => Heard::Reload,
-            () = cut(&mut self.lifeline) => Heard::Stop("lifeline cut"),
+            () = cut(&mut self.lifeline) => Heard::Stop(LIFELINE),
         }
     }
 
@@ -222,8 +223,10 @@ impl Signals {
 }
 
 /// Whether a signal is the first one over again. Nobody types SIGTERM; two SIGINT are two strokes of a key.
+/// A lifeline that is cut says that nobody needs the daemon any more, and not that it must hurry.
 fn is_echo(first: (&str, Instant), again: (&str, Instant)) -> bool {
-    (first.0, again.0) == (TERM, TERM) && again.1.duration_since(first.1) < ECHO
+    let terminated_twice = (first.0, again.0) == (TERM, TERM) && again.1.duration_since(first.1) < ECHO;
+    terminated_twice || again.0 == LIFELINE
 }
 
 /// Waits until the lifeline is cut; for ever if there is none, or none any more.
@@ -252,5 +255,6 @@ mod tests {
         assert!(again(TERM, TERM, 0) && again(TERM, TERM, 999));
         assert!(!again(TERM, TERM, 1_000) && !again(TERM, "SIGINT", 0));
         assert!(!again("SIGINT", TERM, 0) && !again("SIGINT", "SIGINT", 0));
+        assert!(again(TERM, LIFELINE, 5_000) && again("SIGINT", LIFELINE, 0) && !again(LIFELINE, TERM, 0));
     }
 }

@@ -242,6 +242,7 @@ mod tests {
 
     /// A sink keeps the bound that it was started with.
     #[test]
+    #[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
     fn a_relay_that_would_cut_the_running_sinks_calls_stays_as_it_is() {
         let path = std::env::temp_dir().join(format!("posthaste-reload-{}.toml", std::process::id()));
         let write = |relay: &str| {

@@ -17,12 +17,14 @@ fn timeouts(relay: &str, sink: &str) -> Result<(Option<u64>, u64, u64), String> 
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn an_option_of_the_wrong_type_is_named_at_its_line() {
     let error = timeouts("", "delivery_timeout_ms = \"8s\"").expect_err("no number");
     assert!(error.contains("line 8: `sinks.n.delivery_timeout_ms` must be a whole number"), "{error}");
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn a_sink_gives_up_before_the_relay_does() {
     let table = [
         ("publish_timeout_ms = 10000", "delivery_timeout_ms = 15000", "line 8", "15000", "10000"),
@@ -42,6 +44,7 @@ fn a_sink_gives_up_before_the_relay_does() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
 fn one_bound_of_a_call_follows_the_other() {
     assert_eq!(timeouts("", ""), Ok((Some(8_000), 10_000, 20_000)));
     // Down.
