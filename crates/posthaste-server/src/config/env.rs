@@ -86,7 +86,8 @@ fn is_meant(name: &str, levels: &[String]) -> Result<bool, ConfigError> {
     if TOP_LEVEL.contains(&top) {
         return Ok(true);
     }
-    if levels.len() == 1 {
+    // `POSTHASTE__SERVICE` has two underscores where the prefix has one.
+    if levels.len() == 1 && !top.starts_with('_') {
         return Ok(false);
     }
     let hint = nearest(top, &TOP_LEVEL).map_or_else(

@@ -42,7 +42,15 @@ async fn letters_are_listed_by_pages_and_shown_whole() {
         .cli(&["dead", "list", "--json", "--topic", "b.*", "--code", "route.key_missing", "--since", "1h"])
         .json();
     assert_eq!(filtered["dead"].as_array().map(Vec::len), Some(2));
-    assert!(outbox.cli(&["dead", "list", "--sink", "nobody"]).out.contains("no dead letters"));
+    // A slip of the pen is no all-clear.
+    for act in [vec!["list", "--sink", "nobody"], vec!["replay", "--sink", "nobody", "--reason", "test"]] {
+        let refused = run(&[["dead"].as_slice(), &act, &["--url", &outbox.url()]].concat());
+        assert!(
+            refused.code == 1 && refused.err.contains("there is no sink `nobody`; known are"),
+            "{}",
+            refused.err
+        );
+    }
     let text = outbox.cli(&["dead", "list"]).out;
     assert!(text.contains(&ids[4]) && text.contains("route.key_missing: the route requires a key"), "{text}");
     let shown = outbox.cli(&["dead", "show", &ids[0], "--json"]).json();
@@ -51,8 +59,11 @@ async fn letters_are_listed_by_pages_and_shown_whole() {
     assert!(outbox.cli(&["dead", "show", &ids[0]]).out.contains("content type  application/json"));
     let seq = shown[0]["seq"].to_string();
     assert_eq!(outbox.cli(&["dead", "show", &seq, "--json"]).json(), shown);
-    let missing = run(&["dead", "show", "0192f7a0-5c1e-7a3e-b1f2-000000000001", "--url", &outbox.url()]);
-    assert_eq!(missing.code, 1, "{}", missing.err);
+    for act in [vec!["show"], vec!["replay", "--reason", "test"], vec!["discard", "--reason", "test"]] {
+        let id = ["0192f7a0-5c1e-7a3e-b1f2-000000000001", "--url", &outbox.url()];
+        let missing = run(&[["dead"].as_slice(), &act, &id].concat());
+        assert!(missing.code == 1 && missing.err.contains("no dead letter of event"), "{}", missing.err);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

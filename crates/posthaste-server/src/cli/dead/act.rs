@@ -8,7 +8,7 @@
 //! Ctrl-C stops between two chunks. Whatever was done is done and audited; running the same command again
 //! takes the rest.
 
-use super::{FilterArgs, id_of};
+use super::{FilterArgs, check_sink, id_of, no_letter};
 use crate::cli::{Context, event_name, explain_act};
 use crate::config::Outbox;
 use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
@@ -99,6 +99,12 @@ pub(super) async fn run(
         filter.until = Some(admin.status().await.map_err(failed)?.now);
     }
     let matched = admin.dead_count(&filter).await.map_err(failed)?;
+    if matched == 0 {
+        check_sink(outbox, admin, &filter).await?;
+        if let Some(id) = filter.ids.first() {
+            return Err(no_letter(outbox, *id));
+        }
+    }
     let verb = if act == DeadAct::Replay { "replay" } else { "discard" };
     if args.dry_run {
         let answer = json!({ "act": verb, "matched": matched, "done": 0, "dry_run": true });

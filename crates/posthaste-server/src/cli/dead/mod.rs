@@ -10,7 +10,7 @@ use crate::output::escape::line;
 use crate::output::{base16, fields, payload_field, plural, time as shown_time};
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
-use posthaste::admin::{Admin, DeadAct, DeadFilter, DeadLetter, EventName, Where};
+use posthaste::admin::{Admin, AdminError, DeadAct, DeadFilter, DeadLetter, EventName, Where};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use uuid::Uuid;
@@ -173,6 +173,25 @@ async fn id_of(outbox: &Outbox, admin: &dyn Admin, event: EventName) -> anyhow::
     }
 }
 
+/// Where nothing was found: a sink that nobody knows is a slip of the pen, and "none" would be an all-clear.
+async fn check_sink(outbox: &Outbox, admin: &dyn Admin, filter: &DeadFilter) -> anyhow::Result<()> {
+    let Some(sink) = &filter.sink else { return Ok(()) };
+    let status = admin.status().await.map_err(|error| explain_act(outbox, error))?;
+    let known: Vec<String> = status.sinks.into_iter().map(|status| status.sink).collect();
+    // Before a relay has run there are no sinks, and no letters.
+    if known.is_empty() {
+        return Ok(());
+    }
+    AdminError::check_sink(sink, &known).map_err(|error| explain_act(outbox, error))
+}
+
+fn no_letter(outbox: &Outbox, id: Uuid) -> anyhow::Error {
+    let name = &outbox.name;
+    anyhow::anyhow!(
+        "outbox `{name}` has no dead letter of event {id}: it was delivered, replayed, discarded, or never died"
+    )
+}
+
 async fn list(
     context: &Context,
     outbox: &Outbox,
@@ -182,6 +201,9 @@ async fn list(
     limit: i64,
 ) -> anyhow::Result<ExitCode> {
     let letters = admin.dead_list(&filter, after, limit).await.map_err(|error| explain_act(outbox, error))?;
+    if letters.is_empty() {
+        check_sink(outbox, admin, &filter).await?;
+    }
     let next = letters.last().filter(|_| letters.len() as i64 == limit).map(|letter| letter.cursor);
     context.out().data(&json!({ "dead": letters, "next": next }), || {
         let mut text = letters.iter().map(draw).collect::<Vec<_>>().join("\n");
@@ -200,12 +222,12 @@ fn draw(letter: &DeadLetter) -> String {
     let key = letter.key.as_ref().map_or_else(String::new, |key| format!("  key {}", line(key)));
     let holds = if letter.holds_key { "  (later events of its key wait for it)" } else { "" };
     format!(
-        "{}  {}  {}{key}\n  {} after {} attempts, {}: {}{holds}",
+        "{}  {}  {}{key}\n  {} after {}, {}: {}{holds}",
         letter.id,
         line(&letter.sink),
         line(&letter.topic),
         shown_time(letter.dead_at),
-        letter.attempts,
+        plural(letter.attempts.unsigned_abs().into(), "attempt"),
         line(&letter.error_code),
         line(&letter.error)
     )
@@ -219,12 +241,7 @@ async fn show(
     raw: bool,
 ) -> anyhow::Result<ExitCode> {
     let letters = admin.dead_show(id).await.map_err(|error| explain_act(outbox, error))?;
-    let Some(first) = letters.first() else {
-        anyhow::bail!(
-            "outbox `{}` has no dead letter of event {id}: it was delivered, replayed, discarded, or never died",
-            outbox.name
-        )
-    };
+    let Some(first) = letters.first() else { return Err(no_letter(outbox, id)) };
     if raw {
         // All letters of an event carry the same bytes.
         context.out().bytes(first.payload.as_deref().unwrap_or_default())?;

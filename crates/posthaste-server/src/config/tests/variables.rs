@@ -50,6 +50,7 @@ fn a_single_outbox_needs_no_number_and_no_file() {
 fn wrong_variables_are_named() {
     let file = File::new(FULL);
     let table = [
+        ("POSTHASTE__SERVICE", "shop", "POSTHASTE__SERVICE: unknown key `_service`, did you mean `service`?"),
         ("POSTHASTE_REALY__X", "1", "POSTHASTE_REALY__X: unknown key `realy`, did you mean `relay`?"),
         (
             "POSTHASTE_RELAY__POLL_MIN_SM",
