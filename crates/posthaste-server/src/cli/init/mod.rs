@@ -138,7 +138,7 @@ fn next(file: &Path, plan: &InitPlan, state: &DatabaseState, seen: &[Seen]) -> V
     let advice = |what: String| Step { what, command: String::new() };
     let mut steps: Vec<Step> = plan.secrets_to_keep().into_iter().map(advice).collect();
     if seen.iter().any(|seen| seen.finding.level == Level::Fail) {
-        steps.push(advice("mend what fails above; the file can stay as it is".to_owned()));
+        steps.push(advice("mend what fails above, or its line in the file".to_owned()));
     }
     if !state.set_up {
         steps.push(step("set up the outbox:", "migrate up"));
