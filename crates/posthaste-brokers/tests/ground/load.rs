@@ -6,6 +6,7 @@
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 
@@ -23,8 +24,12 @@ pub(crate) struct Load {
     destination: String,
     ending: Arc<AtomicBool>,
     delivered: Arc<AtomicUsize>,
+    latest: Latest,
     calls: JoinSet<Account>,
 }
+
+/// The latest failure of a load's own messages.
+pub(crate) type Latest = Arc<Mutex<Option<Verdict>>>;
 
 /// What became of them.
 #[derive(Debug, Default)]
@@ -33,6 +38,8 @@ pub(crate) struct Account {
     pub(crate) delivered: BTreeSet<String>,
     /// Verdict, code and scope of what failed on the way, with the words of the last of them.
     pub(crate) failures: BTreeMap<(&'static str, String, String), String>,
+    /// The last of them.
+    pub(crate) latest: Latest,
 }
 
 /// One record at the broker, as another client has read it.
@@ -48,12 +55,15 @@ impl Load {
     /// Begins to publish.
     pub(crate) fn start(sink: &Arc<dyn Sink>, destination: &str) -> Self {
         let (ending, delivered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let latest = Latest::default();
         let mut calls = JoinSet::new();
         for call in 0..CALLS {
             let (sink, destination) = (Arc::clone(sink), destination.to_owned());
-            calls.spawn(publish(sink, destination, call, Arc::clone(&ending), Arc::clone(&delivered)));
+            let account = Account { latest: Arc::clone(&latest), ..Account::default() };
+            let (ending, delivered) = (Arc::clone(&ending), Arc::clone(&delivered));
+            calls.spawn(publish(sink, destination, call, account, ending, delivered));
         }
-        Self { destination: destination.to_owned(), ending, delivered, calls }
+        Self { destination: destination.to_owned(), ending, delivered, latest, calls }
     }
 
     pub(crate) fn destination(&self) -> String {
@@ -66,6 +76,20 @@ impl Load {
         while self.delivered.load(Ordering::Relaxed) < goal {
             let delivered = self.delivered.load(Ordering::Relaxed);
             assert!(started.elapsed() < 2 * DEADLINE, "{}: {delivered}, not {goal}", self.destination);
+            tokio::time::sleep(Duration::from_millis(5)).await; // pace
+        }
+    }
+
+    /// What the sink says of the load's own messages from now on. A topic that fails is tried with one
+    /// message at a time: while that is one of the load's, nobody else's is judged.
+    pub(crate) async fn complaint(&self) -> Verdict {
+        self.latest.lock().expect("no panic").take();
+        let started = Instant::now();
+        loop {
+            if let Some(verdict) = self.latest.lock().expect("no panic").take() {
+                return verdict;
+            }
+            assert!(started.elapsed() < DEADLINE, "no complaint about {}", self.destination);
             tokio::time::sleep(Duration::from_millis(5)).await; // pace
         }
     }
@@ -87,10 +111,11 @@ async fn publish(
     sink: Arc<dyn Sink>,
     destination: String,
     call: usize,
+    mut account: Account,
     ending: Arc<AtomicBool>,
     delivered: Arc<AtomicUsize>,
 ) -> Account {
-    let (mut account, mut left, mut number) = (Account::default(), Vec::new(), 0_usize);
+    let (mut left, mut number) = (Vec::new(), 0_usize);
     let mut last_progress = Instant::now();
     while !left.is_empty() || !ending.load(Ordering::Relaxed) {
         while left.len() < BATCH && !ending.load(Ordering::Relaxed) {
@@ -135,6 +160,7 @@ impl Account {
                 failed => {
                     let (kind, code, scope, words) = seen(failed);
                     self.failures.insert((kind, code.to_owned(), format!("{scope:?}")), words.to_owned());
+                    *self.latest.lock().expect("no panic") = Some(verdict);
                 }
             }
             left.push(message);

@@ -42,7 +42,7 @@ async fn f31_one_and_then_two_of_three_nodes_are_killed_under_load() {
     kafka.node_mut(killed).kill9().await.expect("killed");
     kafka.node_mut(second).kill9().await.expect("killed");
     // One of three has no majority: nobody can say who leads. Not even what was sent is certain.
-    let verdict = complaint(&sink, "t").await;
+    let verdict = load.complaint().await;
     assert_ne!(seen(&verdict).2, Scope::Event, "an outage spends no attempts (F50): {verdict:?}");
     kafka.start_again().await.expect("started again");
     until_delivered(&sink, "t", BACK_WITHIN).await;
