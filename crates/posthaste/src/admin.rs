@@ -7,6 +7,8 @@ mod bounds;
 mod control;
 mod error;
 mod event;
+mod fingerprint;
+pub mod history;
 mod refuse;
 
 pub use bounds::{DISORDER_MICROS, IDS_AUDITED, LANES_MAX, ROWS_MAX, SAMPLES};
@@ -16,6 +18,8 @@ pub use event::{
     Acted, EventFilter, EventLife, EventName, EventPage, LogEvent, PassedAt, Progress, ReplayChunk, SinkLife,
     TailPlace, Waiting, Where,
 };
+pub use fingerprint::fingerprint;
+pub use history::{ATTEMPTS_MAX, Attempt, History, TEXT_BYTES_MAX};
 
 use crate::event::Timestamp;
 use crate::sink::Finding;

@@ -48,4 +48,35 @@ mod tests {
         assert_eq!(given.len(), AdminCode::ALL.len() + StoreCode::ALL.len(), "each once");
         assert_eq!(given, documented);
     }
+
+    /// The codes of consumers are written where they arise, in three crates. Each stands in the page.
+    #[test]
+    fn every_code_of_a_consumer_is_documented() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let page = std::fs::read_to_string(format!("{root}/../docs/errors.md")).expect("the page");
+        let (_, section) = page.split_once("\n## Codes of consumers\n").expect("the section");
+        let section = section.split("\n## ").next().expect("its text");
+        let mut found = BTreeSet::new();
+        for room in [
+            "posthaste/src/consumer",
+            "posthaste/src/inbox",
+            "posthaste-postgres/src/consumer",
+            "posthaste-sqlite/src/consumer",
+        ] {
+            for file in std::fs::read_dir(format!("{root}/{room}")).expect("a room") {
+                let text = std::fs::read_to_string(file.expect("a file").path()).unwrap_or_default();
+                let quoted = text.split('"').skip(1).step_by(2).map(str::to_owned);
+                found.extend(quoted.filter(|text| is_code(text)));
+            }
+        }
+        assert!(found.len() > 15, "{found:?}");
+        let missing: Vec<_> = found.iter().filter(|code| !section.contains(&format!("`{code}`"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    fn is_code(text: &str) -> bool {
+        let family = ["consumer.", "handler.", "message.", "inbox.", "database."];
+        family.iter().any(|family| text.starts_with(family))
+            && text.chars().all(|c| c.is_ascii_lowercase() || c == '.' || c == '_')
+    }
 }

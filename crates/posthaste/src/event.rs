@@ -13,6 +13,7 @@ mod timestamp;
 
 pub use headers::Headers;
 pub use limits::{EventError, Limits};
+pub(crate) use limits::{is_header_name, is_header_value};
 pub use timestamp::Timestamp;
 
 use bytes::Bytes;

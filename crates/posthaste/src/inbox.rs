@@ -10,10 +10,26 @@
 //! `admit` lives with each database (`posthaste_postgres::admit`, `posthaste_sqlite::admit`) and takes that
 //! database's transaction: a pool or a connection does not compile. This module holds the words they share.
 //!
+//! The rest of the database's side of a [`consumer`](crate::consumer) is below: [`store`] is the seam,
+//! [`failure`] and [`policy`] say what follows from a failure, [`identity`] what a message is known by,
+//! [`letter`] what a dead one becomes, [`filter`] and [`message`] what a handler takes and gets, [`admin`]
+//! what people see of it and do.
+//!
 //! **Retention.** Marks are purged by age. The age must exceed the longest time after which a message can
 //! come again: the broker's own retention, every replay that anybody plans, and the longest outage (F69). A
 //! message that comes again later is done again. Five or thirty minutes, as elsewhere, is less than an
 //! outage; [`RETENTION_DAYS`] is the default here.
+
+pub mod admin;
+pub mod failure;
+pub mod filter;
+pub mod headers;
+pub mod identity;
+pub mod letter;
+pub mod message;
+pub mod policy;
+pub mod range;
+pub mod store;
 
 /// Days for which marks are kept, unless declared otherwise. Longer than the retention that brokers are
 /// usually given (seven days), so that a replay from their beginning finds its marks.

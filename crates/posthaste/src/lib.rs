@@ -32,8 +32,10 @@
 //! commit → [`source::Source::ack`]. No database, broker or web client is linked.
 
 pub mod admin;
+mod breaker;
 pub mod clock;
 mod code;
+pub mod consumer;
 pub mod envelope;
 pub mod event;
 pub mod inbox;
@@ -44,6 +46,7 @@ pub mod route;
 pub mod sink;
 pub mod source;
 pub mod store;
+mod window;
 
 // What the other crates of this project share with this one.
 #[doc(hidden)]

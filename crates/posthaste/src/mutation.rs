@@ -15,14 +15,38 @@ pub enum Mutation {
     SkipElders,
     /// Let the settled prefix run past a page that still has an undecided event.
     PassUnsettled,
-    /// Count an attempt although the sink was out of reach.
+    /// Count an attempt although the sink, or the database, was out of reach.
     CountOutages,
+    /// Read from the broker's position instead of the database's.
+    BrokersPosition,
+    /// Go on with what is remembered although the database may have gone back in time.
+    IgnoreWitness,
+    /// Let any life of the database handle messages, and hear of another one only from its answer.
+    AnyLife,
+    /// A consumer runs a message although something of its key is deferred.
+    HoldNotAsked,
+    /// A consumer defers a message without its mark.
+    DeferWithoutMark,
+    /// Marks above the saved position are purged.
+    PurgeAbovePosition,
 }
 
 impl Mutation {
-    /// All of them.
+    /// Those of the relay.
     pub const ALL: [Self; 5] =
         [Self::SettleBeforeAck, Self::IgnoreEpoch, Self::SkipElders, Self::PassUnsettled, Self::CountOutages];
+    /// Those of the consumer.
+    pub const OF_CONSUMER: [Self; 9] = [
+        Self::SettleBeforeAck,
+        Self::PassUnsettled,
+        Self::CountOutages,
+        Self::BrokersPosition,
+        Self::IgnoreWitness,
+        Self::AnyLife,
+        Self::HoldNotAsked,
+        Self::DeferWithoutMark,
+        Self::PurgeAbovePosition,
+    ];
 }
 
 #[cfg(feature = "mutations")]

@@ -26,6 +26,7 @@
 //! queue that nobody bounds. Refused too: acknowledging by dropping the message; a panic would acknowledge.
 
 pub mod hand;
+pub mod log;
 
 use crate::event::{TYPE_HEADER, Timestamp};
 use async_trait::async_trait;
@@ -120,8 +121,11 @@ pub struct Delivery {
     /// former owner that had only read up to here: an upper bound, so that a message which kills its
     /// consumer is recognised (F21).
     pub redelivery: Option<u32>,
-    /// When the broker took it, by its clock.
+    /// When the broker took it, by its clock or the sender's: from [`Timestamp::FIRST`] to
+    /// [`Timestamp::LAST`].
     pub published_at: Option<Timestamp>,
+    /// What it was addressed to, where that is more than the topic: a subject, a routing key.
+    pub address: Option<String>,
     /// The message.
     pub message: Received,
 }
@@ -138,11 +142,21 @@ impl Delivery {
     /// say what to do with such messages.
     #[must_use]
     pub fn identity(&self) -> Option<Cow<'_, str>> {
-        match (&self.message.id, self.position) {
-            (Some(id), _) if !id.is_empty() => Some(Cow::Borrowed(id)),
-            (_, Some(position)) => Some(Cow::Owned(format!("{}@{position}", self.ticket.partition))),
-            _ => None,
+        match &self.message.id {
+            Some(id) if !id.is_empty() => Some(Cow::Borrowed(id)),
+            _ => self.place().map(Cow::Owned),
         }
+    }
+
+    /// Its place as a text that is its own for ever: `orders/3@7#1763280000123`. The time is part of it,
+    /// in milliseconds: a topic that was deleted and made again has the same numbers once more.
+    #[must_use]
+    pub fn place(&self) -> Option<String> {
+        let place = format!("{}@{}", self.ticket.partition, self.position?);
+        Some(match self.published_at {
+            Some(at) => format!("{place}#{}", at.0.div_euclid(1_000)),
+            None => place,
+        })
     }
 }
 
@@ -206,6 +220,41 @@ pub enum Change {
         /// The first position that is there again.
         until: i64,
     },
+    /// The position to go on with is beyond the end of the log: it belongs to another log, or this one lost
+    /// its end. Whatever is delivered from this partition before a [`seek`](Source::seek) is not what was
+    /// asked for.
+    Beyond {
+        /// Which partition.
+        partition: Partition,
+        /// The position.
+        position: i64,
+        /// The position that the next published message gets, where it is known.
+        end: Option<i64>,
+    },
+    /// Behind what was delivered no message lies before this position, only what a broker writes for itself:
+    /// markers of transactions, records that were aborted or compacted away.
+    Empty {
+        /// Which partition.
+        partition: Partition,
+        /// The assignment that it was read under.
+        epoch: i64,
+        /// The first position that is not known to be empty.
+        until: i64,
+    },
+}
+
+impl Change {
+    /// What a source says of a seek to a position that is not there.
+    #[must_use]
+    pub fn misplaced(partition: &Partition, to: SeekTo, first: i64, end: i64) -> Option<Self> {
+        let SeekTo::Position(position) = to else { return None };
+        let partition = partition.clone();
+        match position {
+            _ if position < first => Some(Self::Lost { partition, from: position, until: first }),
+            _ if position > end => Some(Self::Beyond { partition, position, end: Some(end) }),
+            _ => None,
+        }
+    }
 }
 
 /// The answer of one call: changes first, then deliveries, which belong to the assignment after them.
@@ -232,7 +281,8 @@ pub enum SeekTo {
     Earliest,
     /// With what is published from now on.
     Latest,
-    /// With this position, or the first one after it that is there.
+    /// With this position, or the first one after it that is there. What is missing between them is reported
+    /// as [`Change::Lost`], a position beyond the end as [`Change::Beyond`].
     Position(i64),
     /// With the first message that the broker took at or after this time.
     Time(Timestamp),
@@ -240,6 +290,7 @@ pub enum SeekTo {
 
 /// Where a group begins that has no position yet. A source never chooses for itself (F62).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StartFrom {
     /// With the oldest message that is there: nothing is missed.
@@ -293,11 +344,16 @@ pub struct PartitionView {
     pub partition: Partition,
     /// The epoch of the assignment.
     pub epoch: i64,
-    /// The position after the last one that is settled for good, where the broker has positions.
+    /// The position after the last one that is settled for good. `None`: the group has none at the broker.
     pub committed: Option<i64>,
-    /// The position that the next published message will get, where it is known: what is between them is
-    /// the lag.
+    /// Whether the source declared it, for the group had none, and nothing was settled since.
+    pub declared: bool,
+    /// The oldest position that is there, where it is known.
+    pub first: Option<i64>,
+    /// The position that the next published message will get, where it is known.
     pub end: Option<i64>,
+    /// Which log the positions belong to, where the broker says so: Kafka's cluster id.
+    pub log_id: Option<Arc<str>>,
     /// Deliveries in hand.
     pub in_hand: usize,
     /// Whether it is paused.
@@ -369,9 +425,10 @@ pub trait Source: Send + Sync + 'static {
     /// Ends a pause.
     async fn resume(&self, partition: &Partition) -> Result<(), SourceError>;
 
-    /// Goes on elsewhere in the partition, for this group and durably. The epoch grows: what is in hand
-    /// is revoked, and settles nothing that was sought away from.
-    async fn seek(&self, _partition: &Partition, _to: SeekTo) -> Result<(), SourceError> {
+    /// Goes on elsewhere in the partition, for this group. The epoch grows: what is in hand is revoked, and
+    /// settles nothing that was sought away from. Answers with the new epoch. The changes of the next calls
+    /// tell the same: revoked, and assigned again.
+    async fn seek(&self, _partition: &Partition, _to: SeekTo) -> Result<i64, SourceError> {
         Err(SourceError::Unsupported("seek"))
     }
 
@@ -394,6 +451,7 @@ mod tests {
             position,
             redelivery: None,
             published_at: None,
+            address: None,
             message: Received { id: id.map(str::to_owned), ..Received::default() },
         }
     }
@@ -404,6 +462,9 @@ mod tests {
         assert_eq!(delivery(None, Some(7)).identity().as_deref(), Some("orders/3@7"));
         assert_eq!(delivery(Some(""), Some(7)).identity().as_deref(), Some("orders/3@7"));
         assert_eq!(delivery(None, None).identity(), None);
+        let timed =
+            Delivery { published_at: Some(Timestamp(1_763_280_000_123_456)), ..delivery(None, Some(7)) };
+        assert_eq!(timed.identity().as_deref(), Some("orders/3@7#1763280000123"));
     }
 
     #[test]

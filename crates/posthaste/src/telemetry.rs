@@ -1,13 +1,24 @@
-//! Every metric name, in one file.
+//! Every metric name: the relay's here, the consumer's in `consumer.rs`. And the span of a handler.
 //!
 //! Names without the `posthaste_` prefix are fixed by the systems Posthaste replaces; dashboards and
 //! alerts that exist go on working. All carry the label `service`; ours carry `outbox` and `sink` too
 //! where it makes sense. Handles are made once for each lane: no label lookup in a loop.
 
+pub mod consumer;
+
+pub use consumer::{ConsumerMetrics, HandledAs, PartitionMetrics, TopicMetrics};
+
 use crate::event::Timestamp;
 use crate::store::LaneId;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::sync::Arc;
+
+/// The span that a consumer's handler runs in. It has the fields `consumer` and `topic`, and of a message
+/// that is handled by itself `message_id`, `attempt`, `traceparent` and `trace_id`; else `messages`, their
+/// number.
+pub const HANDLER_SPAN: &str = "handle";
+/// Its target, for filters: there is one for each message.
+pub const HANDLER_TARGET: &str = "posthaste::handler";
 
 /// Publish attempts.
 pub const PUBLISH_ATTEMPTS: &str = "outbox_publish_attempts_total";
@@ -62,8 +73,8 @@ pub const DEAD_PURGED: &str = "posthaste_dead_letters_purged_total";
 /// Errors of the store.
 pub const STORE_ERRORS: &str = "posthaste_store_errors_total";
 
-/// What each metric means, for the exporter's HELP lines.
-pub const DESCRIPTIONS: [(&str, &str); 26] = [
+/// What each metric of the relay means, for the exporter's HELP lines.
+const DESCRIPTIONS: [(&str, &str); 26] = [
     (PUBLISH_ATTEMPTS, "publish attempts"),
     (PUBLISHED, "events acknowledged by the broker"),
     (RETRY, "failed attempts that will be repeated"),
@@ -91,6 +102,11 @@ pub const DESCRIPTIONS: [(&str, &str); 26] = [
     (DEAD_PURGED, "dead letters deleted by retention: nobody replayed or discarded them"),
     (STORE_ERRORS, "errors of the store, transient ones included"),
 ];
+
+/// What each metric means, the consumer's included.
+pub fn descriptions() -> impl Iterator<Item = (&'static str, &'static str)> {
+    DESCRIPTIONS.into_iter().chain(consumer::DESCRIPTIONS)
+}
 
 /// The handles of one lane.
 pub(crate) struct LaneMetrics {
@@ -167,19 +183,37 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_is_described_documented_and_every_alert_asks_for_one() {
-        let described: BTreeSet<String> = DESCRIPTIONS.iter().map(|(name, _)| (*name).to_owned()).collect();
-        assert_eq!(described.len(), DESCRIPTIONS.len(), "each once");
+    fn every_metric_is_described_and_documented_and_every_alert_asks_for_one() {
+        let described: BTreeSet<String> = descriptions().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!(described.len(), descriptions().count(), "each once");
         let documented = names(&file("docs/metrics.md"));
         assert_eq!(described.difference(&documented).count(), 0, "{:?}", described.difference(&documented));
-        let rules = file("deploy/prometheus-alerts.yml");
+        let rules = file("deploy/prometheus/alerts.yml");
         let asked = names(&rules);
         assert!(asked.len() >= 10, "the expressions are found: {asked:?}");
         assert_eq!(asked.difference(&described).count(), 0, "{:?}", asked.difference(&described));
-        let table = file("docs/metrics.md");
-        let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    }
+
+    /// promtool runs the tests, where it can be had (`./test`). That there are some can be seen everywhere.
+    #[test]
+    fn every_alert_is_listed_has_a_runbook_and_is_tested_firing_and_silent() {
+        let (rules, tests) =
+            (file("deploy/prometheus/alerts.yml"), file("deploy/prometheus/alerts_test.yml"));
+        let (table, runbooks) = (file("docs/metrics.md"), file("docs/operations.md"));
+        let alerts: Vec<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+        assert!(alerts.len() >= 20, "the rules are found: {alerts:?}");
         for alert in alerts {
             assert!(table.contains(&format!("| `{alert}` |")), "docs/metrics.md does not list {alert}");
+            assert!(
+                runbooks.contains(&format!("\n### {alert}\n\n")),
+                "docs/operations.md: what about {alert}?"
+            );
+            let link = format!("runbook: 'docs/operations.md#{}'", alert.to_lowercase());
+            assert!(rules.contains(&link), "{alert} has no {link}");
+            let silent = format!("alertname: {alert}, exp_alerts: [] }}\n");
+            assert!(tests.contains(&silent), "alerts_test.yml: {alert} is never silent");
+            let firing = format!("alertname: {alert}\n        exp_alerts:\n          - exp_labels:");
+            assert!(tests.contains(&firing), "alerts_test.yml: {alert} never fires");
         }
     }
 }

@@ -21,12 +21,14 @@ pub enum ControlTarget {
     Sink(String),
     /// A route.
     Route(String),
+    /// A consumer.
+    Consumer(String),
 }
 
 /// A control as a store writes it: what is `None` stays as it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
-    /// `sink` or `route`.
+    /// `sink`, `route` or `consumer`.
     pub kind: &'static str,
     /// Whose.
     pub name: String,
@@ -44,6 +46,7 @@ impl Setting {
         let (kind, name) = match target {
             ControlTarget::Sink(name) => ("sink", name),
             ControlTarget::Route(name) => ("route", name),
+            ControlTarget::Consumer(name) => ("consumer", name),
         };
         let (action, paused, rate) = match control {
             Control::Pause => ("pause", Some(true), None),
@@ -51,19 +54,19 @@ impl Setting {
             Control::RateLimit(rate) => ("rate", None, Some(*rate)),
         };
         if rate.is_some() && kind == "route" {
-            let why = format!("a rate limit is set for a sink; {name} is a route");
+            let why = format!("a rate limit is set for a sink or a consumer; {name} is a route");
             return Err(AdminError::invalid(AdminCode::RouteRate, why));
         }
         if let Some(Some(rate)) = rate
             && !(rate.is_finite() && rate > 0.0)
         {
-            let why = format!("{rate} events a second is no limit; to stop a sink, pause it");
+            let why = format!("{rate} events a second is no limit; to stop a {kind}, pause it");
             return Err(AdminError::invalid(AdminCode::BadRate, why));
         }
         Ok(Self { kind, name: name.clone(), paused, rate, action })
     }
 
-    /// The sink whose name has to be checked. Routes live in the configuration of the relays: any name may be
+    /// The sink whose name has to be checked. Routes and consumers live in the configuration: any name may be
     /// one.
     #[must_use]
     pub fn sink(&self) -> Option<&str> {
@@ -94,6 +97,9 @@ mod tests {
         let lifted = set(&sink, Control::RateLimit(None)).expect("lifted");
         assert_eq!((lifted.paused, lifted.rate, lifted.sink()), (None, Some(None), Some("s")));
         assert_eq!(lifted.detail(), json!({ "sink": "s", "events_per_second": null }));
+        let consumer =
+            set(&ControlTarget::Consumer("c".to_owned()), Control::RateLimit(Some(5.0))).expect("a rate");
+        assert_eq!((consumer.kind, consumer.rate, consumer.sink()), ("consumer", Some(Some(5.0)), None));
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let refused = set(&sink, Control::RateLimit(Some(rate))).expect_err("no limit");
             assert_eq!(refused.code(), "admin.bad_rate", "{rate}");

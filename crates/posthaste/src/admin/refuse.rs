@@ -97,7 +97,7 @@ impl AdminError {
     }
 
     /// Refuses letters of which somebody took some between the look and the lock (F59).
-    pub fn check_taken(named: &[i64], locked: &[i64]) -> Checked {
+    pub fn check_taken<T: PartialEq>(named: &[T], locked: &[T]) -> Checked {
         let taken = named.iter().filter(|letter| !locked.contains(letter)).count();
         if taken == 0 {
             return Ok(());

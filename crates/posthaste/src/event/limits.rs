@@ -139,7 +139,7 @@ impl Limits {
             if RESERVED_HEADERS.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
                 return Err(EventError::Headers(format!("name {name:?} is written by Posthaste itself")));
             }
-            if value.contains(['\r', '\n', '\0']) {
+            if !is_header_value(value) {
                 return Err(EventError::Headers(format!(
                     "value of {name:?} holds a line break or a zero byte"
                 )));
@@ -155,7 +155,11 @@ impl Limits {
     }
 }
 
-fn is_header_name(name: &str) -> bool {
+pub(crate) fn is_header_value(value: &str) -> bool {
+    !value.contains(['\r', '\n', '\0'])
+}
+
+pub(crate) fn is_header_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 128
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~'))

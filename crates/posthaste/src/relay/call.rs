@@ -8,7 +8,12 @@ use crate::store::Lease;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// How long the calls of others are waited for, and then kept away, for an event that must be alone. What
+/// kills its relay does so at once. A sink that hangs must not keep all other sinks of the process waiting
+/// (F30).
+const ALONE_AT_MOST: Duration = Duration::from_secs(1);
 
 /// What a call needs of the lane.
 pub(super) struct Call {
@@ -36,20 +41,34 @@ pub(super) struct Hand {
 }
 
 /// What an event in hand keeps others from: to be in hand, and to be with a sink.
-type Kept = (OwnedMutexGuard<()>, Option<OwnedRwLockWriteGuard<()>>);
+#[derive(Default)]
+struct Kept {
+    _only_one: Option<OwnedMutexGuard<()>>,
+    alone: Option<OwnedRwLockWriteGuard<()>>,
+}
 
 impl Call {
     pub(super) async fn publish(mut self) -> (Batch, Vec<Verdict>) {
         let messages = self.batch.messages();
-        let mut kept = None;
+        let mut kept = Kept::default();
         if let Manner::InHand(hand) = &self.manner {
             match hand.take(self.timeout).await {
-                Ok(guards) => kept = Some(guards),
+                Ok(guards) => kept = guards,
                 Err(failure) => return (self.batch, vec![Verdict::Retry(failure)]),
             }
         }
         poison(messages);
-        let verdicts = match tokio::time::timeout(self.timeout, self.sink.publish(messages)).await {
+        let deadline = Instant::now() + self.timeout;
+        let mut publishing = self.sink.publish(messages);
+        if kept.alone.is_some() {
+            let enough = deadline.min(Instant::now() + ALONE_AT_MOST);
+            match timeout_at(enough, &mut publishing).await {
+                // It stays alone until it is no longer written down.
+                Ok(verdicts) => publishing = Box::pin(std::future::ready(verdicts)),
+                Err(_) => kept.alone = None,
+            }
+        }
+        let verdicts = match timeout_at(deadline, publishing).await {
             Ok(verdicts) => verdicts,
             Err(_) => unanswered(messages.len(), self.timeout),
         };
@@ -67,14 +86,14 @@ impl Call {
 }
 
 impl Hand {
-    async fn take(&self, timeout: Duration) -> Result<Kept, Failure> {
+    async fn take(&self, within: Duration) -> Result<Kept, Failure> {
         let only_one = Arc::clone(&self.process.one_hand).lock_owned().await;
         let alone = match self.must_be_alone {
-            // Calls that are with a sink end in their time, and no other one begins meanwhile.
-            true => Some(Arc::clone(&self.process.company).write_owned().await),
+            // No other call begins meanwhile. One that hangs is not waited for.
+            true => timeout(ALONE_AT_MOST, Arc::clone(&self.process.company).write_owned()).await.ok(),
             false => None,
         };
-        if Instant::now() + timeout > *self.trust.borrow() {
+        if Instant::now() + within > *self.trust.borrow() {
             return Err(Failure::of_sink("relay.lease_short", "the lease is too short by now"));
         }
         // CRASH(publish.in_hand): the event is written down as in hand; if it kills the relay
@@ -82,7 +101,7 @@ impl Hand {
         let written = self.lease.take_in_hand(self.seq).await;
         crash_point!("publish.in_hand");
         written
-            .map(|()| (only_one, alone))
+            .map(|()| Kept { _only_one: Some(only_one), alone })
             .map_err(|error| Failure::of_sink("relay.in_hand", error.to_string()))
     }
 }

@@ -7,9 +7,9 @@
 
 use super::arrival::Fate;
 use super::batch::Origin;
-use super::breaker::Passage;
 use super::destinations::Destinations;
 use super::lane::{Lane, ended};
+use crate::breaker::Passage;
 use crate::store::{DueBatch, DueEvent, DueQuery, Lease, StoreError};
 use crate::task::{Task, spawn};
 use rustc_hash::FxHashSet;

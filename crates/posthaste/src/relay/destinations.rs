@@ -11,7 +11,7 @@
 //! message by message would need no suspicion, and were refused: the order of keys rests on calls that return
 //! as a whole (G3).
 
-use super::breaker::{Breaker, Passage, Pauses};
+use crate::breaker::{Breaker, Passage, Pauses};
 use crate::sink::{Failure, Scope, Verdict, shown};
 use crate::store::LaneId;
 use rustc_hash::{FxHashMap, FxHashSet};

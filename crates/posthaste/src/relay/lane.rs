@@ -13,7 +13,6 @@
 //! The state is in parts, each with its fields to itself and beside the verbs that use it. The loop begins
 //! whatever may begin, waits for the first part that has an answer, and lets it be handled.
 
-use super::breaker::{Breaker, Passage};
 use super::calls::Calls;
 use super::caution::Caution;
 use super::deferred::Deferred;
@@ -25,6 +24,7 @@ use super::reading::Reading;
 use super::settling::Settling;
 use super::terms::{Tenure, Terms};
 use super::window::Window;
+use crate::breaker::{Breaker, Passage};
 use crate::clock::Clock;
 use crate::event::{Event, Limits, Timestamp};
 use crate::lifecycle::ClassOverrides;

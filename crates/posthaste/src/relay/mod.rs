@@ -11,7 +11,6 @@
 
 mod arrival;
 mod batch;
-mod breaker;
 mod call;
 mod calls;
 mod caution;
@@ -34,4 +33,5 @@ mod window;
 
 pub use diary::{News, Outage};
 pub use handle::{DrainOutcome, Health, Process, RelayHandle, RelayPlan, SinkEntry, start, start_in};
+pub(crate) use pace::RateLimit;
 pub use settings::RelaySettings;

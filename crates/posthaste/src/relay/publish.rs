@@ -1,11 +1,11 @@
 //! Publishing: which events go into a call, and what the verdicts mean for them.
 
 use super::batch::{Batch, Origin, Pending};
-use super::breaker::Passage;
 use super::call::{Call, Hand, Manner};
 use super::calls::Returned;
 use super::destinations::scope;
 use super::lane::Lane;
+use crate::breaker::Passage;
 use crate::lifecycle::{Decision, decide};
 use crate::sink::{Failure, Scope, Verdict};
 use crate::store::{Death, Deferral, Due, Reason};

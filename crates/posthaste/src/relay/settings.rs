@@ -1,6 +1,6 @@
 //! What can be tuned while a relay runs. All of it applies again on reload.
 
-use super::breaker::Pauses;
+use crate::breaker::Pauses;
 use std::time::Duration;
 
 /// Settings of the engine, shared by all outboxes of a process.

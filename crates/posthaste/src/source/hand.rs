@@ -40,6 +40,12 @@ struct Open<T> {
     nacks: u32,
 }
 
+impl<T: Copy> Open<T> {
+    fn due(&self) -> Option<T> {
+        if let State::Back(due) = self.state { Some(due) } else { None }
+    }
+}
+
 impl<T: Copy + Ord> Hand<T> {
     /// An empty hand that reads from this position on.
     #[must_use]
@@ -108,6 +114,18 @@ impl<T: Copy + Ord> Hand<T> {
         true
     }
 
+    /// When this position goes out again, if it was given back.
+    #[must_use]
+    pub fn due_at(&self, position: i64) -> Option<T> {
+        self.open.get(&position).and_then(Open::due)
+    }
+
+    /// Positions that were given back, in order.
+    pub fn given_back(&self) -> impl Iterator<Item = i64> {
+        let back = self.open.iter().filter(|(_, open)| open.due().is_some());
+        back.map(|(position, _)| *position).take(self.back)
+    }
+
     /// Whether new messages may go out: nothing waits to go out again.
     #[must_use]
     pub fn is_clear(&self) -> bool {
@@ -120,7 +138,7 @@ impl<T: Copy + Ord> Hand<T> {
         if self.back == 0 {
             return None;
         }
-        self.open.values().find_map(|open| if let State::Back(due) = open.state { Some(due) } else { None })
+        self.open.values().find_map(Open::due)
     }
 
     /// Positions that may go out again now, in order, at most so many. The first that is not due ends it.
@@ -201,6 +219,8 @@ mod tests {
         assert!(hand.nack(3, 20) && hand.nack(2, 50));
         assert!(!hand.is_clear());
         assert_eq!(hand.due(), Some(50), "the lowest position decides");
+        assert_eq!(hand.given_back().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!([1, 2, 3].map(|position| hand.due_at(position)), [None, Some(50), Some(20)]);
         assert_eq!(hand.due_again(30, 10), Vec::<i64>::new(), "3 must not overtake 2");
         assert_eq!(hand.due_again(50, 10), [2, 3]);
         assert_eq!(hand.due_again(50, 1), [2]);

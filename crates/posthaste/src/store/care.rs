@@ -10,12 +10,16 @@
 //! that stretch: if every step started the count again, an event in front of which there is always something
 //! left to settle would kill hundreds of relays before anybody became careful.
 
+use std::time::Duration;
+
 /// What one owner may hold between its cursor and the event that kills it: the default of
 /// `max_unsettled_events`.
 const WINDOW: i64 = 8_192;
 /// Deaths at one place before pages get small, and before events are taken one by one.
 const SMALL_PAGES_AFTER: u32 = 2;
 const ONE_BY_ONE_AFTER: u32 = 3;
+/// Whoever held a partition for this long and lives has met what kills there.
+const PROVEN_AFTER: Duration = Duration::from_secs(600);
 
 /// How carefully the owner of a lane must go, after former owners died at this place (F21).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,7 +42,8 @@ pub fn reach(lanes_of_sink: i64) -> i64 {
     WINDOW.saturating_mul(lanes_of_sink.max(1))
 }
 
-/// What a store remembers of the owners that died in a lane. A lane that is given back forgets it.
+/// What a store remembers of the owners that died in a lane, or in a consumer's partition. A lane that is
+/// given back forgets it; a partition by [`Deaths::given_back`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deaths {
     /// Owners that died at this place.
@@ -65,6 +70,15 @@ impl Deaths {
             place: first.or(Some(place)),
             suspect,
         }
+    }
+
+    /// A consumer's partition was given back at `place`, by an owner that held it for so long. Each member
+    /// that dies and joins again moves partitions to and fro. One that was held for a moment has not passed
+    /// the place: its deaths count on.
+    #[must_use]
+    pub fn given_back(self, place: i64, held: Duration, reach: i64) -> Self {
+        let is_here = self.place.is_some_and(|first| (0..=reach).contains(&place.saturating_sub(first)));
+        if is_here && held < PROVEN_AFTER { self } else { Self::default() }
     }
 
     /// How the next owner must go. Whoever died one by one is followed by one who goes on one by one,
@@ -113,6 +127,16 @@ mod tests {
     #[test]
     fn a_lane_that_was_put_back_starts_again() {
         assert_eq!(died_at([500, 500, 500, 10]).unclean, 1, "a rewind");
+    }
+
+    #[test]
+    fn a_partition_that_was_held_for_a_moment_keeps_its_deaths() {
+        let deaths = died_at([500, 500]);
+        let given_back = |place, held| deaths.clone().given_back(place, held, reach(1)).unclean;
+        assert_eq!(given_back(510, Duration::from_secs(5)), 2);
+        assert_eq!(given_back(510, PROVEN_AFTER), 0, "nobody dies there");
+        assert_eq!(given_back(501 + reach(1), Duration::from_secs(5)), 0, "the place was left");
+        assert_eq!(given_back(10, Duration::from_secs(5)), 0, "a seek");
     }
 
     #[test]

@@ -211,9 +211,10 @@ impl StoreError {
         )
     }
 
-    /// Refuses a schema version that this binary cannot live with: it needs its own, and gets along with the
-    /// next one.
-    pub fn check_schema(current: i32, known: i32) -> Result<(), Self> {
+    /// Refuses a schema version that this binary cannot live with. It needs its own, and gets along with a
+    /// newer one that says so: `oldest` is the lowest version whose binaries can live with the current
+    /// schema. One that says nothing suits the binaries of the version before it.
+    pub fn check_schema(current: i32, oldest: Option<i32>, known: i32) -> Result<(), Self> {
         if current < known {
             return Err(Self::fatal(
                 StoreCode::SchemaOld,
@@ -223,13 +224,13 @@ impl StoreError {
                 ),
             ));
         }
-        if current > known + 1 {
+        let oldest = oldest.unwrap_or(current - 1);
+        if known < oldest {
             return Err(Self::fatal(
                 StoreCode::SchemaNew,
                 format!(
-                    "the outbox has schema version {current}; this binary knows {known} and works up to {}: install a \
-                     newer posthaste. No event is touched",
-                    known + 1
+                    "the outbox has schema version {current}, which suits binaries that know {oldest} or more; this one \
+                     knows {known}: install a newer posthaste. No event is touched"
                 ),
             ));
         }

@@ -1,4 +1,4 @@
-//! The breaker of a sink or of one destination.
+//! The breaker of a sink, of one destination, of a database, or of what a handler needs.
 //!
 //! It opens at the first failure that is not an event's own fault, waits, lets one probe through, and
 //! closes when the probe succeeds. While it is open nothing is attempted and nothing is counted (F50).

@@ -1,0 +1,146 @@
+//! What handlers need from outside, by name: a breaker each, and who says what of it.
+//!
+//! A handler that finds a dependency away opens its breaker, and the message's partition is paused. Probes go
+//! round the heads that need it. Whether a message needs a dependency is known by its kind, topic and type:
+//! messages of a kind that failed by it need it. So a message that says "unavailable" while another one of
+//! its kind succeeds after that is contradicted, and what it says counts as its own failure.
+
+use crate::breaker::{Breaker, Passage, Pauses};
+use crate::inbox::store::Work;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// Kinds of messages that are remembered, at most: a stranger names them.
+const KINDS_MAX: usize = 1_000;
+
+/// Topic and type.
+type Kind = (Arc<str>, String);
+
+#[derive(Debug)]
+struct Dependency {
+    breaker: Breaker,
+    failed_at: Instant,
+    /// Kinds of messages that need it.
+    kinds: FxHashSet<Kind>,
+}
+
+/// All dependencies that were ever away.
+#[derive(Debug, Default)]
+pub(crate) struct Dependencies {
+    all: BTreeMap<Arc<str>, Dependency>,
+    /// When the latest transaction began in which a message of this kind succeeded.
+    successes: FxHashMap<Kind, Instant>,
+}
+
+fn kind(work: &Work) -> Kind {
+    let delivery = &work.delivery;
+    (Arc::clone(&delivery.partition().topic), delivery.message.event_type().unwrap_or_default().to_owned())
+}
+
+impl Dependencies {
+    /// A message says that a dependency is away. `false`: another one of its kind succeeded since it said so
+    /// before, and nobody has said so since, so this is its own failure.
+    pub(crate) fn fails(
+        &mut self,
+        name: &Arc<str>,
+        work: &Work,
+        said_before: Option<Instant>,
+        now: Instant,
+        pauses: Pauses,
+    ) -> bool {
+        let kind = kind(work);
+        if let (Some(said), Some(success)) = (said_before, self.successes.get(&kind))
+            && *success > said
+            && self.all.get(name).is_none_or(|dependency| dependency.failed_at < *success)
+        {
+            return false;
+        }
+        let dependency = self.all.entry(Arc::clone(name)).or_insert_with(|| {
+            tracing::warn!(dependency = %name, "a dependency is away: the partitions that need it are paused");
+            Dependency { breaker: Breaker::new(), failed_at: now, kinds: FxHashSet::default() }
+        });
+        dependency.breaker.fail(now, pauses);
+        dependency.failed_at = now;
+        if self.successes.len() < KINDS_MAX && dependency.kinds.insert(kind.clone()) {
+            // From now on successes of this kind are noted.
+            self.successes.entry(kind).or_insert(now);
+        }
+        true
+    }
+
+    /// Notes that messages succeeded in a transaction that began then. Answers which dependencies are back.
+    pub(crate) fn succeeded<'a>(
+        &mut self,
+        works: impl Iterator<Item = &'a Work>,
+        began: Instant,
+    ) -> Vec<Arc<str>> {
+        if self.successes.is_empty() {
+            return Vec::new();
+        }
+        let mut back = Vec::new();
+        for work in works {
+            let kind = kind(work);
+            let Some(latest) = self.successes.get_mut(&kind) else { continue };
+            *latest = (*latest).max(began);
+            for (name, dependency) in &mut self.all {
+                if !dependency.breaker.is_closed()
+                    && dependency.kinds.contains(&kind)
+                    && dependency.failed_at < began
+                {
+                    tracing::info!(dependency = %name, "the dependency is back");
+                    dependency.breaker.succeed();
+                    back.push(Arc::clone(name));
+                }
+            }
+        }
+        back
+    }
+
+    /// Dependencies that one message may probe now.
+    pub(crate) fn probes(&self, now: Instant) -> Vec<Arc<str>> {
+        let due = self.all.iter().filter(|(_, dependency)| dependency.breaker.passage(now) == Passage::Probe);
+        due.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Whether this message needs the dependency.
+    pub(crate) fn needs(&self, name: &str, work: &Work) -> bool {
+        self.all.get(name).is_some_and(|dependency| dependency.kinds.contains(&kind(work)))
+    }
+
+    pub(crate) fn probe(&mut self, name: &str) {
+        if let Some(dependency) = self.all.get_mut(name) {
+            dependency.breaker.probe();
+        }
+    }
+
+    /// A probe came back without an answer about its dependency: another one is due.
+    pub(crate) fn unprobed(&mut self, name: &str, now: Instant, pauses: Pauses) {
+        if let Some(dependency) = self.all.get_mut(name)
+            && dependency.breaker.is_probing()
+        {
+            dependency.breaker.fail(now, pauses);
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn forget(&mut self, name: &str) {
+        self.all.remove(name);
+    }
+
+    /// Names of those that are away.
+    pub(crate) fn away(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.all.iter().filter(|(_, dependency)| !dependency.breaker.is_closed()).map(|(name, _)| name)
+    }
+
+    /// Each dependency and the state of its breaker, for the gauge.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = (&Arc<str>, f64)> {
+        self.all.iter().map(|(name, dependency)| (name, dependency.breaker.level()))
+    }
+
+    /// When the next probe is due.
+    pub(crate) fn wakes_at(&self, now: Instant) -> Option<Instant> {
+        self.all.values().filter_map(|dependency| dependency.breaker.wakes_at()).filter(|at| *at > now).min()
+    }
+}
