@@ -128,6 +128,28 @@ impl MemoryBroker {
         }
     }
 
+    /// The messages of a topic, partition by partition.
+    #[must_use]
+    pub fn entries(&self, topic: &str) -> Vec<Vec<(Received, Timestamp)>> {
+        let world = self.world();
+        let partitions = world.topics.get(topic).map(|topic| &topic.partitions);
+        partitions.into_iter().flatten().map(|log| log.entries.clone()).collect()
+    }
+
+    /// Somebody moves the position of a group, as brokers allow while the group has no members.
+    pub fn reset(&self, group: &str, topic: &str, to: impl Fn(i64) -> i64) {
+        let mut world = self.world();
+        let world = &mut *world;
+        let (Some(group), Some(topic)) = (world.groups.get_mut(group), world.topics.get(topic)) else {
+            return;
+        };
+        for (partition, slot) in group.slots.iter_mut().filter(|(_, slot)| slot.owner.is_none()) {
+            let end = topic.partitions[usize::try_from(partition.number).unwrap_or(0)].entries.len() as i64;
+            slot.start = to(end).clamp(0, end);
+            slot.messages.clear();
+        }
+    }
+
     /// Joins a group.
     #[must_use]
     pub fn join(

@@ -3,9 +3,10 @@
 use posthaste::sink::Ordering;
 use posthaste_testkit::broker::BrokerKind;
 use posthaste_testkit::conformance::MemoryFixture;
+use posthaste_testkit::conformance::consumer::MemoryInboxFixture;
 use posthaste_testkit::conformance::sink::{NullFixture, RecordingFixture};
 use posthaste_testkit::conformance::source::MemorySourceFixture;
-use posthaste_testkit::{sink_suite, source_suite, store_suite};
+use posthaste_testkit::{consumer_suite, sink_suite, source_suite, store_suite};
 
 store_suite!(memory_store, MemoryFixture::make, tokio::test(start_paused = true));
 
@@ -30,6 +31,8 @@ async fn source(kind: BrokerKind) -> Option<MemorySourceFixture> {
 source_suite!(memory_log, || source(BrokerKind::Log), tokio::test(start_paused = true));
 source_suite!(memory_queue, || source(BrokerKind::Queue), tokio::test(start_paused = true));
 
+consumer_suite!(memory_inbox, MemoryInboxFixture::make, tokio::test(start_paused = true));
+
 /// A case that is written and not listed would never run.
 #[test]
 fn every_case_is_listed() {
@@ -37,7 +40,13 @@ fn every_case_is_listed() {
     let sink = include_str!("../src/conformance/sink/mod.rs");
     let source = include_str!("../src/conformance/source/mod.rs");
     let inbox = include_str!("../src/conformance/inbox/mod.rs");
+    let consumer = include_str!("../src/conformance/consumer.rs");
     let sources = [
+        (consumer, include_str!("../src/inbox/suite/applying.rs")),
+        (consumer, include_str!("../src/inbox/suite/due.rs")),
+        (consumer, include_str!("../src/inbox/suite/operating.rs")),
+        (consumer, include_str!("../src/inbox/suite/owning.rs")),
+        (consumer, include_str!("../src/inbox/suite/setting_aside.rs")),
         (source, include_str!("../src/conformance/source/delivering.rs")),
         (source, include_str!("../src/conformance/source/leasing.rs")),
         (source, include_str!("../src/conformance/source/settling.rs")),
@@ -56,7 +65,7 @@ fn every_case_is_listed() {
             cases += 1;
         }
     }
-    assert!(cases > 110, "{cases}");
+    assert!(cases > 160, "{cases}");
 }
 
 /// A suite that cannot fail is worth nothing: three of its cases on a model that is broken on purpose.

@@ -120,3 +120,71 @@ fn passing_an_unsettled_event_turns_red() {
 fn counting_attempts_in_an_outage_turns_red() {
     turns_red(Mutation::CountOutages);
 }
+
+/// The same for the consumer, on the models of an inbox and a broker.
+mod consumer {
+    use super::{MUTATION_SEEDS, SimulationOutcome, seeds, variable};
+    use posthaste::mutation::{Mutation, set};
+    use posthaste_testkit::simulation::consumer::run;
+
+    fn describe(outcome: &SimulationOutcome) -> String {
+        super::describe(outcome).replace("one_seed", "consumer::one_seed")
+    }
+
+    fn run_part(part: u64) {
+        let (mut red, mut effects) = (Vec::new(), 0);
+        for outcome in seeds().filter(|seed| seed % 2 == part).map(run) {
+            effects += outcome.deliveries;
+            if !outcome.problems.is_empty() {
+                red.push(describe(&outcome));
+            }
+        }
+        println!("{effects} effects");
+        assert!(red.is_empty(), "{} seeds are red\n{}", red.len(), red.join("\n"));
+    }
+
+    #[test]
+    fn even_seeds_are_green() {
+        run_part(0);
+    }
+
+    #[test]
+    fn odd_seeds_are_green() {
+        run_part(1);
+    }
+
+    #[test]
+    fn a_seed_repeats_itself() {
+        for seed in 0..12 {
+            assert_eq!(run(seed).history, run(seed).history, "seed {seed}");
+        }
+    }
+
+    /// For a closer look.
+    #[test]
+    fn one_seed() {
+        let Some(seed) = variable("SIM_SEED") else { return };
+        let name: Option<String> = variable("SIM_MUTATION");
+        set(Mutation::OF_CONSUMER.into_iter().find(|mutation| Some(format!("{mutation:?}")) == name));
+        let outcome = run(seed);
+        outcome.history.iter().for_each(|line| println!("{line}"));
+        assert!(outcome.problems.is_empty(), "{}", describe(&outcome));
+    }
+
+    #[test]
+    fn every_mutation_turns_red() {
+        for mutation in Mutation::OF_CONSUMER {
+            set(Some(mutation));
+            let red = MUTATION_SEEDS.map(run).find(|outcome| !outcome.problems.is_empty());
+            set(None);
+            match red {
+                Some(outcome) => {
+                    println!("{mutation:?} is seen: seed={} {}", outcome.seed, outcome.problems[0])
+                }
+                None => panic!(
+                    "{mutation:?} broke no promise in {MUTATION_SEEDS:?}: the simulation is blind to it"
+                ),
+            }
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How often a waiting call looks again. Free on a paused clock.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A member of a group of a [`MemoryBroker`].
 pub struct MemorySource {
@@ -72,6 +72,7 @@ impl MemorySource {
                         position: Some(position),
                         redelivery: Some(slot.counts.get(&position).copied().unwrap_or(0)),
                         published_at: Some(*at),
+                        address: None,
                         message: message.clone(),
                     });
                 }
@@ -153,7 +154,7 @@ impl Source for MemorySource {
         self.with_slot(partition, |slot| slot.paused = false)
     }
 
-    async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<(), SourceError> {
+    async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<i64, SourceError> {
         if self.broker.kind == BrokerKind::Queue {
             return Err(SourceError::Unsupported("seek"));
         }
@@ -182,8 +183,9 @@ impl Source for MemorySource {
         if let Some(life) = life {
             life.changes.push(Change::Revoked { partition: partition.clone(), epoch: before });
             life.changes.push(Change::Assigned { partition: partition.clone(), epoch: after });
+            life.changes.extend(Change::misplaced(partition, to, log.first, end));
         }
-        Ok(())
+        Ok(after)
     }
 
     async fn view(&self) -> Result<Vec<PartitionView>, SourceError> {
@@ -197,7 +199,10 @@ impl Source for MemorySource {
                 partition: partition.clone(),
                 epoch: slot.epoch,
                 committed: Some(slot.committed()),
+                declared: false,
+                first: Some(log.first),
                 end: Some(log.entries.len() as i64),
+                log_id: None,
                 in_hand: slot.out(),
                 paused: slot.paused,
             }

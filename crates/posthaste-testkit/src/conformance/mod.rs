@@ -1,8 +1,7 @@
 //! Conformance suites: what a store and a sink must do, written once, run on every one of them.
 //!
-//! A case is an async function over a fixture; it knows nothing of the thing behind it but the seam, and
-//! its name says which guarantee it defends. The list of cases stands once, in a macro; a store or sink
-//! runs all of it with one line:
+//! A case is an async function over a fixture. It knows only the seam, and its name says which guarantee it
+//! defends. The list of cases stands once, in a macro; a store or sink runs all of it with one line:
 //!
 //! ```text
 //! async fn fixture() -> Option<MyFixture> { … }          // None: a skip, counted by whoever says so
@@ -17,13 +16,13 @@
 //! What a fixture cannot do (crash its server, read a null sink back) it says, and the case ends early:
 //! chosen by declared capability, never by name.
 
+pub mod consumer;
 pub mod inbox;
-mod memory;
 pub mod sink;
 pub mod source;
 pub mod store;
 
-pub use memory::MemoryFixture;
+pub use crate::memory::MemoryFixture;
 
 use std::future::Future;
 use std::time::Duration;

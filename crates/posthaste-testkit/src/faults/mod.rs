@@ -49,6 +49,10 @@ pub enum Op {
     Doze,
     Leave,
     Publish,
+    Apply,
+    Defer,
+    ApplyDeferred,
+    Save,
 }
 
 /// What goes wrong with one call; see the table above.
@@ -193,7 +197,7 @@ impl Faults {
     }
 
     /// Decides about a call and lets the time before its effect pass.
-    async fn before(&self, op: Op) -> (Fault, Duration) {
+    pub(crate) async fn before(&self, op: Op) -> (Fault, Duration) {
         let (fault, before, after) = self.choose(op);
         pause(before).await;
         match fault {
@@ -206,12 +210,22 @@ impl Faults {
     }
 
     /// Lets the time after a call's effect pass.
-    async fn after(&self, fault: Fault, after: Duration) {
+    pub(crate) async fn after(&self, fault: Fault, after: Duration) {
         pause(after).await;
         self.unfrozen().await;
         if fault == Fault::DropAck {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Lets the time of one statement inside a transaction pass.
+    pub(crate) async fn step(&self) {
+        let latency = match &mut self.plan().script {
+            None => Duration::ZERO,
+            Some((dice, odds)) => dice.up_to(odds.latency_max),
+        };
+        pause(latency).await;
+        self.unfrozen().await;
     }
 
     async fn unfrozen(&self) {

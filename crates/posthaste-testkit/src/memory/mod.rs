@@ -17,6 +17,7 @@
 //! tables.rs  the tables and their lock    settle.rs  receipts, deferred, dead letters
 //! ```
 
+mod fixture;
 mod lanes;
 mod lease;
 mod mvcc;
@@ -26,6 +27,7 @@ mod store;
 mod tables;
 mod writer;
 
+pub use fixture::MemoryFixture;
 pub use store::MemoryStore;
 pub use tables::{DeferredRow, Letter, ReceiptRow};
 pub use writer::Tx;

@@ -31,29 +31,27 @@ mod pgbouncer;
 mod port;
 mod postgres;
 mod process;
-mod proxy;
 mod rabbitmq;
-mod receiver;
 mod redis;
 mod shared;
 mod skip;
 mod tree;
-mod url;
+pub(crate) mod url;
 
 use std::path::{Path, PathBuf};
 
+pub use crate::proxy::Proxy;
+pub use crate::receiver::{Answer, Manner, Receiver, ReceiverOptions, Recorded};
 pub use certs::{Certs, Pair};
 pub use kafka::{
-    Kafka, KafkaOptions, Node as KafkaNode, PartitionReplicas as KafkaPartition, Record as KafkaRecord,
-    Right as KafkaRight, Security as KafkaSecurity,
+    ForeignRecord, Kafka, KafkaOptions, Node as KafkaNode, PartitionReplicas as KafkaPartition,
+    Record as KafkaRecord, Right as KafkaRight, Security as KafkaSecurity, TransactionEnd,
 };
 pub use nats::{Nats, NatsOptions};
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::{Postgres, PostgresOptions, Version};
-pub use proxy::Proxy;
 pub use rabbitmq::{Rabbitmq, TlsListener, shared_rabbitmq};
-pub use receiver::{Answer, Manner, Receiver, ReceiverOptions, Recorded};
 pub use redis::{Redis, RedisCluster, RedisOptions, RedisSentinel};
 pub use shared::{SharedPostgres, TestDatabase, shared};
 pub use skip::{require, skip};
@@ -81,7 +79,7 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
-    fn failed(service: impl Into<String>, why: impl std::fmt::Display) -> Self {
+    pub(crate) fn failed(service: impl Into<String>, why: impl std::fmt::Display) -> Self {
         Self::Failed { service: service.into(), why: why.to_string() }
     }
 }

@@ -8,8 +8,7 @@
 //! has its own, on its own port, as a child like the server itself. It counts as ready when it greets a
 //! client under its own node name, which is random, so a stranger on the same port is not mistaken for it.
 //!
-//! What an operator would do with `rabbitmqctl` is done by `erl_call`: the same calls, in milliseconds
-//! instead of seconds.
+//! What an operator would do with `rabbitmqctl` is done by `erl_call`: the same calls, in milliseconds.
 
 use std::{
     io,
@@ -60,6 +59,7 @@ pub struct Rabbitmq {
 
 impl Rabbitmq {
     /// Starts a broker. `settings` are lines of its configuration, such as `max_message_size = 1048576`.
+    /// Those that begin with `management.` switch the management on, such as `management.tcp.port = 15672`.
     ///
     /// # Errors
     ///
@@ -73,15 +73,16 @@ impl Rabbitmq {
         let (port, epmd_port, dist_port) = (claim()?, claim()?, claim()?);
         let mut epmd =
             Process::new("epmd".to_owned(), private_dir("epmd").map_err(failed)?, LastSignal::Kill)?;
-        let args =
-            ["-port".to_owned(), epmd_port.number().to_string(), "-address".into(), "127.0.0.1".into()];
+        let args = ["-port", &epmd_port.number().to_string(), "-address", "127.0.0.1"].map(str::to_owned);
         epmd.launch(EPMD.as_ref(), &args)?;
         // Before the server: one that finds none starts one that nobody ends.
         let epmd_addr = epmd_port.addr();
         epmd.until_ready(async || TcpStream::connect(epmd_addr).await.is_ok()).await?;
         let dir = private_dir("rabbitmq").map_err(failed)?;
         dir.write("rabbitmq.conf", configuration(port.addr(), settings)).map_err(failed)?;
-        dir.write("enabled_plugins", "[rabbitmq_auth_mechanism_ssl].\n").map_err(failed)?;
+        let is_managed = settings.iter().any(|line| line.starts_with("management."));
+        let more = if is_managed { ", rabbitmq_management" } else { "" };
+        dir.write("enabled_plugins", format!("[rabbitmq_auth_mechanism_ssl{more}].\n")).map_err(failed)?;
         dir.write(".erlang.cookie", COOKIE).map_err(failed)?;
         let process = Process::new(SERVICE.to_owned(), dir, LastSignal::Kill)?;
         let node = format!("test-{}@localhost", Uuid::now_v7().simple());
@@ -329,8 +330,7 @@ fn configuration(addr: SocketAddr, settings: &[&str]) -> String {
 /// The broker's first frame holds its cluster's name, which is that of the node.
 async fn greeted_by(addr: SocketAddr, name: &str) -> bool {
     let Ok(mut stream) = TcpStream::connect(addr).await else { return false };
-    let mut greeting = vec![0; GREETING_BYTES];
-    let mut size = 0;
+    let (mut greeting, mut size) = (vec![0; GREETING_BYTES], 0);
     if stream.write_all(b"AMQP\x00\x00\x09\x01").await.is_err() {
         return false;
     }

@@ -64,7 +64,7 @@ pub fn with_user(url: &str, user: &str) -> String {
 }
 
 /// `host:port` of `url`.
-pub(super) fn host_and_port(url: &str) -> &str {
+pub(crate) fn host_and_port(url: &str) -> &str {
     Parts::of(url).host
 }
 

@@ -15,6 +15,7 @@
 
 mod chaos;
 mod check;
+pub mod consumer;
 mod fleet;
 mod ground;
 mod scenario;

@@ -22,17 +22,17 @@ use super::{
 use crate::services::ServiceError;
 
 /// Enough for a dump of some 100 MB, which it passes on as it reads.
-const JVM: Jvm = Jvm { heap_mb: 128, optimises: false };
+const JVM: Jvm = Jvm { heap_mb: 256, optimises: false };
 /// Kafka's own clients give up after a minute at the latest.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// One row of an answer; a field is `None` where Java said `null`.
-pub(super) type ConsoleRow = Vec<Option<Vec<u8>>>;
+pub(crate) type ConsoleRow = Vec<Option<Vec<u8>>>;
 type ConsoleReply = Result<Vec<ConsoleRow>, String>;
 
 /// A running console.
 #[derive(Debug)]
-pub(super) struct Console {
+pub(crate) struct Console {
     requests: Option<mpsc::Sender<(String, oneshot::Sender<ConsoleReply>)>>,
     child: Child,
     thread: Option<JoinHandle<()>>,
@@ -62,7 +62,7 @@ impl Console {
 
     /// Sends one command and waits for its rows. `client` holds the properties of the Java client that is to
     /// be used.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         client: &str,
         command: &str,
@@ -131,8 +131,8 @@ fn read_answer(output: &mut impl BufRead) -> Option<ConsoleReply> {
     }
 }
 
-fn hex(text: &str) -> String {
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+pub(super) fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bytes(hex: &str) -> Vec<u8> {

@@ -34,7 +34,7 @@ use java::Java;
 pub use node::Node;
 use options::INTERNAL;
 pub use options::{KafkaOptions, Security};
-pub use records::{PartitionReplicas, Record, Right};
+pub use records::{ForeignRecord, PartitionReplicas, Record, Right, TransactionEnd};
 use uuid::Uuid;
 
 use super::ServiceError;
@@ -47,7 +47,7 @@ const TRIES: u32 = 3;
 #[derive(Debug)]
 pub struct Kafka {
     // Dropped first: it works in the first node's directory.
-    console: Console,
+    pub(crate) console: Console,
     nodes: Vec<Node>,
 }
 

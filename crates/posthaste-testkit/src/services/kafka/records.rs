@@ -2,6 +2,7 @@
 
 use super::{Kafka, SERVICE, console::ConsoleRow};
 use crate::services::ServiceError;
+use std::collections::BTreeMap;
 
 /// A record as Kafka's own client has read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,36 @@ impl Record {
     }
 }
 
+/// A record that anybody might send: any bytes, and no header of ours.
+#[derive(Clone, Debug, Default)]
+pub struct ForeignRecord {
+    /// The key, if there is one.
+    pub key: Option<Vec<u8>>,
+    /// The value; `None` is a tombstone.
+    pub value: Option<Vec<u8>>,
+    /// The headers in their order; a value may be null.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl ForeignRecord {
+    fn line(&self) -> String {
+        let field = |bytes: &Option<Vec<u8>>| bytes.as_deref().map_or("-".to_owned(), super::console::hex);
+        let mut fields = vec![field(&self.key), field(&self.value)];
+        fields
+            .extend(self.headers.iter().flat_map(|(name, value)| [super::console::hex(name), field(value)]));
+        fields.join(" ")
+    }
+}
+
+/// How a transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionEnd {
+    /// Its records are there.
+    Commit,
+    /// Its records are there for nobody who reads what is committed.
+    Abort,
+}
+
 /// What a cluster knows of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionReplicas {
@@ -52,6 +83,11 @@ impl Right {
     /// `who` may do `operation` (`WRITE`, `DESCRIBE`, ...) with this topic.
     pub fn topic(who: &str, operation: &str, topic: &str) -> Self {
         Self::on("TOPIC", who, operation, topic)
+    }
+
+    /// `who` may do `operation` (`READ`, `DESCRIBE`) with this consumer group.
+    pub fn group(who: &str, operation: &str, group: &str) -> Self {
+        Self::on("GROUP", who, operation, group)
     }
 
     /// `who` may do `operation` (`IDEMPOTENT_WRITE`, ...) with the cluster.
@@ -173,6 +209,88 @@ impl Kafka {
         place.ok_or_else(|| ServiceError::failed(SERVICE, "a send without an answer"))
     }
 
+    /// Sends records with the Java client, in order, and in one transaction if it has an end.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn send(
+        &self,
+        topic: &str,
+        records: &[ForeignRecord],
+        end: Option<TransactionEnd>,
+    ) -> Result<(), ServiceError> {
+        let end = end.map_or("", |end| if end == TransactionEnd::Commit { "commit" } else { "abort" });
+        let lines: Vec<String> = records.iter().map(ForeignRecord::line).collect();
+        let arguments: Vec<&str> = [topic, end].into_iter().chain(lines.iter().map(String::as_str)).collect();
+        self.ask("send", &arguments).await.map(drop)
+    }
+
+    /// Removes the records of a partition below an offset, as retention does.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn remove_below(&self, topic: &str, partition: i32, offset: i64) -> Result<(), ServiceError> {
+        self.ask("remove", &[topic, &partition.to_string(), &offset.to_string()]).await.map(drop)
+    }
+
+    /// The committed positions of a group, by topic and partition, as others see them.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn committed(&self, group: &str) -> Result<BTreeMap<(String, i32), i64>, ServiceError> {
+        let rows = self.ask("committed", &[group]).await?;
+        let position = |row: &ConsoleRow| Some(((text(row.first()?)?, number(row, 1)?), number(row, 2)?));
+        Ok(rows.iter().filter_map(position).collect())
+    }
+
+    /// The clients of a group, each with the number of partitions that the group gave it.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn members(&self, group: &str) -> Result<BTreeMap<String, usize>, ServiceError> {
+        let rows = self.ask("members", &[group]).await?;
+        Ok(rows.iter().filter_map(|row| Some((text(row.first()?)?, number(row, 1)?))).collect())
+    }
+
+    /// Moves the committed position of a group that has no members, as Kafka's own tool does; `None` deletes
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn move_group(
+        &self,
+        group: &str,
+        (topic, partition): (&str, i32),
+        to: Option<i64>,
+    ) -> Result<(), ServiceError> {
+        let to = to.map_or_else(String::new, |to| to.to_string());
+        self.ask("move", &[group, topic, &partition.to_string(), &to]).await.map(drop)
+    }
+
+    /// Puts all members out of a group. They learn it with their next heartbeat, and may join again.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn evict(&self, group: &str) -> Result<(), ServiceError> {
+        self.ask("evict", &[group]).await.map(drop)
+    }
+
+    /// A member of a group by the Java client, with a strategy that is not ours. It stays until the cluster
+    /// is dropped; this returns when it has a partition.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn join_group(&self, group: &str, topic: &str) -> Result<(), ServiceError> {
+        self.ask("join", &[group, topic]).await.map(drop)
+    }
+
     /// Gives somebody a right, effective at once.
     ///
     /// # Errors
@@ -205,7 +323,7 @@ impl Kafka {
     }
 
     /// Properties of a Java client, in the form of a properties file.
-    fn client(&self, more: &[(&str, &str)]) -> String {
+    pub(crate) fn client(&self, more: &[(&str, &str)]) -> String {
         let mut lines = vec![
             format!("bootstrap.servers={}", self.bootstrap()),
             "reconnect.backoff.max.ms=500".to_owned(),

@@ -30,7 +30,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Port, ServiceError, url, with_addr};
+use crate::services::{Port, ServiceError, url, with_addr};
 
 const SERVICE: &str = "proxy";
 /// Between two tries of something that nobody tells us about.

@@ -23,7 +23,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-use super::{Pair, Port, ServiceError};
+use crate::services::{Pair, Port, ServiceError};
 
 /// Ends a hang; nothing is timed by it.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! The model as a fixture of the store suite.
 
-use super::store::{OpenTransaction, StoreFixture};
-use crate::memory::{MemoryDatabase, Tx};
+use super::{MemoryDatabase, Tx};
+use crate::conformance::store::{OpenTransaction, StoreFixture};
 use async_trait::async_trait;
 use posthaste::admin::{Control, ControlTarget, DeadAct};
 use posthaste::event::{Event, Timestamp};
@@ -75,6 +75,8 @@ impl StoreFixture for MemoryFixture {
                 controls.rate_limits.extend(limit.map(|limit| (sink.clone(), limit)));
             }
             (ControlTarget::Route(_), Control::RateLimit(_)) => panic!("a route has no rate limit"),
+            // No relay hears of it.
+            (ControlTarget::Consumer(_), _) => {}
         }
         self.database.set_controls(controls.clone());
     }
