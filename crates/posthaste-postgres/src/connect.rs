@@ -38,14 +38,28 @@ impl Connection {
     /// Waits for an answer, but not for ever: a connection that is silent for this long is cut, and the call
     /// fails as on any lost connection, its outcome unknown (G7).
     pub(crate) async fn within<T>(&self, limit: Option<Duration>, call: impl Future<Output = T>) -> T {
-        let Some(limit) = limit else { return call.await };
-        let mut call = pin!(call);
-        if let Ok(answer) = tokio::time::timeout(limit, &mut call).await {
-            return answer;
-        }
-        self.driver.abort();
-        call.await
+        within(&self.driver, limit, call).await
     }
+
+    /// The client to lend, and what drives it.
+    pub(crate) fn parts(&mut self) -> (&mut Client, &Task<()>) {
+        (&mut self.client, &self.driver)
+    }
+}
+
+/// See [`Connection::within`].
+pub(crate) async fn within<T>(
+    driver: &Task<()>,
+    limit: Option<Duration>,
+    call: impl Future<Output = T>,
+) -> T {
+    let Some(limit) = limit else { return call.await };
+    let mut call = pin!(call);
+    if let Ok(answer) = tokio::time::timeout(limit, &mut call).await {
+        return answer;
+    }
+    driver.abort();
+    call.await
 }
 
 /// What to do with NOTIFY messages that arrive on a connection.

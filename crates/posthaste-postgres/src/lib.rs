@@ -20,6 +20,8 @@ mod config;
 #[cfg(feature = "store")]
 mod connect;
 #[cfg(feature = "store")]
+pub mod consumer;
+#[cfg(feature = "store")]
 pub mod doctor;
 #[cfg(feature = "store")]
 mod error;
@@ -27,6 +29,8 @@ mod error;
 mod inbox;
 #[cfg(feature = "store")]
 mod log;
+#[cfg(feature = "store")]
+pub mod mapped;
 #[cfg(feature = "store")]
 pub mod migrate;
 #[cfg(feature = "store")]

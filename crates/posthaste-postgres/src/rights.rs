@@ -52,12 +52,20 @@ const READ: [&str; 15] = [
     "migrations",
 ];
 
+/// What a consumer keeps: marks, what waits, what is dead, positions.
+const INBOX: [&str; 4] = ["inbox", "inbox_deferred", "inbox_dead_letters", "inbox_partitions"];
+
 /// What relay and admin write.
 const WRITTEN: [&str; 7] =
     ["state", "relays", "lanes", "lease_tokens", "receipts", "deferred", "dead_letters"];
 
 /// The youngest form of `append`: whoever may call it may call all of them, for they are granted together.
 pub(crate) const APPEND_BY_UUID: &str = "append(text, jsonb, uuid, jsonb, uuid, text, timestamptz, text)";
+
+/// The functions that a consumer calls.
+const LOOKS: [&str; 3] = ["held(text, text[], uuid[])", "marks(text, text[])", "due_heads(text, integer)"];
+
+const READ_AND_WRITE: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
 fn on(kind: &'static str, objects: &[&'static str], privileges: &[&'static str]) -> Vec<Right> {
     let each = |object: &&'static str| {
@@ -67,7 +75,7 @@ fn on(kind: &'static str, objects: &[&'static str], privileges: &[&'static str])
     objects.iter().flat_map(each).collect()
 }
 
-/// Appending and consuming.
+/// Appending and marking.
 pub(crate) fn app() -> Vec<Right> {
     let column = |(column, _)| Right { kind: "column", object: "outbox", column, privilege: "INSERT" };
     let mut rights = on("schema", &[""], &["USAGE"]);
@@ -77,6 +85,24 @@ pub(crate) fn app() -> Vec<Right> {
     rights.extend(on("table", &["idempotency_keys"], &["SELECT", "INSERT"]));
     rights.extend(on("table", &["inbox"], &["SELECT", "INSERT", "DELETE"]));
     rights.extend(on("function", &[APPEND_BY_UUID], &["EXECUTE"]));
+    rights
+}
+
+/// Consuming, with all that a handler may append.
+pub(crate) fn consumer() -> Vec<Right> {
+    let mut rights = app();
+    rights.extend(inbox());
+    rights.extend(on("table", &["processes"], &READ_AND_WRITE));
+    rights.extend(on("table", &["audit"], &["INSERT"]));
+    rights.extend(on("table", &["controls", "migrations"], &["SELECT"]));
+    rights
+}
+
+/// Whoever changes what a consumer keeps.
+fn inbox() -> Vec<Right> {
+    let mut rights = on("table", &INBOX, &READ_AND_WRITE);
+    rights.extend(on("sequence", &["inbox_deferred_seq_seq"], &["USAGE"]));
+    rights.extend(on("function", &LOOKS, &["EXECUTE"]));
     rights
 }
 
@@ -104,6 +130,8 @@ pub(crate) fn relay() -> Vec<Right> {
 pub(crate) fn admin() -> Vec<Right> {
     let mut rights = both();
     rights.extend(on("table", &["controls"], &["INSERT", "UPDATE", "DELETE"]));
+    rights.extend(on("table", &["processes"], &["SELECT"]));
+    rights.extend(inbox());
     rights
 }
 

@@ -5,24 +5,34 @@
 //! name in. The pool is our own few lines because every connect must read the password file again.
 
 use crate::config::PostgresConfig;
-use crate::connect::{Connection, open};
+use crate::connect::{Connection, open, within};
 use crate::error::store_error;
 use futures_util::TryStreamExt;
 use posthaste::store::{StoreCode, StoreError};
+use posthaste::task::Task;
 use rustc_hash::FxHashMap;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Row, Statement};
+use tokio_postgres::{IsolationLevel, Row, SimpleQueryMessage, SimpleQueryStream, Statement, Transaction};
 
 /// What a statement answers.
 pub(crate) type SqlResult<T> = Result<T, tokio_postgres::Error>;
 
 /// A parameter and its type.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Parameters, each behind the name of its type: `params![TEXT consumer, INT8 seq]`.
+macro_rules! params {
+    ($($kind:ident $value:expr),* $(,)?) => {
+        &[$((&$value as &(dyn tokio_postgres::types::ToSql + Sync), tokio_postgres::types::Type::$kind)),*]
+    };
+}
+pub(crate) use params;
 
 /// What a direct connection is set to. Commits must be durable whatever the database's default (F7);
 /// and a read of the log must walk its index in order: a plan that sorts is never right.
@@ -38,9 +48,16 @@ const SESSION_LOCAL: &str = "set local synchronous_commit = on; set local enable
                              set local max_parallel_workers_per_gather = 0; set local jit = off; \
                              set local idle_in_transaction_session_timeout = '10s'";
 
+/// How long a transaction that failed may take to end. A handler that was given up may have left a statement
+/// running: then the connection goes, and the server ends the statement by its timeout.
+const ROLLBACK_MAX: Duration = Duration::from_secs(1);
+
 /// The pool.
 pub(crate) struct Sessions {
     config: PostgresConfig,
+    /// What a direct connection is set to.
+    settings: &'static str,
+    unnamed: bool,
     quoted: String,
     idle: Mutex<Vec<OpenConnection>>,
     room: Arc<Semaphore>,
@@ -65,10 +82,23 @@ pub(crate) struct Session {
 }
 
 impl Sessions {
-    pub(crate) fn new(config: PostgresConfig) -> Arc<Self> {
-        let room = Arc::new(Semaphore::new(config.connections_max.max(2)));
+    pub(crate) fn new(mut config: PostgresConfig) -> Arc<Self> {
+        config.connections_max = config.connections_max.max(2);
+        Self::with_settings(config, SESSION, false)
+    }
+
+    /// A pool whose sessions are as the database gives them: the handlers of a service live there. `unnamed`:
+    /// statements of lent transactions are planned each time, as behind a pooler.
+    pub(crate) fn plain(config: PostgresConfig, unnamed: bool) -> Arc<Self> {
+        Self::with_settings(config, "", unnamed)
+    }
+
+    /// A pool whose sessions are set to this once, if the connections are ours alone.
+    pub(crate) fn with_settings(config: PostgresConfig, settings: &'static str, unnamed: bool) -> Arc<Self> {
+        let room = Arc::new(Semaphore::new(config.connections_max.max(1)));
         let quoted = quote(&config.schema);
-        Arc::new(Self { config, quoted, idle: Mutex::default(), room, answer_max_ms: AtomicU64::new(0) })
+        let (idle, answer_max_ms) = (Mutex::default(), AtomicU64::new(0));
+        Arc::new(Self { config, settings, unnamed, quoted, idle, room, answer_max_ms })
     }
 
     /// From now on a session that waits longer than this for an answer loses its connection. Tools, whose
@@ -80,6 +110,11 @@ impl Sessions {
     fn answer_max(&self) -> Option<Duration> {
         let limit = self.answer_max_ms.load(Ordering::Relaxed);
         (limit > 0).then(|| Duration::from_millis(limit))
+    }
+
+    /// Whether each session has its settings from the beginning.
+    pub(crate) fn is_set(&self) -> bool {
+        !self.config.pooled && !self.settings.is_empty()
     }
 
     pub(crate) fn config(&self) -> &PostgresConfig {
@@ -112,8 +147,8 @@ impl Sessions {
             }
         }
         let connection = open(&self.config, None).await?;
-        if !self.config.pooled {
-            let set = connection.client.batch_execute(SESSION);
+        if self.is_set() {
+            let set = connection.client.batch_execute(self.settings);
             connection.within(self.answer_max(), set).await.map_err(store_error)?;
         }
         let live = OpenConnection { connection, statements: FxHashMap::default() };
@@ -150,7 +185,7 @@ impl Session {
     /// Runs one statement.
     pub(crate) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         if self.sessions.config.pooled {
-            return self.query_unnamed(sql, params).await;
+            return self.query_once(sql, params).await;
         }
         let statement = self.statement(sql, params).await?;
         let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
@@ -214,7 +249,8 @@ impl Session {
         connection.within(limit, call).await
     }
 
-    async fn query_unnamed(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
+    /// Runs one statement that is planned for this time alone.
+    pub(crate) async fn query_once(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         let limit = self.answer_max;
         let connection = &self.live().connection;
         connection.within(limit, connection.client.query_typed(sql, params)).await
@@ -237,6 +273,30 @@ impl Session {
         let statement = connection.within(limit, connection.client.prepare_typed(sql, &types)).await?;
         self.live().statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
+    }
+
+    /// Begins a transaction that can be lent to a handler. What waits for an answer in it for longer than
+    /// `answer_max` loses the connection.
+    pub(crate) async fn lend(&mut self, answer_max: Duration) -> SqlResult<LentTransaction<'_>> {
+        self.in_transaction = true;
+        let unnamed = self.sessions.config.pooled || self.sessions.unnamed;
+        // Invariant: `live` is only taken in Drop.
+        let live = self.live.as_mut().expect("a session has its connection until it is dropped");
+        let (client, driver) = live.connection.parts();
+        let begin = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start();
+        let tx = within(driver, Some(answer_max), begin).await?;
+        let (statements, in_transaction) = (&mut live.statements, &mut self.in_transaction);
+        let (backend, is_spoilt) = (None, false);
+        Ok(LentTransaction {
+            tx,
+            driver,
+            statements,
+            in_transaction,
+            unnamed,
+            answer_max,
+            backend,
+            is_spoilt,
+        })
     }
 
     /// Begins a transaction with our settings.
@@ -278,6 +338,99 @@ impl Session {
     /// Ends a transaction that failed. If that fails too, the connection is not used again.
     pub(crate) async fn rollback(&mut self) {
         self.in_transaction = self.batch("rollback").await.is_err();
+    }
+}
+
+/// A transaction whose [`Transaction`] handlers get. Its connection is used again only if it ended in order.
+pub(crate) struct LentTransaction<'a> {
+    pub(crate) tx: Transaction<'a>,
+    driver: &'a Task<()>,
+    statements: &'a mut FxHashMap<String, Statement>,
+    in_transaction: &'a mut bool,
+    unnamed: bool,
+    answer_max: Duration,
+    /// The process of the server that this transaction runs in, as it said itself: a pooler's client has
+    /// another one each time.
+    pub(crate) backend: Option<i32>,
+    /// A handler left a session behind in which our statements do not work.
+    is_spoilt: bool,
+}
+
+impl LentTransaction<'_> {
+    /// Runs one statement of ours.
+    pub(crate) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
+        let answer = self.try_query(sql, params).await;
+        if let Err(error) = &answer {
+            let spoilt = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::INVALID_SQL_STATEMENT_NAME];
+            self.is_spoilt |= error.code().is_some_and(|code| spoilt.contains(code));
+        }
+        answer
+    }
+
+    async fn try_query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
+        let limit = Some(self.answer_max);
+        if self.unnamed {
+            return within(self.driver, limit, self.tx.query_typed(sql, params)).await;
+        }
+        if !self.statements.contains_key(sql) {
+            let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+            let statement = within(self.driver, limit, self.tx.prepare_typed(sql, &types)).await?;
+            self.statements.insert(sql.to_owned(), statement);
+        }
+        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+        within(self.driver, limit, self.tx.query(&self.statements[sql], &values)).await
+    }
+
+    /// Sends statements without parameters and does not wait for their answer.
+    pub(crate) async fn send(&self, sql: &str) -> SqlResult<SentAhead> {
+        Ok(SentAhead(Box::pin(self.tx.client().simple_query_raw(sql).await?)))
+    }
+
+    /// The text that what was sent ahead has answered with, if with any.
+    pub(crate) async fn answer(&self, sent: SentAhead) -> SqlResult<Option<String>> {
+        within(self.driver, Some(self.answer_max), sent.text()).await
+    }
+
+    pub(crate) async fn commit(self) -> SqlResult<()> {
+        let ended = within(self.driver, Some(self.answer_max), self.tx.commit()).await;
+        // An answer of the server, also one that refuses, ends the transaction.
+        *self.in_transaction = ended.as_ref().is_err_and(|error| error.as_db_error().is_none());
+        ended
+    }
+
+    /// Commits, and asks something just before, in one round trip.
+    pub(crate) async fn commit_after(self, question: &str) -> (SqlResult<Option<String>>, SqlResult<()>) {
+        let sent = match self.send(question).await {
+            Ok(sent) => sent,
+            Err(error) => return (Err(error), self.commit().await),
+        };
+        let ended = self.commit().await;
+        (sent.text().await, ended)
+    }
+
+    /// Ends a transaction that failed. What does not answer soon loses its connection.
+    pub(crate) async fn rollback(self) {
+        let ended = within(self.driver, Some(ROLLBACK_MAX), self.tx.rollback()).await;
+        *self.in_transaction = ended.is_err() || self.is_spoilt;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.tx.client().is_closed()
+    }
+}
+
+/// Statements that are under way.
+pub(crate) struct SentAhead(Pin<Box<SimpleQueryStream>>);
+
+impl SentAhead {
+    async fn text(mut self) -> SqlResult<Option<String>> {
+        let mut text = None;
+        while let Some(message) = self.0.try_next().await? {
+            if let SimpleQueryMessage::Row(row) = message {
+                text = row.get(0).map(str::to_owned);
+            }
+        }
+        Ok(text)
     }
 }
 

@@ -12,10 +12,12 @@
 //! dead.rs     list, count, replay, discard  repair.rs  after the database went back in time
 //! control.rs  pause, resume, rate           log.rs     events by number, new ones as they come
 //! life.rs     one event, with every sink    again.rs   send events of the log again
+//! consumers.rs  consumers: partitions, letters, seeks
 //! ```
 
 mod again;
 mod backlog;
+mod consumers;
 mod control;
 mod dead;
 mod lanes;
@@ -26,6 +28,7 @@ mod repair;
 mod status;
 
 use crate::config::PostgresConfig;
+use crate::consumer::InboxTables;
 use crate::error::{commit_error, store_error};
 use crate::log::filter;
 use crate::log::store::check_server;
@@ -38,6 +41,7 @@ use posthaste::admin::{
 };
 use posthaste::sink::Finding;
 use posthaste::store::StoreError;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -50,6 +54,8 @@ const FREELY: &str = "set local enable_seqscan = on; set local enable_bitmapscan
 /// Looks at an outbox and acts on it.
 pub struct PostgresAdmin {
     pub(crate) sessions: Arc<Sessions>,
+    /// Group and tables of consumers that have others than ours.
+    tables: BTreeMap<String, (String, InboxTables)>,
 }
 
 impl PostgresAdmin {
@@ -57,7 +63,7 @@ impl PostgresAdmin {
     /// say about a database that [`connect`](Self::connect) refuses.
     #[must_use]
     pub fn new(config: PostgresConfig) -> Self {
-        Self { sessions: Sessions::new(config) }
+        Self { sessions: Sessions::new(config), tables: BTreeMap::new() }
     }
 
     /// Connects once to see that the database is there, is a primary, and has an outbox we understand.

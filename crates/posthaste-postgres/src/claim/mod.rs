@@ -41,7 +41,7 @@ mod role;
 mod row;
 mod session;
 mod settle;
-mod statements;
+pub(crate) mod statements;
 mod store;
 mod take;
 mod write;

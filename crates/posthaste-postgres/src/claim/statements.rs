@@ -39,11 +39,11 @@ pub struct Statements {
 }
 
 /// A text as a literal. Backslashes mean themselves: `standard_conforming_strings` is set by our sessions.
-pub(super) fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-pub(super) fn quoted(table: &TableName) -> String {
+pub(crate) fn quoted(table: &TableName) -> String {
     match &table.schema {
         Some(schema) => format!("{}.{}", quote(schema), quote(&table.name)),
         None => quote(&table.name),

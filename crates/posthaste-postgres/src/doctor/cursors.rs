@@ -2,6 +2,7 @@
 
 use super::{CheckResult, Exam, fail, list, ok, warn};
 use crate::admin::PostgresAdmin;
+use crate::session::Param;
 use posthaste::admin::{Admin, AdminError, OutboxStatus, SinkStatus};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
@@ -98,22 +99,28 @@ async fn long_transactions(exam: &mut Exam) -> Result<CheckResult, Error> {
     })
 }
 
-async fn prepared_transactions(exam: &mut Exam) -> Result<CheckResult, Error> {
-    let bound = exam.bounds.long_transaction.as_secs_f64();
-    let rows = exam.query(include_str!("../../sql/doctor/prepared.sql"), &[(&bound, Type::FLOAT8)]).await?;
+pub(super) async fn prepared_transactions(exam: &mut Exam) -> Result<CheckResult, Error> {
+    let bounds = [exam.bounds.long_transaction, exam.bounds.prepared_inbox].map(|bound| bound.as_secs_f64());
+    let params: [Param<'_>; 2] = [(&bounds[0], Type::FLOAT8), (&bounds[1], Type::FLOAT8)];
+    let rows = exam.query(include_str!("../../sql/doctor/prepared.sql"), &params).await?;
     let describe = |row: &Row| {
-        format!("{} (in {}, {})", row.get::<_, String>(0), row.get::<_, String>(1), age(row.get(2)))
+        let inbox = if row.get(3) { ", with locks on the inbox" } else { "" };
+        format!("{} (in {}, {}{inbox})", row.get::<_, String>(0), row.get::<_, String>(1), age(row.get(2)))
     };
     let found: Vec<String> = rows.iter().map(describe).collect();
-    Ok(if found.is_empty() {
-        ok("none")
+    if found.is_empty() {
+        return Ok(ok("none"));
+    }
+    let waiting = if rows.iter().any(|row| row.get(3)) {
+        " A consumer that gets a message whose mark is in one of them cannot handle it before its end, nor what follows by key."
     } else {
-        warn(format!(
-            "prepared long ago and never ended: {}. They survive everything, hold their locks, and keep old segments from \
-             being truncated. COMMIT PREPARED or ROLLBACK PREPARED them",
-            list(&found)
-        ))
-    })
+        ""
+    };
+    Ok(warn(format!(
+        "prepared long ago and never ended: {}. They survive everything, hold their locks, and keep old segments from \
+         being truncated.{waiting} COMMIT PREPARED or ROLLBACK PREPARED them",
+        list(&found)
+    )))
 }
 
 fn age(seconds: f64) -> String {

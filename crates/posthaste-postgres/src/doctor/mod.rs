@@ -11,14 +11,17 @@
 //! ```text
 //! server.rs   the server and its settings       rights.rs   who may do what
 //! schema.rs   what somebody changed by hand     cursors.rs  positions, ring, lanes, transactions
-//! session.rs  poolers, notifications
+//! session.rs  poolers, notifications            consumer.rs what holds for a consumer's login
 //! ```
 
+mod consumer;
 mod cursors;
 mod rights;
 mod schema;
 mod server;
 mod session;
+
+pub use consumer::{CONSUMER_CHECKS, CONSUMER_RIGHTS, examine_consumer};
 
 use crate::admin::PostgresAdmin;
 use crate::error::describe;
@@ -76,6 +79,9 @@ pub struct Bounds {
     /// A transaction that is open for longer holds up retention. An hour is far beyond what a service's
     /// transaction takes, and early against a retention of days.
     pub long_transaction: Duration,
+    /// A prepared transaction that wrote to the inbox holds up the keys of what it marked. A minute is far
+    /// beyond what a coordinator needs between the two phases.
+    pub prepared_inbox: Duration,
     /// Ages and latencies in metrics are off by the difference of the clocks. Nothing durable depends on
     /// the host's.
     pub clock_skew: Duration,
@@ -87,6 +93,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             long_transaction: Duration::from_secs(3_600),
+            prepared_inbox: Duration::from_secs(60),
             clock_skew: Duration::from_secs(2),
             notify: Duration::from_secs(2),
         }
@@ -122,7 +129,7 @@ impl Exam {
     }
 
     fn note(&mut self, check: &'static str, verdict: CheckResult) {
-        debug_assert!(CHECKS.contains(&check), "{check} is not listed");
+        debug_assert!(CHECKS.contains(&check) || CONSUMER_CHECKS.contains(&check), "{check} is not listed");
         let (level, text) = verdict;
         self.findings.push(Finding { check: check.to_owned(), level, text });
     }
@@ -158,7 +165,9 @@ impl PostgresAdmin {
         let session = self.sessions.session().await?;
         let sessions = Arc::clone(&self.sessions);
         let mut exam = Exam { sessions, session, bounds: *bounds, findings: Vec::new() };
-        let Some(server) = server::examine(&mut exam).await else { return Ok(exam.findings) };
+        let flushes = exam.sessions.config().flush_before_publish;
+        let durable = flushes.then_some("the relay flushes before it publishes");
+        let Some(server) = server::examine(&mut exam, durable).await else { return Ok(exam.findings) };
         if schema::examine_version(&mut exam).await {
             schema::examine(&mut exam, &server).await;
             rights::examine(&mut exam).await;

@@ -32,7 +32,7 @@ const FORBIDDEN: [Forbidden; 3] = [
 ];
 
 pub(super) async fn examine(exam: &mut Exam) {
-    let relay = relay(exam).await;
+    let relay = lacking(exam, "relay", &rights::relay(), "events wait in the log").await;
     exam.note_result("relay_rights", relay);
     let roles = app_roles(exam).await;
     for Forbidden { check, rights, danger } in FORBIDDEN {
@@ -44,15 +44,21 @@ pub(super) async fn examine(exam: &mut Exam) {
     }
 }
 
-async fn relay(exam: &mut Exam) -> Result<CheckResult, Error> {
-    let missing = rights::missing(&exam.sessions, &mut exam.session, None, &rights::relay()).await?;
+/// What the connected role lacks of what it needs as a relay, or as a consumer.
+pub(super) async fn lacking(
+    exam: &mut Exam,
+    who: &str,
+    needed: &[Right],
+    then: &str,
+) -> Result<CheckResult, Error> {
+    let missing = rights::missing(&exam.sessions, &mut exam.session, None, needed).await?;
     if missing.is_empty() {
-        return Ok(ok("the connected role has all that a relay needs"));
+        return Ok(ok(format!("the connected role has all that a {who} needs")));
     }
     let missing: Vec<String> = missing.iter().map(Right::to_string).collect();
     Ok(fail(format!(
-        "the connected role lacks {}: a relay would stop where it needs it, and events wait in the log. Make it a member of \
-         the relay's role, or grant it; `posthaste migrate sql` prints the statements",
+        "the connected role lacks {}: a {who} would stop where it needs it, and {then}. Make it a member of the {who}'s \
+         role, or grant it; `posthaste migrate sql` prints the statements",
         list(&missing)
     )))
 }

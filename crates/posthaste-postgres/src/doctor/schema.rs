@@ -13,7 +13,7 @@ pub(super) async fn examine_version(exam: &mut Exam) -> bool {
     let sessions = std::sync::Arc::clone(&exam.sessions);
     let verdict = match migrate::check_version(&mut exam.session, &sessions).await {
         Ok(version) if version > SCHEMA_VERSION => {
-            ok(format!("version {version}, one ahead of this binary, which works on it"))
+            ok(format!("version {version}, ahead of this binary's {SCHEMA_VERSION}, which works on it"))
         }
         Ok(version) => ok(format!("version {version}")),
         Err(error) => fail(error.to_string()),
@@ -37,7 +37,7 @@ pub(super) async fn examine(exam: &mut Exam, server: &Server) {
     exam.note_all(&["sequence_cache", "sequence_cycle", "sequence_owner"], sequence);
 }
 
-async fn checksums(exam: &mut Exam) -> SqlResult<CheckResult> {
+pub(super) async fn checksums(exam: &mut Exam) -> SqlResult<CheckResult> {
     let rows = exam.query("select version, checksum from posthaste.migrations order by version", &[]).await?;
     let differs = |row: &&Row| migrate::differs(row.get(0), row.get(1));
     let differing: Vec<String> =

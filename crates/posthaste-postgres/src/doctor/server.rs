@@ -25,7 +25,9 @@ pub(super) struct Server {
 }
 
 /// The server, if there is a point in looking further.
-pub(super) async fn examine(exam: &mut Exam) -> Option<Server> {
+///
+/// `durable` is why commits that are asynchronous by default do no harm, if there is a reason.
+pub(super) async fn examine(exam: &mut Exam, durable: Option<&str>) -> Option<Server> {
     let before = SystemClock.now();
     let rows = match exam.query(include_str!("../../sql/doctor/server.sql"), &[]).await {
         Ok(rows) => rows,
@@ -46,8 +48,7 @@ pub(super) async fn examine(exam: &mut Exam) -> Option<Server> {
     let functions = has_functions(exam).await;
     exam.note_result("functions", functions);
     exam.note("encoding", server.is_utf8());
-    let flushes = exam.sessions.config().flush_before_publish;
-    exam.note("synchronous_commit", server.commits_synchronously(flushes));
+    exam.note("synchronous_commit", server.commits_synchronously(durable));
     exam.note("fsync", server.syncs());
     exam.note("full_page_writes", server.writes_full_pages());
     let vacuums = vacuums(exam, server.autovacuum).await;
@@ -104,7 +105,7 @@ impl Server {
         }
         fail(
             "this server is a standby. Its snapshots list no running transactions, so a relay that read from it would skip \
-             events; relays refuse it. Point the URL at the primary",
+             events, and a consumer could mark nothing; both refuse it. Point the URL at the primary",
         )
     }
 
@@ -113,8 +114,8 @@ impl Server {
             return ok("transactions may write");
         }
         fail(
-            "transactions are read-only by default here (default_transaction_read_only): nothing can be settled, so every \
-             event would be sent again and again. Switch it off for the relay's role and database",
+            "transactions are read-only by default here (default_transaction_read_only): nothing can be settled or marked, so \
+             every event would be sent again and again, and no message be handled. Switch it off for this role and database",
         )
     }
 
@@ -129,7 +130,7 @@ impl Server {
         ))
     }
 
-    fn commits_synchronously(&self, flushes: bool) -> CheckResult {
+    fn commits_synchronously(&self, durable: Option<&str>) -> CheckResult {
         let mut places = self.asynchronous.clone();
         if self.synchronous_commit == "off" {
             places.push("this role or the server".to_owned());
@@ -138,8 +139,8 @@ impl Server {
             return ok("commits are durable by default");
         }
         let found = format!("synchronous_commit is off for {}", list(&places));
-        if flushes {
-            return ok(format!("{found}; the relay flushes before it publishes"));
+        if let Some(why) = durable {
+            return ok(format!("{found}; {why}"));
         }
         warn(format!(
             "{found}: the last events before a crash of the server may be published and then be gone from the database. \
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn an_asynchronous_application_is_fine_if_the_relay_flushes() {
         let server = Server { asynchronous: vec!["role shop".to_owned()], ..sound() };
-        assert_eq!(server.commits_synchronously(false).0, Level::Warn);
-        assert_eq!(server.commits_synchronously(true).0, Level::Ok);
+        assert_eq!(server.commits_synchronously(None).0, Level::Warn);
+        assert_eq!(server.commits_synchronously(Some("it flushes")).0, Level::Ok);
     }
 }

@@ -35,18 +35,17 @@ struct RollControl {
     rate: Option<f64>,
 }
 
+/// What is set for sinks and routes. Consumers ask for theirs themselves.
 fn controls(rows: Vec<RollControl>) -> Controls {
     let mut controls = Controls::default();
-    for row in rows {
-        if row.kind == "sink" {
-            if let Some(rate) = row.rate {
-                controls.rate_limits.push((row.name.clone(), rate));
+    for RollControl { kind, name, paused, rate } in rows {
+        match kind.as_str() {
+            "sink" => {
+                controls.rate_limits.extend(rate.map(|rate| (name.clone(), rate)));
+                controls.paused_sinks.extend(paused.then_some(name));
             }
-            if row.paused {
-                controls.paused_sinks.push(row.name);
-            }
-        } else if row.paused {
-            controls.paused_routes.push(row.name);
+            "route" => controls.paused_routes.extend(paused.then_some(name)),
+            _ => {}
         }
     }
     controls
@@ -118,4 +117,23 @@ fn refused(row: &RollRow, plan: &JoinPlan) -> Option<String> {
         );
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paused_consumer_pauses_no_route_of_its_name() {
+        let row = |kind: &str| RollControl {
+            kind: kind.to_owned(),
+            name: "billing".to_owned(),
+            paused: true,
+            rate: None,
+        };
+        let found = controls(vec![row("consumer")]);
+        assert!(found.paused_routes.is_empty() && found.paused_sinks.is_empty());
+        let found = controls(vec![row("route"), row("sink")]);
+        assert_eq!((found.paused_routes.len(), found.paused_sinks.len()), (1, 1));
+    }
 }

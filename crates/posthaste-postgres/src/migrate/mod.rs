@@ -6,8 +6,9 @@
 //! once, and one that dies half-way leaves nothing behind.
 //!
 //! Versions and relays: a rolling upgrade runs two versions on one schema (F89). A migration may only
-//! make changes that the version before it can live with; so a relay works on its own schema and on the
-//! next one, and says what to do everywhere else (`check_version`).
+//! make changes that the version before it can live with, and writes down which is the oldest that can. So
+//! a relay works on its own schema and on newer ones that suit it, and says what to do everywhere else
+//! (`check_version`).
 //!
 //! People whose DBA applies everything get the same as a script ([`sql`]). What the connected role may
 //! not do (making roles, granting on tables of another owner) is no failure of `up` either: the
@@ -151,11 +152,18 @@ pub(crate) fn differs(version: i32, checksum: &str) -> bool {
     known.is_some_and(|migration| migration.checksum() != checksum)
 }
 
-/// The schema's version, if this binary may work on it: its own, or the next one.
+/// The schema's version, if this binary may work on it: its own, or a newer one that suits it.
 pub(crate) async fn check_version(session: &mut Session, sessions: &Sessions) -> Result<i32, StoreError> {
     let current = version(session, sessions).await?;
-    StoreError::check_schema(current, SCHEMA_VERSION)?;
+    // Where there is a newer version, there is the column too.
+    let oldest = if current > SCHEMA_VERSION { oldest(session, sessions).await? } else { None };
+    StoreError::check_schema(current, oldest, SCHEMA_VERSION)?;
     Ok(current)
+}
+
+async fn oldest(session: &mut Session, sessions: &Sessions) -> Result<Option<i32>, StoreError> {
+    let sql = sessions.sql("select oldest from posthaste.migrations order by version desc limit 1");
+    crate::log::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)
 }
 
 async fn version(session: &mut Session, sessions: &Sessions) -> Result<i32, StoreError> {
@@ -189,7 +197,11 @@ async fn step_in(sessions: &Sessions, session: &mut Session) -> Result<Option<(i
             Some((_, checksum)) => check_text(migration, checksum)?,
             None => {
                 session.client().batch_execute(&sessions.sql(migration.text)).await.map_err(refused)?;
-                record(sessions, session, migration).await?;
+                session
+                    .client()
+                    .batch_execute(&sessions.sql(&migration.record()))
+                    .await
+                    .map_err(store_error)?;
                 return Ok(Some((migration.version, migration.name.to_owned())));
             }
         }
@@ -228,18 +240,6 @@ fn check_text(migration: &Migration, applied: &str) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::other_text((migration.version, migration.name), applied, &migration.checksum()))
-}
-
-async fn record(sessions: &Sessions, session: &mut Session, migration: &Migration) -> Result<(), StoreError> {
-    let sql = sessions.sql("insert into posthaste.migrations (version, name, checksum) values ($1, $2, $3)");
-    let checksum = migration.checksum();
-    let params = [
-        (&migration.version as &(dyn tokio_postgres::types::ToSql + Sync), Type::INT4),
-        (&migration.name, Type::TEXT),
-        (&checksum, Type::TEXT),
-    ];
-    session.query(&sql, &params).await.map_err(store_error)?;
-    Ok(())
 }
 
 async fn is_set_up(sessions: &Sessions, session: &mut Session) -> Result<bool, StoreError> {

@@ -1,4 +1,4 @@
-//! Three roles, least privilege: one appends, one relays, one looks and acts.
+//! Four roles, least privilege: one appends, one consumes, one relays, one looks and acts.
 //!
 //! They are groups without a login: people make their own logins members of them. Making roles and
 //! granting are often somebody else's job, so whatever the connected role may not do is handed back as
@@ -19,6 +19,8 @@ const GRANTS: &str = include_str!("../../migrations/roles.sql");
 pub struct Roles {
     /// Appends, and can do nothing else.
     pub app: String,
+    /// Consumes: appends, marks, and keeps what waits and what is dead.
+    pub consumer: String,
     /// Reads, settles and truncates old segments.
     pub relay: String,
     /// Looks at everything; acts on dead letters, lanes and controls.
@@ -31,6 +33,7 @@ impl Default for Roles {
     fn default() -> Self {
         Self {
             app: "posthaste_app".to_owned(),
+            consumer: "posthaste_consumer".to_owned(),
             relay: "posthaste_relay".to_owned(),
             admin: "posthaste_admin".to_owned(),
             create: true,
@@ -39,8 +42,8 @@ impl Default for Roles {
 }
 
 impl Roles {
-    fn names(&self) -> [&str; 3] {
-        [&self.app, &self.relay, &self.admin]
+    fn names(&self) -> [&str; 4] {
+        [&self.app, &self.consumer, &self.relay, &self.admin]
     }
 
     /// The statements that make the roles, for a script. A role belongs to the whole server, so another
@@ -68,6 +71,7 @@ impl Roles {
             .replace("schema posthaste ", &schema)
             .replace(":columns", &columns::names())
             .replace(":app", &quote(&self.app))
+            .replace(":consumer", &quote(&self.consumer))
             .replace(":relay", &quote(&self.relay))
             .replace(":admin", &quote(&self.admin));
         named.split(';').map(str::trim).filter(|statement| !statement.is_empty()).map(str::to_owned).collect()
@@ -117,9 +121,12 @@ async fn missing(session: &mut Session, roles: &Roles) -> Result<Vec<String>, St
 
 /// Whether each role has all that it needs.
 async fn are_granted(sessions: &Sessions, session: &mut Session, roles: &Roles) -> Result<bool, StoreError> {
-    for (role, needed) in
-        [(&roles.app, rights::app()), (&roles.relay, rights::relay()), (&roles.admin, rights::admin())]
-    {
+    for (role, needed) in [
+        (&roles.app, rights::app()),
+        (&roles.consumer, rights::consumer()),
+        (&roles.relay, rights::relay()),
+        (&roles.admin, rights::admin()),
+    ] {
         let missing = rights::missing(sessions, session, Some(role), &needed).await.map_err(store_error)?;
         if !missing.is_empty() {
             return Ok(false);

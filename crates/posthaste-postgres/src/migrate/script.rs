@@ -18,13 +18,31 @@ pub(super) struct Migration {
     pub(super) version: i32,
     pub(super) name: &'static str,
     pub(super) text: &'static str,
+    /// The lowest version whose binaries can live with this one; written down from version 3 on.
+    pub(super) oldest: Option<i32>,
 }
 
 /// All versions, oldest first. A text that was released is never changed: what it made would no longer
 /// be what it says, and `up` refuses it.
 pub(super) const MIGRATIONS: &[Migration] = &[
-    Migration { version: 1, name: "outbox", text: include_str!("../../migrations/001_outbox.sql") },
-    Migration { version: 2, name: "inbox", text: include_str!("../../migrations/002_inbox.sql") },
+    Migration {
+        version: 1,
+        name: "outbox",
+        text: include_str!("../../migrations/001_outbox.sql"),
+        oldest: None,
+    },
+    Migration {
+        version: 2,
+        name: "inbox",
+        text: include_str!("../../migrations/002_inbox.sql"),
+        oldest: None,
+    },
+    Migration {
+        version: 3,
+        name: "consumer",
+        text: include_str!("../../migrations/003_consumer.sql"),
+        oldest: Some(2),
+    },
 ];
 
 /// The forms of `append` for keys that are no text. They only call the function of version 1, so they are no
@@ -44,6 +62,18 @@ impl Migration {
         let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let bytes = self.text.bytes().filter(|byte| *byte != b'\r');
         format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, step))
+    }
+
+    /// The statement that writes down that it is applied. The column `oldest` is as old as version 3.
+    pub(super) fn record(&self) -> String {
+        let (column, oldest) =
+            self.oldest.map_or_else(Default::default, |oldest| (", oldest", format!(", {oldest}")));
+        format!(
+            "insert into posthaste.migrations (version, name, checksum{column}) values ({}, '{}', '{}'{oldest})",
+            self.version,
+            self.name,
+            self.checksum()
+        )
     }
 }
 
@@ -81,12 +111,7 @@ pub fn sql(schema: &str, roles: &Roles, limits: &Limits) -> Result<String, Store
     for migration in MIGRATIONS {
         parts.push(format!("-- Version {}: {}.", migration.version, migration.name));
         parts.push(sessions.sql(migration.text));
-        parts.push(sessions.sql(&format!(
-            "insert into posthaste.migrations (version, name, checksum) values ({}, '{}', '{}');",
-            migration.version,
-            migration.name,
-            migration.checksum()
-        )));
+        parts.push(format!("{};", sessions.sql(&migration.record())));
     }
     parts.push(format!("{};", sessions.sql(APPEND_KEYS.trim_end())));
     parts.extend(LIMITS.iter().map(|limit| format!("{};", sessions.sql(&limit.statement(limits)))));
@@ -213,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_checksum_sees_the_text_and_not_the_line_ends() {
-        let one = |text| Migration { version: 1, name: "x", text }.checksum();
+        let one = |text| Migration { version: 1, name: "x", text, oldest: None }.checksum();
         assert_eq!(one("select 1;\n"), one("select 1;\r\n"));
         assert_ne!(one("select 1;\n"), one("select 2;\n"));
         // The reference value of the algorithm, so that it never drifts.

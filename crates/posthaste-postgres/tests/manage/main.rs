@@ -1,6 +1,7 @@
 //! Migrations, administration and doctor against real servers.
 
 mod admin;
+mod consumer;
 mod dead;
 mod lanes;
 mod migrate;

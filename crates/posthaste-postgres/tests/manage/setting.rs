@@ -90,7 +90,8 @@ impl Setting {
 /// Roles belong to the server, which other tests share.
 pub(crate) fn roles_of(database: &TestDatabase) -> Roles {
     let name = |role| format!("{}_{role}", database.name());
-    Roles { app: name("app"), relay: name("relay"), admin: name("admin"), create: true }
+    let (app, consumer) = (name("app"), name("consumer"));
+    Roles { app, consumer, relay: name("relay"), admin: name("admin"), create: true }
 }
 
 pub(crate) async fn number(client: &Client, sql: &str) -> i64 {

@@ -48,7 +48,8 @@ pub(super) async fn ground(preset: &str, ddl: &str) -> Option<Ground> {
 pub(super) async fn set_up_log(ground: &Ground) {
     // Roles belong to the server, which other tests share.
     let name = |role| format!("{}_{role}", ground.database.name());
-    let roles = Roles { app: name("app"), relay: name("relay"), admin: name("admin"), create: true };
+    let (app, consumer) = (name("app"), name("consumer"));
+    let roles = Roles { app, consumer, relay: name("relay"), admin: name("admin"), create: true };
     migrate::up(&ground.config(), &roles).await.expect("a superuser may set up the log");
 }
 

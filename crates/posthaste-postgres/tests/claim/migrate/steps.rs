@@ -243,6 +243,7 @@ async fn what_stands_in_the_way_is_told_by_name() {
     let name = |role| format!("{}_{role}", ground.database.name());
     let roles = posthaste_postgres::migrate::Roles {
         app: name("app"),
+        consumer: name("consumer"),
         relay: name("relay"),
         admin: name("admin"),
         create: true,

@@ -1,0 +1,2 @@
+-- A letter leaves for good. Its mark stays: a copy that comes later is not handled.
+delete from posthaste.inbox_dead_letters where consumer = $1 and letter = $2 returning message_id

@@ -1,0 +1,134 @@
+//! Whatever a stranger sends comes back as it was, in the letter and after it.
+
+use crate::failing::{PATIENCE, work_with};
+use crate::fixture::{InboxFixture, actor};
+use crate::life::Effects;
+use posthaste::admin::{DeadAct, DeadFilter};
+use posthaste::consumer::admin::ConsumerAdmin;
+use posthaste::consumer::letter::DeadLetterTopic;
+use posthaste::consumer::store::{Burial, DeferOrBury, InboxStore, MessageOutcome, SetAside, Work};
+use posthaste::consumer::{Disposition, Failure, FailureKind, Filter};
+use posthaste_postgres::consumer::{InboxOptions, PostgresInbox};
+use posthaste_testkit::conformance::consumer::ConsumerFixture;
+use std::sync::Arc;
+use uuid::Uuid;
+
+fn bury() -> DeferOrBury {
+    let failure = Failure::new(FailureKind::Error, "a\0b", "it\0failed\nin two lines")
+        .with_stack(Some("at\0one\nat two".to_owned()));
+    DeferOrBury::Bury(Burial {
+        letter: Uuid::now_v7(),
+        disposition: Disposition::Exhausted,
+        failure,
+        holds_key: false,
+    })
+}
+
+/// F71, F86: nothing in a message keeps it from being written down as dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn f71_every_message_can_be_a_letter_byte_for_byte() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    let inbox = fixture.with(Effects).await;
+    let large = vec![b'x'; 5 << 20];
+    let payloads: [Option<&[u8]>; 6] = [
+        Some(br#"{"a": "\u0000"}"#),
+        Some(b"\xff\xfe\x00"),
+        Some(b""),
+        None,
+        Some(&large),
+        Some(b"{not json"),
+    ];
+    let admin = fixture.admin().await;
+    for (position, payload) in payloads.into_iter().enumerate() {
+        let work = work_with(position as i64, payload);
+        let kept = inbox.defer(None, &[work], &bury()).await.expect("buried");
+        assert_eq!(kept.outcomes, [SetAside::Kept]);
+        let letters = admin.letter("billing", &format!("m{position}")).await.expect("shown");
+        assert_eq!(letters.len(), 1);
+        assert!(letters[0].payload.as_deref() == payload, "message {position}");
+        assert_eq!(letters[0].error, "it\u{fffd}failed\nin two lines");
+    }
+    assert_eq!(admin.letter_count("billing", &DeadFilter::default()).await.expect("counted"), 6);
+    let causes = admin.letter_causes("billing", &DeadFilter::default(), 10).await.expect("listed");
+    assert_eq!(causes.iter().map(|cause| cause.count).collect::<Vec<_>>(), [6], "one cause");
+}
+
+async fn telling(fixture: &InboxFixture) -> PostgresInbox {
+    let topic =
+        DeadLetterTopic { topic: "sys.deadletter.v1".to_owned(), key: Some("{partition}".to_owned()) };
+    let options = InboxOptions { dead_letters: Some(topic), ..InboxOptions::new("billing") };
+    let handlers: posthaste_postgres::consumer::Handlers = vec![(Filter::default(), Arc::new(Effects))];
+    PostgresInbox::connect(fixture.config(), options, handlers).await.expect("the inbox connects")
+}
+
+/// F60: a message that dies, is published as a dead letter, sent back with everything it carries by then, and
+/// dies again, has an event of the same size each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn f60_three_rounds_of_dying_have_the_same_size() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    let inbox = telling(&fixture).await;
+    let mut work = work_with(1, Some(b"{}"));
+    let mut sizes = Vec::new();
+    for round in 0..3 {
+        assert_eq!(
+            inbox.defer(None, &[work.clone()], &bury()).await.expect("buried").outcomes,
+            [SetAside::Kept]
+        );
+        let sql = "select key, octet_length(headers::text), headers::text, payload from posthaste.outbox
+                    order by seq desc limit 1";
+        let row = &fixture.rows(sql, &[]).await[0];
+        assert_eq!((row.get::<_, &str>(0), row.get::<_, &[u8]>(3)), ("0", &b"{}"[..]));
+        sizes.push(row.get::<_, i32>(1));
+        // Somebody's tool sends it back with the headers of the dead-letter topic, from another position.
+        let headers: std::collections::BTreeMap<String, String> =
+            serde_json::from_str(row.get(2)).expect("headers");
+        let mut delivery = (*work.delivery).clone();
+        delivery.position = Some(100 + round);
+        delivery.message.headers =
+            headers.into_iter().map(|(name, value)| (name, bytes::Bytes::from(value))).collect();
+        work = Work { delivery: Arc::new(delivery), ..work };
+        let applied = inbox.apply(None, &[work.clone()], PATIENCE).await.expect("redriven");
+        assert_eq!(applied.outcomes, [MessageOutcome::Redriven]);
+        let sent_again = inbox.apply(None, &[work.clone()], PATIENCE).await.expect("applied");
+        assert_eq!(sent_again.outcomes, [MessageOutcome::Duplicate], "its redelivery is no redrive");
+        fixture.run("delete from posthaste.inbox_deferred; delete from posthaste.inbox").await;
+    }
+    let digits = |size: i32| sizes[0].abs_diff(size) <= 4;
+    assert!(sizes.iter().all(|size| digits(*size)), "the position may have more digits: {sizes:?}");
+}
+
+/// F58, F59: what people do is audited, and of two that do it one wins.
+#[tokio::test(flavor = "multi_thread")]
+async fn g6_letters_leave_by_audited_acts_alone() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    let inbox = fixture.with(Effects).await;
+    for position in 0..5 {
+        inbox.defer(None, &[work_with(position, Some(b"{}"))], &bury()).await.expect("buried");
+    }
+    let admin = fixture.admin().await;
+    let nothing = admin.letter_act("billing", &DeadFilter::default(), DeadAct::Discard, &actor(), 9).await;
+    assert_eq!(nothing.expect_err("an empty filter").code(), "admin.empty_filter");
+    let page = admin.letters("billing", &DeadFilter::default(), None, 3).await.expect("a page");
+    let rest =
+        admin.letters("billing", &DeadFilter::default(), Some(page[2].letter), 3).await.expect("a page");
+    assert_eq!((page.len(), rest.len()), (3, 2));
+    let first = DeadFilter { ids: vec![page[0].letter], ..DeadFilter::default() };
+    assert_eq!(admin.letter_act("billing", &first, DeadAct::Replay, &actor(), 9).await.expect("replayed"), 1);
+    let key = DeadFilter { key: Some("k1".to_owned()), ..DeadFilter::default() };
+    assert_eq!(admin.letter_act("billing", &key, DeadAct::Discard, &actor(), 9).await.expect("discarded"), 1);
+    let all = DeadFilter { all: true, ..DeadFilter::default() };
+    assert_eq!(admin.letter_act("billing", &all, DeadAct::Replay, &actor(), 2).await.expect("replayed"), 2);
+    let audit = fixture.rows("select action from posthaste.audit order by id", &[]).await;
+    let actions: Vec<String> = audit.iter().map(|row| row.get(0)).collect();
+    assert_eq!(actions, ["replay", "discard", "replay"]);
+    assert_eq!(fixture.letters("billing").await.len(), 1);
+    let trace = admin.trace("m0").await.expect("traced");
+    assert!(trace.is_empty(), "no partition was ever taken, so the consumer is not known");
+    let partition = posthaste::source::Partition::new("orders", 0);
+    inbox.take(&[partition], "one").await.expect("taken");
+    let trace = admin.trace("m0").await.expect("traced");
+    assert_eq!((trace.len(), trace[0].outcome.as_deref()), (1, Some("w")));
+    assert_eq!(trace[0].deferred.as_ref().map(|deferred| &*deferred.reason), Some("replayed"));
+    let status = admin.consumers(Some("billing")).await.expect("a status");
+    assert_eq!((status[0].deferred.count, status[0].dead.count, status[0].partitions.len()), (3, 1, 1));
+}

@@ -1,0 +1,135 @@
+//! Handlers that are functions in the database.
+
+use crate::failing::{PATIENCE, work, work_with};
+use crate::fixture::InboxFixture;
+use bytes::Bytes;
+use posthaste::consumer::message::TRACEPARENT_HEADER;
+use posthaste::consumer::store::{InboxStore, MessageOutcome, Work};
+use posthaste::consumer::{Disposition, FailureKind, Message};
+use posthaste::source::Delivery;
+use posthaste_postgres::consumer::SqlHandler;
+use posthaste_testkit::conformance::consumer::ConsumerFixture;
+use posthaste_testkit::spans;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FUNCTION: &str = r#"
+create schema billing;
+create function billing.on_event(m posthaste.message) returns void language plpgsql as $$
+declare wish text := coalesce(posthaste.json(m) ->> 'wish', '');
+begin
+  insert into public.effects (consumer, id) values (m.consumer, m.id);
+  if wish = 'reject' then raise exception 'no, thanks' using errcode = 'PH001'; end if;
+  if wish = 'away' then raise exception 'it is away' using errcode = 'PH002', detail = 'meta-api'; end if;
+  if wish = 'fail' then perform 1 / 0; end if;
+end $$
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_says_what_it_wants_by_sqlstate() {
+    for pooled in [false, true] {
+        let fixture = if pooled { InboxFixture::pooled().await } else { InboxFixture::make().await };
+        let Some(fixture) = fixture else { return };
+        fixture.run(FUNCTION).await;
+        let inbox = fixture.with(SqlHandler::new("posthaste", "billing.on_event")).await;
+        let cases: [(&[u8], FailureKind); 5] = [
+            (b"no json", FailureKind::Poison(Disposition::Decode)),
+            (b"\"\\u0000\"", FailureKind::Poison(Disposition::Decode)),
+            (br#"{"wish": "reject"}"#, FailureKind::Poison(Disposition::Rejected)),
+            (br#"{"wish": "away"}"#, FailureKind::Unavailable("meta-api".into())),
+            (br#"{"wish": "fail"}"#, FailureKind::Error),
+        ];
+        for (payload, kind) in cases {
+            let batch = [work(1), work_with(2, Some(payload)), work(3)];
+            let error = inbox.apply(None, &batch, Duration::from_secs(10)).await.expect_err("it fails");
+            assert_eq!((error.at, error.failure.kind), (Some(1), kind));
+            let stack = error.failure.stack.expect("PostgreSQL's context");
+            assert!(stack.contains("billing.on_event"), "{stack}");
+        }
+        let applied = inbox.apply(None, &[work(1), work(2), work(3)], PATIENCE).await.expect("applied");
+        assert_eq!(applied.outcomes, [MessageOutcome::Done; 3]);
+        assert_eq!(fixture.effects("billing").await, ["m1", "m2", "m3"]);
+    }
+}
+
+const CHAIN: &str = r#"
+create schema chain;
+create function chain.on_event(m posthaste.message) returns void language sql as $$
+  select posthaste.append('chain.went_on', m.payload, headers => posthaste.caused(m, '{"type": "link"}'))
+$$
+"#;
+
+/// What follows from a message has the same headers by a function as by the library, whatever the message
+/// has.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_function_appends_carries_on_what_the_library_does() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    fixture.run(CHAIN).await;
+    let inbox = fixture.with(SqlHandler::new("posthaste", "chain.on_event")).await;
+    let cases: [&[(&str, &[u8])]; 4] = [
+        &[],
+        &[
+            ("Correlation-ID", b"c1"),
+            ("Traceparent", b"00-ab-cd-01"),
+            ("tracestate", b"v=1"),
+            ("type", b"order"),
+        ],
+        &[
+            ("saga-id", b"s1"),
+            ("SAGA-Step", b"one"),
+            ("saga-step", b"two"),
+            ("sagacity", b"x"),
+            ("saga", b"x"),
+        ],
+        &[
+            ("correlation-id", b"\xff"),
+            ("correlation-id", b"the second"),
+            ("saga-a b", b"x"),
+            ("saga-c", b"a\0b"),
+            ("saga-d", b"a\r\nb"),
+            ("saga-\u{c9}", b"x"),
+            ("traceparent", "gr\u{fc}n".as_bytes()),
+        ],
+    ];
+    for (position, headers) in (1..).zip(cases) {
+        let mut work = work(position);
+        let mut delivery = Delivery::clone(&work.delivery);
+        delivery.message.headers =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), Bytes::copy_from_slice(value))).collect();
+        work.delivery = Arc::new(delivery);
+        inbox.apply(None, std::slice::from_ref(&work), PATIENCE).await.expect("applied");
+        let event = Message::new("billing", &work).event("chain.went_on", "{}").with_header("type", "link");
+        let wanted: serde_json::Value =
+            serde_json::from_str(&event.headers.to_json().expect("headers")).expect("JSON");
+        let sql = "select headers::text from posthaste.outbox where headers ->> 'causation-id' = $1";
+        let rows = fixture.rows(sql, &[&&*work.id]).await;
+        let found: Vec<serde_json::Value> =
+            rows.iter().map(|row| serde_json::from_str(row.get(0)).expect("JSON")).collect();
+        assert_eq!(found, [wanted], "{headers:?}");
+    }
+}
+
+/// A function in the database sees no span, but each of its calls is in one, with the message's trace.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_call_of_a_function_is_in_the_span_of_its_message() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    spans::listen();
+    fixture.run(FUNCTION).await;
+    let inbox = fixture.with(SqlHandler::new("posthaste", "billing.on_event")).await;
+    let traces = [1, 2, 3].map(|_| uuid::Uuid::new_v4().simple().to_string());
+    let traced = |(trace, position): (&String, i64)| {
+        let mut work = work(position);
+        let header = (TRACEPARENT_HEADER.to_owned(), format!("00-{trace}-00f067aa0ba902b7-01").into());
+        Arc::make_mut(&mut work.delivery).message.headers.push(header);
+        work
+    };
+    let batch: Vec<Work> = traces.iter().zip(1..).map(traced).collect();
+    inbox.apply(None, &batch[..2], PATIENCE).await.expect("applied");
+    inbox.apply(None, &batch[2..], PATIENCE).await.expect("applied");
+    for (trace, id) in traces.iter().zip(["m1", "m2", "m3"]) {
+        let all = spans::all();
+        let of_trace: Vec<_> = all.iter().filter(|span| span.get("trace_id") == Some(trace)).collect();
+        assert_eq!(of_trace.len(), 1, "{of_trace:?}");
+        assert_eq!((of_trace[0]["message_id"].as_str(), of_trace[0]["consumer"].as_str()), (id, "billing"));
+    }
+}
