@@ -64,7 +64,7 @@ impl Outbox {
     }
 }
 
-fn insert(tx: &Transaction<'_>, event: &Event) -> rusqlite::Result<()> {
+pub(crate) fn insert(tx: &Transaction<'_>, event: &Event) -> rusqlite::Result<()> {
     let written = WRITTEN.iter().map(|(_, column)| column.of(event));
     let values = std::iter::once(clock::now().into()).chain(written);
     tx.prepare_cached(&INSERT)?.execute(params_from_iter(values))?;

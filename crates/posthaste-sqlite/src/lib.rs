@@ -16,7 +16,11 @@ mod config;
 #[cfg(feature = "store")]
 mod connect;
 #[cfg(feature = "store")]
+pub mod consumer;
+#[cfg(feature = "store")]
 mod error;
+#[cfg(feature = "broker")]
+mod hash;
 pub mod inbox;
 #[cfg(feature = "store")]
 mod log;

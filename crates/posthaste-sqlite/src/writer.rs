@@ -91,7 +91,7 @@ impl From<WriteError> for StoreError {
 /// A handle to the thread. Cheap to clone; the thread ends when the last handle is gone.
 #[derive(Clone)]
 pub struct Writer {
-    jobs: mpsc::Sender<Box<dyn Job>>,
+    jobs: mpsc::Sender<Errand>,
     commits: watch::Receiver<u64>,
     /// Closed by the thread when it has ended and its connection is closed.
     ended: Arc<tokio::sync::Mutex<Option<oneshot::Receiver<()>>>>,
@@ -139,7 +139,7 @@ impl Writer {
         F: FnOnce(&Transaction<'_>) -> Result<T, E> + Send + 'static,
     {
         let (task, answer) = Task::new(job);
-        if self.jobs.send(Box::new(task)).await.is_err() {
+        if self.jobs.send(Errand::Job(Box::new(task))).await.is_err() {
             return Err(WriteError::Closed.into());
         }
         answer.await.unwrap_or_else(|_| Err(lost().into()))
@@ -153,10 +153,27 @@ impl Writer {
         F: FnOnce(&Transaction<'_>) -> Result<T, E> + Send + 'static,
     {
         let (task, answer) = Task::new(job);
-        if self.jobs.blocking_send(Box::new(task)).is_err() {
+        if self.jobs.blocking_send(Errand::Job(Box::new(task))).is_err() {
             return Err(WriteError::Closed.into());
         }
         answer.blocking_recv().unwrap_or_else(|_| Err(lost().into()))
+    }
+
+    /// Lends the connection to work that makes transactions of its own, with nobody else's jobs in them. It
+    /// must leave none open.
+    pub(crate) async fn alone<T, F>(&self, work: F) -> Result<T, WriteError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Connection) -> T + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let work = move |connection: &mut Connection| {
+            let done = catch_unwind(AssertUnwindSafe(|| work(connection)));
+            // Nobody waits for it any more: that is the caller's affair.
+            let _ = reply.send(done.map_err(|panic| WriteError::Panicked(words(&*panic))));
+        };
+        self.jobs.send(Errand::Alone(Box::new(work))).await.map_err(|_| WriteError::Closed)?;
+        answer.await.unwrap_or_else(|_| Err(lost()))
     }
 
     /// Counts this writer's commits: a hint for whoever reads what it writes. Other processes' commits are
@@ -185,6 +202,14 @@ fn lost() -> WriteError {
         message: "the writer ended before it answered; nobody knows whether this was applied".to_owned(),
         outcome_known: false,
     })
+}
+
+/// What the thread is asked for.
+enum Errand {
+    /// A job of a group's transaction.
+    Job(Box<dyn Job>),
+    /// The connection, for itself.
+    Alone(Box<dyn FnOnce(&mut Connection) + Send>),
 }
 
 /// A job with its answer, without their types.
@@ -237,46 +262,64 @@ where
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".to_owned())
 }
 
 /// The thread's loop: a group at a time, until every handle is gone.
-fn serve(
-    mut connection: Connection,
-    mut queue: mpsc::Receiver<Box<dyn Job>>,
-    committed: &watch::Sender<u64>,
-) {
+fn serve(mut connection: Connection, mut queue: mpsc::Receiver<Errand>, committed: &watch::Sender<u64>) {
     let mut turn = Instant::now();
-    while let Some(first) = queue.blocking_recv() {
+    let mut next = None;
+    while let Some(errand) = next.take().or_else(|| queue.blocking_recv()) {
         let began = Instant::now();
-        let mut group = vec![first];
-        let end = write_group(&mut connection, &mut queue, &mut group);
-        if end.is_ok() {
-            committed.send_modify(|count| *count += 1);
+        match errand {
+            Errand::Job(first) => {
+                next = serve_group(&mut connection, &mut queue, first, committed);
+            }
+            Errand::Alone(work) => {
+                work(&mut connection);
+                committed.send_modify(|count| *count += 1);
+            }
         }
-        for job in group {
-            job.answer(match &end {
-                Ok(()) => Ok(()),
-                Err(error) => Err(again(error)),
-            });
-        }
-        if began.duration_since(turn) > BUSY_TURN && !queue.is_empty() {
+        let is_idle = next.is_none() && queue.is_empty();
+        if began.duration_since(turn) > BUSY_TURN && !is_idle {
             // pace: others get the lock.
             std::thread::sleep(COURTESY);
             turn = Instant::now();
-        } else if queue.is_empty() {
+        } else if is_idle {
             turn = Instant::now();
         }
     }
 }
 
+/// Writes and answers a group. What came meanwhile and wants the connection for itself is handed back.
+fn serve_group(
+    connection: &mut Connection,
+    queue: &mut mpsc::Receiver<Errand>,
+    first: Box<dyn Job>,
+    committed: &watch::Sender<u64>,
+) -> Option<Errand> {
+    let (mut group, mut next) = (vec![first], None);
+    let end = write_group(connection, queue, &mut group, &mut next);
+    if end.is_ok() {
+        committed.send_modify(|count| *count += 1);
+    }
+    for job in group {
+        job.answer(match &end {
+            Ok(()) => Ok(()),
+            Err(error) => Err(again(error)),
+        });
+    }
+    next
+}
+
 /// One transaction: `group` holds one job, and in the end all that went into it.
 fn write_group(
     connection: &mut Connection,
-    queue: &mut mpsc::Receiver<Box<dyn Job>>,
+    queue: &mut mpsc::Receiver<Errand>,
     group: &mut Vec<Box<dyn Job>>,
+    after: &mut Option<Errand>,
 ) -> Result<(), WriteError> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let began = Instant::now();
@@ -286,9 +329,13 @@ fn write_group(
         next += 1;
         if next < GROUP_JOBS_MAX
             && began.elapsed() < GROUP_TIME_MAX
-            && let Ok(job) = queue.try_recv()
+            && after.is_none()
+            && let Ok(errand) = queue.try_recv()
         {
-            group.push(job);
+            match errand {
+                Errand::Job(job) => group.push(job),
+                alone @ Errand::Alone(_) => *after = Some(alone),
+            }
         }
     }
     // CRASH(sqlite.group.before_commit): nothing of this group is written. Its settlements are made again by

@@ -36,7 +36,7 @@ fn select(payload: &str) -> String {
 /// A filter as SQL: conditions with their values.
 pub(super) struct Clause {
     pub(super) sql: String,
-    values: Vec<Box<dyn ToSql>>,
+    values: Vec<Box<dyn ToSql + Send>>,
 }
 
 impl Clause {
@@ -67,13 +67,13 @@ impl Clause {
         clause
     }
 
-    pub(super) fn and(&mut self, before: &str, value: impl ToSql + 'static, after: &str) {
+    pub(super) fn and(&mut self, before: &str, value: impl ToSql + Send + 'static, after: &str) {
         self.values.push(Box::new(value));
         self.sql.push_str(&format!(" and {before}?{}{after}", self.values.len()));
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &dyn ToSql> {
-        self.values.iter().map(|value| &**value)
+        self.values.iter().map(|value| &**value as &dyn ToSql)
     }
 }
 

@@ -8,8 +8,10 @@
 //! status.rs   one look at everything        lanes.rs   set, rewind, repair: cursors written by hand
 //! dead.rs     list, count, replay, discard  control.rs pause, resume, rate
 //! doctor.rs   every assumption, one by one  events.rs  lists, lives, sending again
+//! consumers.rs  partitions, dead letters, seeks, traces of consumers
 //! ```
 
+mod consumers;
 mod control;
 mod dead;
 mod doctor;

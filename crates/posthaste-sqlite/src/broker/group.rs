@@ -127,6 +127,13 @@ pub(super) fn leave(tx: &Transaction<'_>, group: &str, member: &str) -> rusqlite
     bump(tx)
 }
 
+/// Where a seek led to, and the bounds of the partition then.
+pub(super) struct Sought {
+    pub(super) held: Held,
+    pub(super) first: i64,
+    pub(super) next: i64,
+}
+
 /// Moves a group to another place in a partition. Whoever holds it is fenced by the new epoch; `keep` is an
 /// owner that stays, because it is the one that asks. Answers with the new epoch and position; `None`: not
 /// its own partition.
@@ -136,10 +143,8 @@ pub(super) fn seek(
     row: i64,
     to: SeekTo,
     keep: Option<(&str, i64)>,
-) -> rusqlite::Result<Option<Held>> {
-    let bounds = "select first, next from partitions where id = ?1";
-    let (first, next): (i64, i64) =
-        tx.prepare_cached(bounds)?.query_row([row], |row| Ok((row.get(0)?, row.get(1)?)))?;
+) -> rusqlite::Result<Option<Sought>> {
+    let (first, next) = bounds(tx, row)?;
     let committed = match to {
         SeekTo::Earliest => first,
         SeekTo::Latest => next,
@@ -158,7 +163,13 @@ pub(super) fn seek(
     let epoch =
         update.query_row(params![group, row, committed, owner, epoch], |row| row.get(0)).optional()?;
     bump(tx)?;
-    Ok(epoch.map(|epoch| Held { row, epoch, committed }))
+    Ok(epoch.map(|epoch| Sought { held: Held { row, epoch, committed }, first, next }))
+}
+
+/// The oldest position of a partition that is there, and the one that the next message gets.
+pub(super) fn bounds(tx: &Transaction<'_>, row: i64) -> rusqlite::Result<(i64, i64)> {
+    let sql = "select first, next from partitions where id = ?1";
+    tx.prepare_cached(sql)?.query_row([row], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Whether a member still holds a partition.

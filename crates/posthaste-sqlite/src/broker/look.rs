@@ -86,6 +86,23 @@ impl Broker {
         self.link()?.readers.read(look).await
     }
 
+    /// The first position of a partition that was published at or after a time; where the next message goes,
+    /// if there is none. `None`: there is no such partition.
+    pub async fn position_at(
+        &self,
+        topic: &str,
+        partition: i32,
+        time: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
+        let topic = topic.to_owned();
+        let look = move |tx: &rusqlite::Transaction<'_>| {
+            let Some(row) = row_of(tx, &topic, partition)? else { return Ok(None) };
+            let (first, next) = super::group::bounds(tx, row)?;
+            first_since(tx, row, first, next, time.0).map(Some)
+        };
+        self.link()?.readers.read(move |tx| look(tx).map_err(store_error)).await
+    }
+
     /// Moves a group to another place in a partition, and answers with the position it goes on with. A
     /// consumer that serves it is fenced and goes on there. `None`: there is no such partition.
     pub async fn seek(
@@ -101,7 +118,7 @@ impl Broker {
             .writer
             .run(move |tx| {
                 let Some(row) = row_of(tx, &topic, partition)? else { return Ok(None) };
-                Ok(super::group::seek(tx, &group, row, to, None)?.map(|held| held.committed))
+                Ok(super::group::seek(tx, &group, row, to, None)?.map(|sought| sought.held.committed))
             })
             .await;
         sought.map_err(StoreError::from)

@@ -18,16 +18,12 @@
 //! - **Retention** by age and size ([`Broker::purge`]); what a group had not read is reported to it as lost.
 //! - **Replay** by position or time ([`Broker::seek`]); a running consumer is fenced and goes on there.
 //!
-//! Read next: `publish.rs` (writing), `group.rs` (leases and positions), `source.rs` (consuming), `sink.rs`.
+//! Read next: `publish.rs` (writing), `group.rs` (leases and positions), `source/` (consuming), `sink.rs`.
 
-mod assignment;
 mod config;
-mod fetch;
 mod file;
 mod group;
-mod hash;
 mod look;
-mod membership;
 mod order;
 mod pack;
 mod publish;
@@ -37,10 +33,10 @@ mod sink;
 mod source;
 mod watch;
 
+pub use crate::hash::partition_of;
 pub use config::{LocalConfig, Misfit, SynchronousWord};
 pub use file::{Broker, BrokerConfig};
-pub use hash::partition_of;
 pub use look::{GroupView, StoredMessage, TopicView};
 pub use publish::Outgoing;
 pub use sink::{CHECKS, LocalSink};
-pub use source::{LocalSource, SourceConfig};
+pub use source::{LocalReader, LocalSource, SourceConfig};

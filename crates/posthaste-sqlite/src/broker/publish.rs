@@ -5,9 +5,9 @@
 //! read once a call and written once a call, whatever it holds.
 
 use super::file::{Broker, BrokerConfig};
-use super::hash::partition_of;
 use super::pack::{Pack, Packed};
 use crate::clock;
+use crate::hash::partition_of;
 use crate::writer::WriteError;
 use bytes::Bytes;
 use posthaste::store::StoreError;

@@ -153,11 +153,14 @@ fn controls(tx: &Connection) -> rusqlite::Result<Controls> {
     while let Some(row) = rows.next()? {
         let (kind, name): (String, String) = (row.get(0)?, row.get(1)?);
         let (paused, rate): (bool, Option<f64>) = (row.get(2)?, row.get(3)?);
-        if kind == "sink" {
-            controls.rate_limits.extend(rate.map(|rate| (name.clone(), rate)));
-            controls.paused_sinks.extend(paused.then_some(name));
-        } else {
-            controls.paused_routes.extend(paused.then_some(name));
+        match kind.as_str() {
+            "sink" => {
+                controls.rate_limits.extend(rate.map(|rate| (name.clone(), rate)));
+                controls.paused_sinks.extend(paused.then_some(name));
+            }
+            "route" => controls.paused_routes.extend(paused.then_some(name)),
+            // Consumers ask for theirs themselves.
+            _ => {}
         }
     }
     Ok(controls)

@@ -9,7 +9,7 @@
 //!
 //! The application's `user_version` and `application_id` are not ours to use.
 //!
-//! A relay works on its own version and on the next one (F89), as on PostgreSQL.
+//! A relay works on its own version and on newer ones that suit it (F89), as on PostgreSQL.
 
 use crate::clock;
 use crate::config::SqliteConfig;
@@ -17,7 +17,7 @@ use crate::connect::{check_wal, open_or_create, open_reader};
 use crate::error::store_error;
 use posthaste::Timestamp;
 use posthaste::store::{StoreCode, StoreError};
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use serde::Serialize;
 
 /// A version of the tables.
@@ -25,11 +25,25 @@ struct Migration {
     version: i32,
     name: &'static str,
     text: &'static str,
+    /// The lowest version whose binaries can live with this one; written down from version 2 on.
+    oldest: Option<i32>,
 }
 
 /// All versions, oldest first. A text that was released is never changed.
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "outbox", text: include_str!("../../migrations/001_outbox.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "outbox",
+        text: include_str!("../../migrations/001_outbox.sql"),
+        oldest: None,
+    },
+    Migration {
+        version: 2,
+        name: "consumer",
+        text: include_str!("../../migrations/002_consumer.sql"),
+        oldest: Some(1),
+    },
+];
 
 const BOOKKEEPING: &str = include_str!("../../migrations/bookkeeping.sql");
 
@@ -42,6 +56,17 @@ impl Migration {
         let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let bytes = self.text.bytes().filter(|byte| *byte != b'\r');
         format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, step))
+    }
+
+    /// The statement that writes down that it is applied at an instant, an expression. The column `oldest` is
+    /// as old as version 2.
+    fn record(&self, applied_at: &str) -> String {
+        let Self { version, name, .. } = self;
+        let checksum = self.checksum();
+        let (column, oldest) =
+            self.oldest.map_or_else(Default::default, |oldest| (", oldest", format!(", {oldest}")));
+        let into = format!("insert into posthaste_migrations (version, name, checksum, applied_at{column})");
+        format!("{into} values ({version}, '{name}', '{checksum}', {applied_at}{oldest})")
     }
 }
 
@@ -90,11 +115,7 @@ pub fn up(config: &SqliteConfig) -> Result<Outcome, StoreError> {
             continue;
         }
         tx.execute_batch(migration.text).map_err(store_error)?;
-        tx.execute(
-            "insert into posthaste_migrations (version, name, checksum, applied_at) values (?1, ?2, ?3, ?4)",
-            params![migration.version, migration.name, migration.checksum(), clock::now()],
-        )
-        .map_err(store_error)?;
+        tx.execute(&migration.record("?1"), [clock::now()]).map_err(store_error)?;
         outcome.applied.push((migration.version, migration.name.to_owned()));
     }
     // CRASH(sqlite.migrate.before_commit): nothing of the outbox is there. The file is in WAL mode, which is
@@ -152,14 +173,8 @@ pub fn sql() -> String {
          pragma journal_mode = wal;\nbegin immediate;\n{BOOKKEEPING}"
     );
     for migration in MIGRATIONS {
-        text.push_str(&format!(
-            "\n{}\ninsert into posthaste_migrations (version, name, checksum, applied_at)\n\
-             values ({}, '{}', '{}', cast((julianday('now') - 2440587.5) * 86400000000.0 as integer));\n",
-            migration.text,
-            migration.version,
-            migration.name,
-            migration.checksum()
-        ));
+        let now = "cast((julianday('now') - 2440587.5) * 86400000000.0 as integer)";
+        text.push_str(&format!("\n{}\n{};\n", migration.text, migration.record(now)));
     }
     text.push_str("commit;\n");
     text
@@ -180,7 +195,7 @@ fn applied(connection: &Connection) -> rusqlite::Result<Vec<Applied>> {
     rows.collect()
 }
 
-/// The version of the tables, if this binary may work on it: its own, or the next one.
+/// The version of the tables, if this binary may work on it: its own, or a newer one that suits it.
 pub(crate) fn check_version(connection: &Connection) -> Result<i32, StoreError> {
     if !is_set_up(connection)? {
         let why = "there is no outbox in this database; run `posthaste migrate up`, or check the path. Nothing was changed";
@@ -188,6 +203,13 @@ pub(crate) fn check_version(connection: &Connection) -> Result<i32, StoreError> 
     }
     let sql = "select coalesce(max(version), 0) from posthaste_migrations";
     let current: i32 = connection.query_row(sql, [], |row| row.get(0)).map_err(store_error)?;
-    StoreError::check_schema(current, SCHEMA_VERSION)?;
+    // Where there is a newer version, there is the column too.
+    let oldest = if current > SCHEMA_VERSION { oldest(connection).map_err(store_error)? } else { None };
+    StoreError::check_schema(current, oldest, SCHEMA_VERSION)?;
     Ok(current)
+}
+
+fn oldest(connection: &Connection) -> rusqlite::Result<Option<i32>> {
+    let sql = "select oldest from posthaste_migrations order by version desc limit 1";
+    connection.query_row(sql, [], |row| row.get(0))
 }

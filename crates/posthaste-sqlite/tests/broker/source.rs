@@ -3,7 +3,7 @@
 use crate::rig::{Directory, open};
 use async_trait::async_trait;
 use bytes::Bytes;
-use posthaste::source::{Change, Limit, SeekTo, Source, Standing, StartFrom};
+use posthaste::source::{Change, Limit, Partition, SeekTo, Source, Standing, StartFrom};
 use posthaste::{Timestamp, source::Delivery};
 use posthaste_sqlite::broker::{Broker, LocalSource, Outgoing, SourceConfig};
 use posthaste_testkit::conformance::eventually;
@@ -255,4 +255,74 @@ async fn a_group_of_two_topics_reads_both() {
     let mut topics: Vec<&str> = taken.iter().map(|delivery| &*delivery.partition().topic).collect();
     topics.sort_unstable();
     assert_eq!(topics, ["orders", "payments"]);
+}
+
+/// Seeks, and takes so many messages. Answers with the epoch that the seek told, and all that came after it.
+async fn seek_and_take(source: &LocalSource, to: SeekTo, count: usize) -> (i64, Vec<Change>, Vec<Delivery>) {
+    let epoch = source.seek(&Partition::new("orders", 0), to).await.expect("assigned");
+    let (taken, changes) = take(source, count).await;
+    (epoch, changes, taken)
+}
+
+async fn five_messages(directory: &Directory) -> LocalSource {
+    let broker = open(&directory.file());
+    broker.declare("orders", 1).await.expect("declared");
+    broker.publish((0..5).map(text).collect()).await.expect("published");
+    let source = broker.source(SourceConfig::new("billing", ["orders"])).expect("joined");
+    take(&source, 5).await;
+    source
+}
+
+/// What a position says that is not there any more: the gap, and reading goes on behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seek_below_the_first_position_says_what_is_lost() {
+    let fixture = Fixture::make().await.expect("a fixture");
+    let source = five_messages(&fixture.directory).await;
+    fixture.remove_below("orders", 0, 3).await;
+    let (_, changes, deliveries) = seek_and_take(&source, SeekTo::Position(1), 2).await;
+    let lost = Change::Lost { partition: Partition::new("orders", 0), from: 1, until: 3 };
+    assert!(changes.contains(&lost), "{changes:?}");
+    assert_eq!(deliveries[0].position, Some(3));
+    let view = source.view().await.expect("a view");
+    assert_eq!((view[0].first, view[0].end), (Some(3), Some(5)));
+}
+
+/// So does one beyond the end. At the first position nothing is missing, nor at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seek_beyond_the_end_says_so() {
+    let directory = Directory::make();
+    let source = five_messages(&directory).await;
+    let broker = open(&directory.file());
+    let beyond = |position| Change::Beyond { partition: Partition::new("orders", 0), position, end: Some(5) };
+    for (position, is_there) in [(0, true), (5, true), (9, false)] {
+        let epoch = source.seek(&Partition::new("orders", 0), SeekTo::Position(position)).await;
+        let epoch = epoch.expect("assigned");
+        let changes = eventually("the assignment", Duration::from_secs(60), || async {
+            let changes = source.next(MANY, Duration::from_millis(20)).await.expect("an answer").changes;
+            let assigned = Change::Assigned { partition: Partition::new("orders", 0), epoch };
+            changes.contains(&assigned).then_some(changes)
+        })
+        .await;
+        assert_eq!(changes.contains(&beyond(position)), !is_there, "{position}: {changes:?}");
+        assert!(!changes.iter().any(|change| matches!(change, Change::Lost { .. })), "{changes:?}");
+    }
+    // It goes on with what is published next; whoever asked decides whether to take it.
+    broker.publish(vec![text(5)]).await.expect("published");
+    assert_eq!(take(&source, 1).await.0[0].position, Some(5));
+}
+
+/// The epoch that a seek answers with is that of the assignment which follows, and of its deliveries.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seek_answers_with_the_epoch_of_what_follows() {
+    let directory = Directory::make();
+    let source = five_messages(&directory).await;
+    let (mut last, partition) = (0, Partition::new("orders", 0));
+    for _ in 0..3 {
+        let (epoch, changes, deliveries) = seek_and_take(&source, SeekTo::Position(2), 3).await;
+        assert!(epoch > last, "{epoch} after {last}");
+        let assigned = Change::Assigned { partition: partition.clone(), epoch };
+        assert!(matches!(changes[0], Change::Revoked { .. }) && changes.contains(&assigned), "{changes:?}");
+        assert_eq!((deliveries[0].ticket.epoch, deliveries[0].position), (epoch, Some(2)));
+        last = epoch;
+    }
 }

@@ -80,7 +80,7 @@ async fn a_database_without_an_outbox_is_told() {
 #[tokio::test]
 async fn a_damaged_file_is_told_and_not_overwritten() {
     let fixture = SqliteFixture::make().await.expect("a fixture");
-    append_some(&fixture.path(), 400);
+    append_some(&fixture.path(), 2_000);
     let connection = connect(&fixture.path());
     connection.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())).expect("a checkpoint");
     drop(connection);

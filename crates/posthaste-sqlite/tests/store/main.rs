@@ -2,6 +2,8 @@
 
 mod admin;
 mod append;
+mod consumer;
+mod consumer_fixture;
 mod damage;
 mod events;
 mod fixture;
@@ -15,5 +17,11 @@ use fixture::SqliteFixture;
 posthaste_testkit::store_suite!(
     conformance,
     SqliteFixture::make,
+    tokio::test(flavor = "multi_thread", worker_threads = 2)
+);
+
+posthaste_testkit::consumer_suite!(
+    consumer_conformance,
+    consumer_fixture::Service::make,
     tokio::test(flavor = "multi_thread", worker_threads = 2)
 );

@@ -2,9 +2,9 @@
 //! goes out.
 
 use super::assignment::{MemberState, Owned};
-use super::group;
-use super::look::{StoredMessage, message_at, messages};
-use super::source::{SourceMember, source_error};
+use super::{SourceMember, source_error};
+use crate::broker::group;
+use crate::broker::look::{StoredMessage, message_at, messages};
 use crate::error::store_error;
 use posthaste::source::{Batch, Limit, Partition, SourceError};
 use posthaste::store::StoreError;

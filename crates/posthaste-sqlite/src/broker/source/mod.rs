@@ -7,15 +7,22 @@
 //!
 //! Delays of a nack are kept in memory too: the next owner of a partition does not know them.
 
-use super::assignment::{MemberState, Owned};
+mod assignment;
+mod fetch;
+mod membership;
+mod reader;
+
+pub use reader::LocalReader;
+
 use super::file::Broker;
-use super::group::{self, Held};
-use super::membership::{beat_on, release_now};
+use super::group::{self, Held, Sought};
 use super::watch::CommitWatch;
 use crate::error::store_error;
 use crate::log::heart::Heart;
 use crate::writer::WriteError;
+use assignment::{MemberState, Owned};
 use async_trait::async_trait;
+use membership::{beat_on, release_now};
 use posthaste::source::{
     AckScope, Batch, Capabilities, Change, Drained, Limit, NackOrder, Partition, PartitionView, SeekTo,
     Source, SourceError, Standing, StartFrom, Ticket,
@@ -167,7 +174,7 @@ pub(super) fn source_error(error: StoreError) -> SourceError {
 }
 
 impl SourceMember {
-    pub(super) fn state(&self) -> MutexGuard<'_, MemberState> {
+    fn state(&self) -> MutexGuard<'_, MemberState> {
         // A panic elsewhere leaves the state whole: no code of others runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -281,7 +288,7 @@ impl Source for LocalSource {
         Ok(())
     }
 
-    async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<(), SourceError> {
+    async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<i64, SourceError> {
         let (row, epoch) = {
             let mut state = self.inner.state();
             let owned = state.owned(partition)?;
@@ -289,20 +296,21 @@ impl Source for LocalSource {
         };
         let (group, member) = (Arc::clone(&self.inner.group), Arc::clone(&self.inner.member));
         let writer = self.inner.broker.link().map_err(source_error)?.writer;
-        let sought: Result<Option<Held>, WriteError> =
+        let sought: Result<Option<Sought>, WriteError> =
             writer.run(move |tx| Ok(group::seek(tx, &group, row, to, Some((&member, epoch)))?)).await;
         let sought = sought.map_err(|error| source_error(error.into()))?;
         let mut state = self.inner.state();
         state.lose(row, epoch);
-        let Some(held) = sought else {
+        let Some(Sought { held, first, next }) = sought else {
             self.inner.stir();
             return Err(SourceError::NotAssigned(partition.clone()));
         };
         state.changes.push(Change::Assigned { partition: partition.clone(), epoch: held.epoch });
+        state.changes.extend(Change::misplaced(partition, to, first, next));
         state.partitions.insert(partition.clone(), Owned::new(held.row, held.epoch, held.committed));
         drop(state);
         self.inner.stir();
-        Ok(())
+        Ok(held.epoch)
     }
 
     async fn view(&self) -> Result<Vec<PartitionView>, SourceError> {
@@ -312,7 +320,7 @@ impl Source for LocalSource {
             let topic = topics.iter().find(|topic| topic.name == *view.partition.topic);
             let number = usize::try_from(view.partition.number).ok();
             let ends = topic.and_then(|topic| topic.partitions.get(number?));
-            view.end = ends.map(|(_, next)| *next);
+            (view.first, view.end) = (ends.map(|(first, _)| *first), ends.map(|(_, next)| *next));
         }
         Ok(views)
     }

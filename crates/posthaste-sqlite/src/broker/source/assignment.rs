@@ -1,8 +1,8 @@
 //! What a member knows: its partitions, what is in hand, what it has to report. Memory only.
 
 use super::fetch::PartitionRead;
-use super::group::{Held, TakenPartition};
-use super::look::StoredMessage;
+use crate::broker::group::{Held, TakenPartition};
+use crate::broker::look::StoredMessage;
 use posthaste::source::hand::Hand;
 use posthaste::source::{
     Batch, Change, Delivery, Drained, Partition, PartitionView, SourceError, Standing, Ticket,
@@ -65,6 +65,7 @@ impl Owned {
             position: Some(stored.position),
             redelivery: Some(nacks.saturating_add(suspicion)),
             published_at: Some(stored.published_at),
+            address: None,
             message: stored.message,
         }
     }
@@ -277,7 +278,10 @@ impl MemberState {
             partition: partition.clone(),
             epoch: owned.epoch,
             committed: Some(owned.hand.committed()),
+            declared: false,
+            first: None,
             end: None,
+            log_id: None,
             in_hand: owned.hand.out(),
             paused: owned.paused,
         };

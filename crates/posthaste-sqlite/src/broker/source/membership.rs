@@ -7,8 +7,8 @@
 //! hand or its deadline has passed, its owner is taken off. So a clean hand-over redelivers nothing.
 
 use super::assignment::MemberState;
-use super::group::{self, Beat, Beaten, Held};
-use super::source::{SourceMember, source_error};
+use super::{SourceMember, source_error};
+use crate::broker::group::{self, Beat, Beaten, Held};
 use crate::log::heart;
 use crate::writer::WriteError;
 use posthaste::source::{Drained, SourceError};
