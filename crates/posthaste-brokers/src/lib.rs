@@ -1,9 +1,10 @@
-//! Posthaste's sinks for real brokers, and the one place that knows their names.
+//! Posthaste's sinks and sources for real brokers, and the one place that knows their names.
 //!
 //! The server reads a sink's table from its configuration into a [`SinkConfig`], calls
 //! [`build`](SinkConfig::build) and gets a `dyn Sink`. It never learns which brokers there are: a new one is
 //! a module here, a cargo feature and a variant below. A registry of boxed constructors was refused. An enum
-//! gives serde the field names, so a misspelt option is an error that names its place.
+//! gives serde the field names, so a misspelt option is an error that names its place. A [`SourceConfig`] is
+//! read in the same way, or made of a sink that can be read.
 //!
 //! A module of a broker opens with its configuration and with the table of its verdicts, which says what each
 //! answer of the broker means, and under which stable code. Those codes are public: metrics and overrides
@@ -48,12 +49,15 @@ pub mod rabbitmq;
 pub mod redis;
 #[cfg_attr(not(feature = "broker"), allow(dead_code))]
 mod secret;
+#[cfg_attr(not(feature = "kafka"), allow(dead_code))] // each broker with a source uses it
+mod source;
 mod table;
 #[cfg(test)]
 mod testing;
 #[cfg(feature = "tls")]
 #[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod tls;
+pub mod topology;
 
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
@@ -61,15 +65,19 @@ pub use kinds::{
 #[cfg(feature = "broker")]
 pub use options::Options;
 pub use secret::{Secret, Urls};
+pub use source::GroupMember;
 
 #[cfg(feature = "broker")]
 use options::HasOptions;
-use posthaste::sink::{NullSink, Sink, StdoutSink};
+use posthaste::sink::{Finding, NullSink, Sink, StdoutSink};
+use posthaste::source::Source;
+use posthaste::source::log::LogReader;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use table::SinkTable;
 
 /// The option that bounds a call, of every kind of sink that has a broker to wait for.
@@ -223,6 +231,26 @@ impl SinkConfig {
     }
 }
 
+impl topology::BrokerTable {
+    /// The broker as its administrator sees it. A broker that is down is no error yet.
+    pub fn admin(&self) -> Result<Box<dyn topology::BrokerAdmin>, BuildError> {
+        match &self.config {
+            #[cfg(feature = "kafka")]
+            SinkConfig::Kafka(config) => {
+                Ok(Box::new(kafka::topology::KafkaAdmin::start(config, self.sasl_url.as_ref())?))
+            }
+            #[cfg(feature = "nats")]
+            SinkConfig::Nats(config) => Ok(Box::new(nats::NatsAdmin::start(config)?)),
+            #[cfg(feature = "rabbitmq")]
+            SinkConfig::Rabbitmq(config) => {
+                let at = self.management_url.as_deref();
+                Ok(Box::new(rabbitmq::RabbitmqAdmin::start(config, at)?))
+            }
+            _ => Err(BuildError::Option { option: "type", why: topology::needs_nothing(&self.kind) }),
+        }
+    }
+}
+
 /// Names of the checks that `posthaste doctor` makes of brokers, by the type of sink.
 #[must_use]
 pub fn checks() -> Vec<(&'static str, &'static [&'static str])> {
@@ -237,6 +265,122 @@ pub fn checks() -> Vec<(&'static str, &'static [&'static str])> {
         ("rabbitmq", rabbitmq::CHECKS),
         #[cfg(feature = "http")]
         ("http", http::CHECKS),
+    ]
+}
+
+/// A source as configuration describes it: `type` names the broker, the rest is how to reach it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum SourceConfig {
+    /// Apache Kafka.
+    #[cfg(feature = "kafka")]
+    Kafka(Box<kafka::KafkaConfig>),
+}
+
+impl<'de> Deserialize<'de> for SourceConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let SinkTable { kind, rest } = SinkTable::deserialize(deserializer)?;
+        Self::read(kind, rest).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for SourceConfig {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "SourceConfig".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        SourceTable::json_schema(generator)
+    }
+}
+
+/// The words of a source's table.
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+#[cfg_attr(feature = "kafka", expect(dead_code))] // only its schema is used
+enum SourceTable {
+    /// Apache Kafka.
+    #[cfg(feature = "kafka")]
+    Kafka(kafka::SourceKeys),
+}
+
+impl SourceConfig {
+    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
+        match kind {
+            #[cfg(feature = "kafka")]
+            "kafka" => {
+                let keys: kafka::SourceKeys = serde_json::from_value(Value::Object(table))?;
+                Ok(Self::Kafka(Box::new(keys.into())))
+            }
+            other => Err(serde::de::Error::custom(format_args!("a broker of type `{other}` cannot be read"))),
+        }
+    }
+
+    /// The same broker as a source, if it can be one.
+    #[must_use]
+    pub fn of_sink(sink: &SinkConfig) -> Option<Self> {
+        match sink {
+            #[cfg(feature = "kafka")]
+            SinkConfig::Kafka(config) => Some(Self::Kafka(config.clone())),
+            _ => None,
+        }
+    }
+
+    /// Checks the options alone, without a broker and without the files that they name.
+    pub fn check(&self) -> Result<(), BuildError> {
+        match *self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(ref config) => config.check_words(),
+        }
+    }
+
+    /// Checks the options, and the files that they name.
+    pub fn check_files(&self) -> Result<(), BuildError> {
+        match *self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(ref config) => config.check(),
+        }
+    }
+
+    /// Begins to join the group. Needs a runtime to be called in.
+    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    pub fn build(&self, member: &GroupMember) -> Result<Arc<dyn Source>, BuildError> {
+        match *self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(ref config) => Ok(Arc::new(kafka::KafkaSource::start(config, member)?)),
+        }
+    }
+
+    /// Reads topics without joining the group. A broker that is down is no error yet.
+    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    pub fn reader(&self, group: &str) -> Result<Arc<dyn LogReader>, BuildError> {
+        match *self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(ref config) => Ok(Arc::new(kafka::KafkaReader::new(config, group)?)),
+        }
+    }
+
+    /// What `posthaste doctor` says about this source and the group, whose consumer keeps its marks for so
+    /// long, or for ever. Nobody joins it.
+    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    pub async fn examine(&self, member: &GroupMember, marks: Option<Duration>) -> Vec<Finding> {
+        match *self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(ref config) => kafka::examine_source(config, member, marks).await,
+        }
+    }
+}
+
+/// Names of the checks that `posthaste doctor` makes of sources, by their type.
+#[must_use]
+pub fn source_checks() -> Vec<(&'static str, &'static [&'static str])> {
+    vec![
+        #[cfg(feature = "kafka")]
+        ("kafka", kafka::SOURCE_CHECKS),
     ]
 }
 
@@ -329,5 +473,26 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<SinkConfig>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn a_source_has_the_keys_of_a_connection_and_no_more() {
+        let read = |text| serde_json::from_str::<SourceConfig>(text).map_err(|error| error.to_string());
+        let source =
+            read(r#"{"type":"kafka","url":["a:1","b:2"],"user":"u","password":"p","require_tls":true}"#);
+        let sink: SinkConfig = serde_json::from_str(
+            r#"{"type":"kafka","url":["a:1","b:2"],"user":"u","password":"p","require_tls":true}"#,
+        )
+        .expect("valid");
+        assert_eq!(SourceConfig::of_sink(&sink), source.clone().ok());
+        source.expect("valid").check().expect("valid");
+        let unknown = read(r#"{"type":"kafka","url":"a:1","linger_ms":1}"#).expect_err("a sink's");
+        assert!(unknown.contains("`linger_ms`") && unknown.contains("`ca_file`"), "{unknown}");
+        let null = read(r#"{"type":"null"}"#).expect_err("nothing to read");
+        assert!(null.contains("cannot be read"), "{null}");
+        assert!(read(r#"{"type":"kafka","url":"a:1","user":"u"}"#).expect("words").check().is_err());
+        let null = SinkConfig::Null {};
+        assert_eq!(SourceConfig::of_sink(&null), None);
     }
 }

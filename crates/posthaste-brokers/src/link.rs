@@ -161,8 +161,9 @@ impl<S> Port<S> {
         closed(self.kind)
     }
 
+    /// Whether the sink was closed, or is gone.
     fn is_closing(&self) -> bool {
-        *self.closing.borrow()
+        *self.closing.borrow() || self.closing.has_changed().is_err()
     }
 
     async fn keep(&self, dial: &impl Dial<Session = S>) {

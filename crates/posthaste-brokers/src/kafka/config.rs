@@ -4,6 +4,7 @@
 //! idempotence, gaps that are fatal, no timeout of the client's own. A dozen more decide about order or
 //! memory. An option that silently breaks a promise is worse than a missing option.
 
+use super::client::set;
 use crate::options::{Options, between, has_options};
 use crate::{BuildError, Urls};
 use rdkafka::config::ClientConfig;
@@ -145,11 +146,6 @@ impl KafkaConfig {
     /// the client itself gives up what is not answered. On the main line the client never gives anything up.
     pub(super) fn producer(&self, name: &str, trial: bool) -> Result<ClientConfig, BuildError> {
         let mut client = self.connection(name)?;
-        let set = |client: &mut ClientConfig, options: &[(&str, &str)]| {
-            for (option, value) in options {
-                client.set(*option, *value);
-            }
-        };
         set(&mut client, CONSTANTS);
         client
             .set("compression.type", self.compression.name())
@@ -219,7 +215,7 @@ impl KafkaConfig {
     }
 }
 
-/// Settings that no option changes.
+/// A producer's settings that no option changes.
 const CONSTANTS: &[(&str, &str)] = &[
     // The promises: see the essay of the module.
     ("acks", "all"),
@@ -231,21 +227,6 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("allow.auto.create.topics", "false"),
     // A missing topic is known after a second instead of thirty.
     ("topic.metadata.propagation.max.ms", "1000"),
-    // The client is back at once after an outage. Measured: 5 s, instead of 21 s with the defaults.
-    ("reconnect.backoff.ms", "50"),
-    ("reconnect.backoff.max.ms", "500"),
-    ("retry.backoff.ms", "50"),
-    ("retry.backoff.max.ms", "500"),
-    ("socket.connection.setup.timeout.ms", "3000"),
-    // A silent broker is left for another one. The time is shorter than a delivery.
-    ("socket.timeout.ms", "5000"),
-    ("socket.keepalive.enable", "true"),
-    ("socket.nagle.disable", "true"),
-    ("statistics.interval.ms", "0"),
-    // A client without TLS at a port with TLS is told so only in the log, when the connection closes.
-    ("log.connection.close", "true"),
-    ("ssl.endpoint.identification.algorithm", "https"),
-    ("enable.ssl.certificate.verification", "true"),
 ];
 
 impl Compression {

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn settings(min_insync_replicas: usize, unclean_election: bool) -> Result<Settings, String> {
-        Ok(Settings { min_insync_replicas, max_message_bytes: 1 << 20, unclean_election })
+        Ok(Settings { min_insync_replicas, max_message_bytes: 1 << 20, unclean_election, retention: None })
     }
 
     fn state(replicas: usize) -> Partitions {

@@ -5,6 +5,8 @@
 //! judge an event, because a request there holds one record. On the main line a batch fails as a whole, the
 //! innocent with the guilty.
 
+pub(super) mod cause;
+
 use posthaste::sink::{Failure, Verdict};
 use rdkafka::types::RDKafkaErrorCode as Code;
 

@@ -25,8 +25,8 @@
 //!
 //! Here are the options. `client` is the connection, and knows nothing of events. `entry` makes an event a
 //! message. `sink` publishes a call's messages, one in flight for each key. `verdict` is the table below in
-//! code. `examine` looks at the broker for `posthaste doctor`. The implementation of AMQP is our own, and
-//! `client` says why.
+//! code. `examine` looks at the broker for `posthaste doctor`, and `topology` for its administrator. The
+//! implementation of AMQP is our own, and `client` says why.
 //!
 //! # What a confirmation is worth
 //!
@@ -67,10 +67,12 @@ mod client;
 mod entry;
 mod examine;
 mod sink;
+mod topology;
 mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::RabbitmqSink;
+pub(crate) use topology::RabbitmqAdmin;
 
 use crate::options::{Options, between, has_options};
 use crate::{BuildError, Urls};

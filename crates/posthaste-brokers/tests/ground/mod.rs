@@ -6,6 +6,7 @@ pub(crate) mod load;
 pub(crate) mod login;
 pub(crate) mod outage;
 pub(crate) mod tls;
+pub(crate) mod topology;
 
 use posthaste::event::{Event, StoredEvent, Timestamp};
 use posthaste::sink::{Failure, Finding, Level, Message, Scope, Sink, Verdict};

@@ -11,6 +11,11 @@ mod examine;
 mod order;
 mod outage;
 mod security;
+mod source;
+mod source_broken;
+mod source_huge;
+mod source_own;
+mod source_place;
 mod stream;
 mod verdicts;
 
@@ -37,7 +42,10 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 async fn shared() -> Result<&'static Kafka, ServiceError> {
     static SHARED: OnceCell<Result<Kafka, ServiceError>> = OnceCell::const_new();
     let start = || async {
-        let options = KafkaOptions::default().setting("message.max.bytes=8000000");
+        // Compaction is to come in a moment, and not after a quarter of a minute.
+        let options = KafkaOptions::default()
+            .setting("message.max.bytes=8000000")
+            .setting("log.cleaner.backoff.ms=100");
         tokio::task::spawn_blocking(move || RUNTIME.block_on(Kafka::start(&options))).await.expect("no panic")
     };
     SHARED.get_or_init(start).await.as_ref().map_err(Clone::clone)

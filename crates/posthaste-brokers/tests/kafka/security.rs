@@ -10,14 +10,14 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 /// One broker with a listener of every kind, for all tests here.
-struct Fort {
+pub(super) struct Fort {
     certs: Certs,
-    kafka: Kafka,
+    pub(super) kafka: Kafka,
 }
 
 static FORT: OnceCell<Result<Fort, ServiceError>> = OnceCell::const_new();
 
-async fn fort() -> Result<&'static Fort, ServiceError> {
+pub(super) async fn fort() -> Result<&'static Fort, ServiceError> {
     FORT.get_or_init(Fort::build).await.as_ref().map_err(Clone::clone)
 }
 
@@ -44,6 +44,17 @@ impl Fort {
     fn at(&self, listener: &str) -> KafkaConfig {
         let url = self.kafka.bootstrap_at(listener);
         KafkaConfig::new(&url).with(|options| options.delivery_timeout_ms = 3_000)
+    }
+
+    /// With the user's password, proven and over TLS.
+    pub(super) fn scram(&self, password: &str) -> KafkaConfig {
+        self.user("SASLTLS", SaslMechanism::ScramSha512, password)
+    }
+
+    /// With a certificate.
+    pub(super) fn mutual_tls(&self) -> KafkaConfig {
+        let pair = self.certs.client("shop").expect("a certificate");
+        with_pair(self.trusting("MTLS", self.certs.ca()), &pair)
     }
 
     fn trusting(&self, listener: &str, ca: &Path) -> KafkaConfig {

@@ -7,6 +7,7 @@ mod login;
 mod outage;
 mod servers;
 mod tls;
+mod topology;
 mod verdicts;
 mod wire;
 

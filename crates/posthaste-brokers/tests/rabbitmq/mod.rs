@@ -12,6 +12,7 @@ mod login;
 mod odd;
 mod outage;
 mod tls;
+mod topology;
 mod verdicts;
 
 use crate::ground::load::{Copy, Load};

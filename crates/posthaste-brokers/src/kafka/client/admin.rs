@@ -3,8 +3,7 @@
 use crate::kafka::KafkaConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::config::ClientConfig;
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use std::collections::BTreeMap;
@@ -16,6 +15,8 @@ pub(in crate::kafka) struct Settings {
     pub(in crate::kafka) min_insync_replicas: usize,
     pub(in crate::kafka) max_message_bytes: usize,
     pub(in crate::kafka) unclean_election: bool,
+    /// How long messages are kept. `None` is for ever.
+    pub(in crate::kafka) retention: Option<Duration>,
 }
 
 /// A topic's partitions, as far as its messages depend on them.
@@ -46,16 +47,15 @@ pub(in crate::kafka) async fn settings(
 
 /// A client for questions. Dropping it waits for its threads. So no thread of the runtime may drop it, not
 /// even when whoever asked has stopped waiting.
-struct QuestionClient(Option<AdminClient<DefaultClientContext>>);
+pub(in crate::kafka) struct QuestionClient(Option<AdminClient<DefaultClientContext>>);
 
 impl QuestionClient {
-    fn start(config: &KafkaConfig) -> Result<Self, String> {
-        let full = config.producer("questions", true).map_err(|error| error.to_string())?;
-        let client: KafkaResult<_> = for_questions(&full).create();
-        client.map(|client| Self(Some(client))).map_err(|error| error.to_string())
+    pub(in crate::kafka) fn start(config: &KafkaConfig) -> Result<Self, String> {
+        let connection = config.connection("questions").map_err(|error| error.to_string())?;
+        connection.create().map(|client| Self(Some(client))).map_err(|error: KafkaError| error.to_string())
     }
 
-    fn admin(&self) -> &AdminClient<DefaultClientContext> {
+    pub(in crate::kafka) fn admin(&self) -> &AdminClient<DefaultClientContext> {
         // Only `drop` takes it.
         self.0.as_ref().expect("it is there until it is dropped")
     }
@@ -71,20 +71,6 @@ impl Drop for QuestionClient {
     }
 }
 
-/// The options for a client that produces nothing. It knows only these.
-fn for_questions(full: &ClientConfig) -> ClientConfig {
-    let ours =
-        ["bootstrap.", "client.", "security.", "ssl.", "sasl.", "socket.", "reconnect.", "enable.ssl."];
-    let mut client = ClientConfig::new();
-    for option in full.config_map().keys().filter(|option| ours.iter().any(|o| option.starts_with(o))) {
-        // The configuration's map is for showing, and has other words in the place of secrets.
-        if let Some(value) = full.get(option) {
-            client.set(*option, value);
-        }
-    }
-    client
-}
-
 fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, String> {
     let found = found.as_ref().map_err(ToString::to_string)?;
     debug_assert!(matches!(found.specifier, OwnedResourceSpecifier::Topic(_)), "only topics are asked for");
@@ -94,6 +80,7 @@ fn read(found: &Result<ConfigResource, RDKafkaErrorCode>) -> Result<Settings, St
         min_insync_replicas: number("min.insync.replicas").unwrap_or(1),
         max_message_bytes: number("max.message.bytes").unwrap_or(usize::MAX),
         unclean_election: value("unclean.leader.election.enable") == Some("true"),
+        retention: value("retention.ms").and_then(|text| text.parse().ok()).map(Duration::from_millis),
     })
 }
 

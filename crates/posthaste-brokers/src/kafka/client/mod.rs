@@ -27,12 +27,39 @@ const SHAPE: Shape = Shape {
     credentials: "user with password_file",
 };
 
+/// Settings of every client that no option changes.
+const CONSTANTS: &[(&str, &str)] = &[
+    // The client is back at once after an outage. Measured: 5 s, instead of 21 s with the defaults.
+    ("reconnect.backoff.ms", "50"),
+    ("reconnect.backoff.max.ms", "500"),
+    ("retry.backoff.ms", "50"),
+    ("retry.backoff.max.ms", "500"),
+    ("socket.connection.setup.timeout.ms", "3000"),
+    // A silent broker is left for another one. The time is shorter than a delivery.
+    ("socket.timeout.ms", "5000"),
+    ("socket.keepalive.enable", "true"),
+    ("socket.nagle.disable", "true"),
+    ("statistics.interval.ms", "0"),
+    // A client without TLS at a port with TLS is told so only in the log, when the connection closes.
+    ("log.connection.close", "true"),
+    ("ssl.endpoint.identification.algorithm", "https"),
+    ("enable.ssl.certificate.verification", "true"),
+];
+
+/// Sets all of these.
+pub(super) fn set(client: &mut ClientConfig, settings: &[(&str, &str)]) {
+    for (setting, value) in settings {
+        client.set(*setting, *value);
+    }
+}
+
 impl KafkaConfig {
     /// The options of every client: where the brokers are, who we are, whom we trust. Files are read anew.
     pub(super) fn connection(&self, name: &str) -> Result<ClientConfig, BuildError> {
         let mut client = ClientConfig::new();
         // `cause` reads the client's log, and ours shows it at the level of debug.
         client.set_log_level(RDKafkaLogLevel::Info);
+        set(&mut client, CONSTANTS);
         client.set("bootstrap.servers", self.servers()?).set("client.id", format!("posthaste {name}"));
         self.secure(&mut client)?;
         Ok(client)
@@ -75,12 +102,11 @@ impl KafkaConfig {
         }
         if let Some(user) = &self.options.user {
             let password = self.options.read_password()?;
-            let password =
-                password.ok_or_else(|| BuildError::option("user", "needs password or password_file"))?;
+            let missing = || BuildError::option("user", "needs password or password_file");
             client
                 .set("sasl.mechanisms", self.sasl_mechanism.name())
                 .set("sasl.username", user)
-                .set("sasl.password", password.expose());
+                .set("sasl.password", password.ok_or_else(missing)?.expose());
         }
         Ok(())
     }

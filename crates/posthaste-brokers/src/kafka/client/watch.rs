@@ -22,27 +22,24 @@ impl CredentialWatch {
         config: &KafkaConfig,
         renew: impl Fn() -> bool + Send + 'static,
     ) -> Option<Self> {
-        let known = config.read_files();
+        let mut known = config.read_files();
         if known.iter().all(Option::is_none) {
             return None;
         }
         let config = config.clone();
         let watching = async move {
-            let mut known = known;
             loop {
                 tokio::time::sleep(INTERVAL).await;
                 let found = config.read_files();
-                if found == known {
+                // If half of the files are new, or one is away for a moment, the next look decides.
+                if found == known || config.check().is_err() {
                     continue;
                 }
-                // If half of the files are new, or one is away for a moment, the next look decides.
-                if config.check().is_ok() {
-                    tracing::info!("certificates or passwords have changed: new connections use them");
-                    if !renew() {
-                        return;
-                    }
-                    known = found;
+                tracing::info!("certificates or passwords have changed: new connections use them");
+                if !renew() {
+                    return;
                 }
+                known = found;
             }
         };
         Some(Self { _task: spawn("kafka.watch", watching) })

@@ -1,7 +1,9 @@
-//! Asks JetStream which stream takes a subject, and how that stream is configured.
+//! Asks JetStream which stream takes a subject, and how that stream is configured; and anything else of its
+//! API.
 //!
 //! Questions go over the connection that publishes, as the same user. They are rare, so they are plain JSON.
 
+use super::answer::ApiError;
 use super::session::{Note, Session};
 use async_nats::RequestErrorKind;
 use serde::Deserialize;
@@ -72,31 +74,56 @@ pub(in crate::nats) async fn stream_by_subject(
 }
 
 async fn ask<T: DeserializeOwned>(session: &Arc<Session>, subject: &str, body: &str) -> Result<T, String> {
+    ask_api(session, subject, body, PATIENCE).await.map_err(|error| match error {
+        AskError::Denied => format!("not allowed to ask {subject}"),
+        other => other.to_string(),
+    })
+}
+
+/// Why JetStream did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::nats) enum AskError {
+    /// Nobody listens to such questions.
+    #[error("the server runs without JetStream")]
+    NoJetStream,
+    /// We may not publish to the subject of the question.
+    #[error("not allowed to ask")]
+    Denied,
+    /// JetStream refuses.
+    #[error("{}", .0.description)]
+    Refused(ApiError),
+    /// It may have been done, and there is no answer, for this reason.
+    #[error("{0}")]
+    NoAnswer(String),
+}
+
+/// Asks JetStream's API.
+pub(in crate::nats) async fn ask_api<T: DeserializeOwned>(
+    session: &Arc<Session>,
+    subject: &str,
+    body: &str,
+    patience: Duration,
+) -> Result<T, AskError> {
     #[derive(Deserialize)]
     struct ErrorResponse {
-        error: Error,
+        error: ApiError,
     }
-    #[derive(Deserialize)]
-    struct Error {
-        #[serde(default)]
-        description: String,
-    }
-    let asked = timeout(PATIENCE, session.client.request(subject.to_owned(), body.to_owned().into()));
+    let asked = timeout(patience, session.client.request(subject.to_owned(), body.to_owned().into()));
     let words = tokio::select! {
         answer = asked => match answer {
             Ok(Ok(answer)) => answer.payload,
             Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {
-                return Err("the server runs without JetStream".to_owned());
+                return Err(AskError::NoJetStream);
             }
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err("no answer in time".to_owned()),
+            Ok(Err(error)) => return Err(AskError::NoAnswer(error.to_string())),
+            Err(_) => return Err(AskError::NoAnswer("no answer in time".to_owned())),
         },
-        () = denied(session, subject) => return Err(format!("not allowed to ask {subject}")),
+        () = denied(session, subject) => return Err(AskError::Denied),
     };
     if let Ok(ErrorResponse { error }) = serde_json::from_slice(&words) {
-        return Err(error.description);
+        return Err(AskError::Refused(error));
     }
-    serde_json::from_slice(&words).map_err(|error| format!("a strange answer: {error}"))
+    serde_json::from_slice(&words).map_err(|error| AskError::NoAnswer(format!("a strange answer: {error}")))
 }
 
 /// Waits until the server says that we may not publish to this subject.
@@ -116,7 +143,7 @@ async fn denied(session: &Arc<Session>, subject: &str) {
 
 /// Whether the name can be a part of a subject. The client writes a subject as it is, and a line break would
 /// begin another line.
-fn is_name(name: &str) -> bool {
+pub(in crate::nats) fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.bytes().any(|byte| byte <= b' ' || byte == 0x7f)
 }
 

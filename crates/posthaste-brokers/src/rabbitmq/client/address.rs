@@ -20,7 +20,7 @@ const ROOT: &str = "/";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Server {
     pub(crate) address: Address,
-    pub(super) vhost: String,
+    pub(crate) vhost: String,
 }
 
 impl Server {

@@ -6,9 +6,9 @@
 //! have no leader, or replicas out of sync. A broker that does not answer that question either is out of
 //! reach.
 
-use super::KafkaConfig;
-use super::client::admin::Partitions;
-use super::verdict::{Circumstances, DeliveryFault, of_fault};
+use super::{Circumstances, DeliveryFault, of_fault};
+use crate::kafka::KafkaConfig;
+use crate::kafka::client::admin::Partitions;
 use crate::lock::locked;
 use posthaste::sink::{Failure, Scope, Verdict};
 use rdkafka::error::RDKafkaErrorCode as Code;
@@ -35,13 +35,13 @@ struct Complaint {
 
 /// The complaints of a sink's producers.
 #[derive(Debug, Default)]
-pub(super) struct Causes {
+pub(in crate::kafka) struct Causes {
     last: Mutex<Option<Complaint>>,
 }
 
 impl Causes {
     /// Hears an error of the client that belongs to no message.
-    pub(super) fn hear(&self, code: Code, reason: &str) {
+    pub(in crate::kafka) fn hear(&self, code: Code, reason: &str) {
         let kind = match code {
             Code::Authentication | Code::SaslAuthenticationFailed | Code::UnsupportedSASLMechanism => {
                 ComplaintKind::Auth
@@ -57,7 +57,7 @@ impl Causes {
     }
 
     /// Hears a line of the client's log, where some complaints stand alone.
-    pub(super) fn hear_log(&self, text: &str) {
+    pub(in crate::kafka) fn hear_log(&self, text: &str) {
         if is_tls(text) {
             self.keep(ComplaintKind::Tls, text);
         }
@@ -76,12 +76,12 @@ impl Causes {
     }
 
     /// Something was delivered, so the last complaint explains nothing any more.
-    pub(super) fn forget(&self) {
+    pub(in crate::kafka) fn forget(&self) {
         *self.last() = None;
     }
 
     /// The failure that explains a silence now, if there is one.
-    pub(super) fn current(&self, config: &KafkaConfig) -> Option<Failure> {
+    pub(in crate::kafka) fn current(&self, config: &KafkaConfig) -> Option<Failure> {
         let last = self.last().clone()?;
         if last.at.elapsed() > FRESH {
             return None;
@@ -105,7 +105,7 @@ impl Causes {
 
 /// Nobody answers. A port with TLS closes a connection without TLS and says nothing, so the words here
 /// mention it.
-pub(super) fn unreachable(config: &KafkaConfig, why: &str) -> Failure {
+pub(in crate::kafka) fn unreachable(config: &KafkaConfig, why: &str) -> Failure {
     let tls = if config.wants_tls() { "" } else { " (TLS is not asked for)" };
     Failure::of_sink("kafka.unreachable", format!("{}: {why}{tls}", config.url))
 }
@@ -127,7 +127,12 @@ fn is_tls(text: &str) -> bool {
 
 /// What a topic's state says, when its messages are not answered. `wanted` is its `min.insync.replicas`, if
 /// we may know it.
-pub(super) fn of_topic(topic: &str, state: &Partitions, wanted: Option<usize>, waited_ms: u64) -> Failure {
+pub(in crate::kafka) fn of_topic(
+    topic: &str,
+    state: &Partitions,
+    wanted: Option<usize>,
+    waited_ms: u64,
+) -> Failure {
     let Partitions { all, without_leader, in_sync, replicas, .. } = *state;
     if without_leader > 0 {
         let text = format!("{without_leader} of {all} partitions of topic {topic:?} have no leader");
@@ -146,18 +151,18 @@ pub(super) fn of_topic(topic: &str, state: &Partitions, wanted: Option<usize>, w
 }
 
 /// Nothing is wrong that we could see.
-pub(super) fn of_silence(topic: &str, waited_ms: u64) -> Failure {
+pub(in crate::kafka) fn of_silence(topic: &str, waited_ms: u64) -> Failure {
     let text = format!("the brokers answer, but topic {topic:?} acknowledged nothing within {waited_ms} ms");
     Failure::of_destination("kafka.timeout", text)
 }
 
 /// Whether the inquiry found no cause.
-pub(super) fn is_unknown(failure: &Failure) -> bool {
+pub(in crate::kafka) fn is_unknown(failure: &Failure) -> bool {
     failure.code == "kafka.timeout"
 }
 
 /// The broker's own word about the topic.
-pub(super) fn of_code(topic: &str, code: Code, identity: &str) -> Failure {
+pub(in crate::kafka) fn of_code(topic: &str, code: Code, identity: &str) -> Failure {
     let at = Circumstances { topic, identity, alone: true, sent: true };
     match of_fault(DeliveryFault(code), at) {
         Verdict::Retry(failure) | Verdict::Unknown(failure) | Verdict::Rejected(failure) => {
