@@ -2,13 +2,16 @@
 //!
 //! Everything else in this program knows the seams only. A further kind of store is a variant here.
 
-use crate::config::scrub;
+use crate::config::{ConsumerSetting, scrub};
 use posthaste::Limits;
 use posthaste::admin::{Admin, AdminError};
+use posthaste::consumer::admin::ConsumerAdmin;
+use posthaste::consumer::{ConsumerSettings, Filter, InboxStore};
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::sink::Finding;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
+use posthaste_postgres::consumer::{Handler, InboxOptions, PostgresInbox, SqlHandler, mapped};
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
 use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
@@ -75,6 +78,37 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => Box::new(SqliteAdmin::connect(config.clone()).await?),
         })
+    }
+
+    /// Whether consumers that have their inbox here can be looked at and acted on.
+    pub(crate) fn has_consumers(&self) -> bool {
+        self.layout().is_none()
+    }
+
+    /// Opens it for looking at consumers and acting on them, with another login where that is given. Those
+    /// that are named have their own tables.
+    pub(crate) async fn consumer_admin(
+        &self,
+        login: Option<&PostgresConfig>,
+        consumers: &[&ConsumerSetting],
+    ) -> Result<Option<Box<dyn ConsumerAdmin>>, StoreError> {
+        let config = match self {
+            Self::Postgres { config, .. } => config,
+            Self::Adopted { .. } => return Ok(None),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => return Ok(Some(Box::new(SqliteAdmin::connect(config.clone()).await?))),
+        };
+        let mut admin = PostgresAdmin::connect(login.unwrap_or(config).clone()).await?;
+        for setting in consumers {
+            admin.map_tables(&setting.name, setting.group(), &setting.own.tables);
+        }
+        Ok(Some(Box::new(admin)))
+    }
+
+    /// The tables of a consumer that are not ours, and the rights on them, as SQL.
+    pub(crate) fn tables_of(&self, setting: &ConsumerSetting) -> Result<String, StoreError> {
+        let Self::Postgres { roles, .. } = self else { return Ok(String::new()) };
+        mapped::sql(&setting.own.tables, roles)
     }
 
     /// Checks every assumption. Also of a database that [`admin`](Self::admin) refuses: that one has
@@ -211,7 +245,52 @@ pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
         ("outbox", posthaste_postgres::doctor::CHECKS),
         ("outbox (adopted)", posthaste_postgres::claim::CHECKS),
+        ("consumer", mapped::CHECKS),
+        ("consumer login", posthaste_postgres::doctor::CONSUMER_CHECKS),
         #[cfg(feature = "sqlite")]
         ("outbox (SQLite)", posthaste_sqlite::CHECKS),
     ]
+}
+
+impl ConsumerSetting {
+    /// The handlers: what each takes, and its SQL function.
+    pub(crate) fn handlers(&self) -> impl Iterator<Item = (Filter, &str)> {
+        self.own.handle.iter().filter_map(|handle| {
+            let (topics, addresses) = (handle.topics.clone(), handle.addresses.clone());
+            Some((Filter { topics, addresses, types: handle.types.clone() }, handle.sql.as_deref()?))
+        })
+    }
+}
+
+/// Checks what a consumer rests on, with its own login.
+pub(crate) async fn examine_login(
+    setting: &ConsumerSetting,
+    bounds: &Bounds,
+) -> Result<Vec<Finding>, StoreError> {
+    posthaste_postgres::doctor::examine_consumer(&setting.database, bounds).await
+}
+
+/// Compares the tables of a consumer that are not ours with what it needs of them.
+pub(crate) async fn examine_tables(setting: &ConsumerSetting) -> Vec<Finding> {
+    mapped::examine(&setting.database, &setting.own.tables, &setting.name, setting.group()).await
+}
+
+/// Opens the inbox of a consumer, with its handlers. What is missing is told before anything is taken.
+pub(crate) async fn inbox(
+    setting: &ConsumerSetting,
+    settings: &ConsumerSettings,
+) -> Result<Arc<dyn InboxStore>, StoreError> {
+    let options = InboxOptions {
+        transactions_max: settings.transactions_max,
+        dead_letters: setting.own.dead_letters.clone(),
+        group: setting.own.group.clone(),
+        tables: setting.own.tables.clone(),
+        ..InboxOptions::new(&*setting.name)
+    };
+    let handler = |(filter, function): (Filter, &str)| {
+        let handler: Arc<dyn Handler> = Arc::new(SqlHandler::new(&setting.database.schema, function));
+        (filter, handler)
+    };
+    let handlers = setting.handlers().map(handler).collect();
+    Ok(Arc::new(PostgresInbox::connect(setting.database.clone(), options, handlers).await?))
 }

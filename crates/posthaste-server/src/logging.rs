@@ -9,6 +9,7 @@
 
 use crate::config::{ConfigError, LogFormat};
 use crate::output::escape;
+use posthaste::telemetry::HANDLER_TARGET;
 use std::fmt::Debug;
 use std::io::IsTerminal;
 use tracing::field::Field;
@@ -58,11 +59,14 @@ fn filter(level: &str) -> Result<Targets, ConfigError> {
     let level = level.trim();
     let is_level =
         ["off", "error", "warn", "info", "debug", "trace"].contains(&level.to_ascii_lowercase().as_str());
+    // A span for each message is worth its price to whoever looks closely. No line of ours is inside one.
+    let is_close = ["debug", "trace"].contains(&level.to_ascii_lowercase().as_str());
+    let spans = if is_close { String::new() } else { format!(",{HANDLER_TARGET}=off") };
     let directives = match level {
         _ if !is_level => level.to_owned(),
         "off" | "error" => level.to_owned(),
         _ => format!(
-            "warn,async_nats=off,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}"
+            "warn,async_nats=off,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}{spans}"
         ),
     };
     if !is_level && !directives.contains('=') && !directives.contains(',') {
@@ -91,6 +95,8 @@ mod tests {
         assert!(speaks("info", "rustls", tracing::Level::WARN));
         assert!(!speaks("info", "rustls", tracing::Level::INFO));
         assert!(speaks("info,rustls=debug", "rustls::client", tracing::Level::DEBUG));
+        assert!(!speaks("info", HANDLER_TARGET, tracing::Level::INFO), "a span for each message");
+        assert!(speaks("debug", HANDLER_TARGET, tracing::Level::INFO));
         assert!(!speaks("info", "async_nats::connector", tracing::Level::ERROR));
         assert!(speaks("info,async_nats=debug", "async_nats::connector", tracing::Level::ERROR));
     }

@@ -11,12 +11,19 @@
 
 mod cli;
 mod config;
+mod consumers;
 mod daemon;
 mod database;
+#[cfg(feature = "sqlite")]
+mod demo;
 mod http;
 mod lifeline;
+mod lines;
 mod logging;
 mod output;
+mod secret;
+mod source;
+mod topology;
 
 use clap::Parser;
 use std::process::ExitCode;

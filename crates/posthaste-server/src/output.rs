@@ -11,6 +11,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use posthaste::Timestamp;
 use posthaste::admin::Count;
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -78,6 +79,12 @@ pub(crate) fn is_interactive() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
+/// Whether colours are seen on standard output. `NO_COLOR` says that nobody wants them.
+pub(crate) fn is_colourful() -> bool {
+    let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    std::io::stdout().is_terminal() && !is_refused
+}
+
 /// Asks, and waits for an answer.
 pub(crate) fn ask(question: &str) -> anyhow::Result<bool> {
     let _ = write!(std::io::stderr(), "{}? [y/N] ", escape::line(question));
@@ -126,6 +133,17 @@ pub(crate) fn payload_field(payload: Option<&[u8]>, size: Option<i64>) -> String
     };
     let size = size.map_or_else(String::new, |size| format!(" ({})", bytes(size)));
     format!("{:<13} {text}{size}", "payload")
+}
+
+/// Something as JSON with its payload: as text, or as base16 where it is no UTF-8.
+pub(crate) fn with_payload(value: &impl Serialize, payload: Option<&[u8]>) -> serde_json::Result<Value> {
+    let mut value = serde_json::to_value(value)?;
+    match payload.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
+        Some((_, Ok(text))) => value["payload"] = text.into(),
+        Some((bytes, Err(_))) => value["payload_base16"] = base16(bytes).into(),
+        None => value["payload"] = Value::Null,
+    }
+    Ok(value)
 }
 
 /// Bytes that are no text.

@@ -1,5 +1,5 @@
-//! `pause`, `resume`, `rate`: what an operator sets while relays run. It takes effect at their next
-//! heartbeat, on every relay, and is audited.
+//! `pause`, `resume`, `rate`: what an operator sets while relays and consumers run. It takes effect at their
+//! next heartbeat, in every process, and is audited.
 
 use super::{Context, admin, explain_act};
 use crate::output::Usage;
@@ -12,14 +12,17 @@ const PAUSE_EXAMPLES: &str = "\
 Examples:
   posthaste pause --sink nats --reason 'broker upgrade'
   posthaste pause --route orders --reason 'consumer is broken'
+  posthaste pause --consumer billing --reason 'ledger is being repaired'
 
 Nothing is lost while paused: events stay in the log and wait. A paused sink
-reads nothing; events of a paused route wait among the deferred.";
+reads nothing; events of a paused route wait among the deferred. A paused
+consumer begins nothing, and the broker keeps its messages.";
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
   posthaste resume --sink nats --reason 'upgrade is done'
   posthaste resume --route orders
+  posthaste resume --consumer billing
 
 What waited is delivered, in order.";
 
@@ -27,9 +30,11 @@ const RATE_EXAMPLES: &str = "\
 Examples:
   posthaste rate 500 --sink nats --reason 'consumer is slow'
   posthaste rate off --sink nats --reason 'consumer was scaled up'
+  posthaste rate 50 --consumer billing --reason 'the ledger is slow'
 
-The limit counts events a second over all relays together. It goes before
-`rate_limit_per_s` of the configuration; `off` lifts it.";
+A sink's limit counts events a second over all relays together. It goes before
+`rate_limit_per_s` of the configuration. A consumer's counts messages a second,
+in each process that runs it. `off` lifts it.";
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
@@ -40,11 +45,27 @@ struct TargetArgs {
     /// A route
     #[arg(long, value_name = "NAME")]
     route: Option<String>,
+    /// A consumer
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
 }
 
-/// Stop delivering to a sink or by a route
+/// What has a rate
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct RatedArgs {
+    /// The sink
+    #[arg(long, value_name = "NAME")]
+    sink: Option<String>,
+    /// The consumer
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+}
+
+/// Stop delivering to a sink or by a route, or stop a consumer
 #[derive(Debug, Args)]
 #[command(after_help = PAUSE_EXAMPLES)]
+#[command(override_usage = "posthaste pause <--sink|--route|--consumer> <NAME> --reason <TEXT>")]
 pub(crate) struct PauseArgs {
     #[command(flatten)]
     target: TargetArgs,
@@ -56,6 +77,7 @@ pub(crate) struct PauseArgs {
 /// Go on delivering
 #[derive(Debug, Args)]
 #[command(after_help = RESUME_EXAMPLES)]
+#[command(override_usage = "posthaste resume <--sink|--route|--consumer> <NAME> [OPTIONS]")]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
     target: TargetArgs,
@@ -64,16 +86,15 @@ pub(crate) struct ResumeArgs {
     reason: String,
 }
 
-/// Limit how many events a second go to a sink
+/// Limit how many events a second go to a sink or a consumer
 #[derive(Debug, Args)]
 #[command(after_help = RATE_EXAMPLES)]
 pub(crate) struct RateArgs {
     /// Events a second, or `off`
     #[arg(value_parser = limit)]
     limit: RateArg,
-    /// The sink
-    #[arg(long, value_name = "NAME")]
-    sink: String,
+    #[command(flatten)]
+    target: RatedArgs,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT", default_value = "rate changed")]
     reason: String,
@@ -99,9 +120,11 @@ pub(crate) async fn resume(context: &Context, args: ResumeArgs) -> anyhow::Resul
 }
 
 pub(crate) async fn rate(context: &Context, args: RateArgs) -> anyhow::Result<ExitCode> {
-    let target = TargetArgs { sink: Some(args.sink), route: None };
+    let RatedArgs { sink, consumer } = args.target;
+    let what = if sink.is_some() { "delivers at most" } else { "handles at most" };
+    let target = TargetArgs { sink, route: None, consumer };
     let says = match args.limit.0 {
-        Some(rate) => format!("delivers at most {rate} events a second"),
+        Some(rate) => format!("{what} {rate} events a second"),
         None => "has no limit set by hand any more".to_owned(),
     };
     set(context, target, Control::RateLimit(args.limit.0), &args.reason, &says).await
@@ -115,11 +138,11 @@ async fn set(
     says: &str,
 ) -> anyhow::Result<ExitCode> {
     let config = context.config()?;
-    let outbox = context.outbox(&config)?;
-    let (kind, name, target) = match (target.sink, target.route) {
-        (Some(name), _) => ("sink", name.clone(), ControlTarget::Sink(name)),
-        (None, Some(name)) => {
+    let (outbox, kind, name, target) = match (target.sink, target.route, target.consumer) {
+        (Some(name), ..) => (context.outbox(&config)?, "sink", name.clone(), ControlTarget::Sink(name)),
+        (_, Some(name), _) => {
             // Routes live in the configuration only, so a misspelt one would pause nothing, silently.
+            let outbox = context.outbox(&config)?;
             let known = outbox.routes.routes();
             if !known.is_empty() && known.iter().all(|route| *route.name != *name) {
                 let names: Vec<&str> = known.iter().map(|route| route.name.as_ref()).collect();
@@ -129,9 +152,12 @@ async fn set(
                 ))
                 .into());
             }
-            ("route", name.clone(), ControlTarget::Route(name))
+            (outbox, "route", name.clone(), ControlTarget::Route(name))
         }
-        (None, None) => return Err(Usage("name a --sink or a --route".to_owned()).into()),
+        (_, _, Some(name)) => {
+            (context.outbox_of(&config, &name)?, "consumer", name.clone(), ControlTarget::Consumer(name))
+        }
+        (None, None, None) => return Err(Usage("name a --sink, a --route or a --consumer".to_owned()).into()),
     };
     let act = admin(outbox).await?.control(&target, &control, &context.actor(reason)).await;
     act.map_err(|error| explain_act(outbox, error))?;

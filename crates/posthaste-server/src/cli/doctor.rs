@@ -1,13 +1,14 @@
 //! `posthaste doctor`: checks every assumption, of the stores and of the brokers, and says what to do.
 
 use super::{Context, time};
-use crate::config::{Outbox, SinkSetting, scrub};
+use crate::config::{ConsumerSetting, Outbox, SinkSetting, scrub};
 use crate::daemon::{Sinks, destinations};
 use crate::output::table;
 use clap::Args;
-use posthaste::admin::{AdminError, OutboxStatus};
+use posthaste::admin::{AdminError, DeadFilter, OutboxStatus};
+use posthaste::clock::{Clock, SystemClock};
 use posthaste::sink::{DURABILITY, Finding, Level, Sink};
-use posthaste_postgres::doctor::Bounds;
+use posthaste_postgres::doctor::{Bounds, CONSUMER_RIGHTS};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,13 +32,23 @@ The exit code is 1 if anything but ok was found; with --allow-warnings, if
 something fails. Nothing is changed and nothing is published.";
 
 /// Checks of this program itself, beside those of stores and sinks.
-const OWN_CHECKS: [(&str, &[&str]); 3] =
-    [("configuration", &["config"]), ("outbox", &["connect", "lanes"]), ("sink", &["answer", "dedup"])];
+const OWN_CHECKS: [(&str, &[&str]); 5] = [
+    ("configuration", &["config"]),
+    ("outbox", &["connect", "lanes"]),
+    ("sink", &["answer", "dedup"]),
+    ("consumer login", &["connect", "answer"]),
+    ("consumer outbox", &[LETTERS_TOLD]),
+];
+
+/// Whether events of dead letters are relayed.
+const LETTERS_TOLD: &str = "letters_told";
+/// A relay that lives settles the event of a letter within this time.
+const TOLD_WITHIN: Duration = Duration::from_secs(600);
 
 /// Checks of a broker that does not let us ask it anything more.
 const SILENT: [&str; 3] = ["answer", "reachable", "authenticated"];
 
-/// Check databases, privileges, clocks, poolers and brokers
+/// Check databases, privileges, clocks, poolers, consumers and brokers
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
@@ -57,7 +68,7 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Serialize)]
 struct Remark {
-    /// `outbox NAME` or `sink NAME`.
+    /// `outbox NAME`, `consumer NAME` or `sink NAME`.
     of: String,
     #[serde(flatten)]
     finding: Finding,
@@ -77,6 +88,11 @@ pub(crate) async fn run(context: &Context, args: DoctorArgs) -> anyhow::Result<E
     }
     for outbox in &outboxes {
         remarks.extend(examine_outbox(outbox, &bounds).await);
+    }
+    for outbox in &outboxes {
+        for setting in config.consumers.iter().filter(|setting| setting.outbox == outbox.name) {
+            remarks.extend(examine_consumer(outbox, setting, &bounds).await);
+        }
     }
     let sinks = Sinks::build(&config).await?;
     for setting in &config.sinks {
@@ -103,18 +119,22 @@ pub(crate) async fn run(context: &Context, args: DoctorArgs) -> anyhow::Result<E
 
 #[derive(Serialize)]
 struct Listed {
-    of: &'static str,
+    of: String,
     check: &'static str,
 }
 
 fn list(context: &Context) -> anyhow::Result<ExitCode> {
     let stores = crate::database::checks();
     let sinks = crate::config::sink_checks();
-    let all = OWN_CHECKS.into_iter().chain(stores).chain(sinks);
-    let listed: Vec<Listed> =
-        all.flat_map(|(of, checks)| checks.iter().map(move |check| Listed { of, check })).collect();
+    let sources = crate::source::checks().into_iter().map(|(of, checks)| (format!("source {of}"), checks));
+    let others =
+        OWN_CHECKS.into_iter().chain(stores).chain(sinks).map(|(of, checks)| (of.to_owned(), checks));
+    let listed: Vec<Listed> = others
+        .chain(sources)
+        .flat_map(|(of, checks)| checks.iter().map(move |check| Listed { of: of.clone(), check }))
+        .collect();
     context.out().data(&listed, || {
-        table(&["of", "check"], listed.iter().map(|l| vec![l.of.to_owned(), l.check.to_owned()]).collect())
+        table(&["of", "check"], listed.iter().map(|l| vec![l.of.clone(), l.check.to_owned()]).collect())
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -143,6 +163,79 @@ async fn examine_outbox(outbox: &Outbox, bounds: &Bounds) -> Vec<Remark> {
         remarks.push(remark(of, "lanes", level, text));
     }
     remarks
+}
+
+/// Its login, its tables and its broker. Of a login that is the outbox's own only what an outbox does not
+/// need.
+async fn examine_consumer(outbox: &Outbox, setting: &ConsumerSetting, bounds: &Bounds) -> Vec<Remark> {
+    let of = format!("consumer {}", setting.name);
+    let shares_login = outbox.database.server().is_some_and(|own| {
+        (&own.url, &own.password_file) == (&setting.database.url, &setting.database.password_file)
+    });
+    let mut findings = match crate::database::examine_login(setting, bounds).await {
+        Ok(findings) => findings,
+        Err(error) => {
+            let text = format!("{error}. Messages wait at the broker");
+            vec![Finding { check: "connect".to_owned(), level: Level::Fail, text }]
+        }
+    };
+    findings.retain(|finding| !shares_login || finding.check == CONSUMER_RIGHTS);
+    findings.extend(crate::database::examine_tables(setting).await);
+    findings.extend(examine_letters(outbox, setting).await);
+    match tokio::time::timeout(PATIENCE, crate::source::examine(setting)).await {
+        Ok(found) => findings.extend(found),
+        Err(_) => {
+            let text =
+                format!("its broker did not answer within {} s. Messages wait there", PATIENCE.as_secs());
+            findings.push(Finding { check: "answer".to_owned(), level: Level::Fail, text });
+        }
+    }
+    findings.into_iter().map(|found| remark(of.clone(), &found.check, found.level, found.text)).collect()
+}
+
+/// Whoever waits on the dead-letter topic hears of nothing while nobody relays it. A sink that has settled
+/// something since the last letters died is alive.
+async fn examine_letters(outbox: &Outbox, setting: &ConsumerSetting) -> Option<Finding> {
+    let topic = &setting.own.dead_letters.as_ref().filter(|_| outbox.relays)?.topic;
+    let routes = outbox.routes.routes().iter();
+    let takes = routes.filter(|route| route.topics.iter().any(|pattern| pattern.matches(topic)));
+    let sinks: Vec<&str> = takes.flat_map(|route| &route.sinks).map(|sink| &**sink).collect();
+    let (level, text) = match silent_sinks(outbox, setting, &sinks).await {
+        Ok(silent) if silent.is_empty() => (Level::Ok, format!("topic {topic:?} hears of dead letters")),
+        Ok(silent) => {
+            let (names, minutes) = (silent.join(", "), TOLD_WITHIN.as_secs() / 60);
+            let why = "its relay is down, or the sink is paused or waits for its broker";
+            let text = format!(
+                "messages died more than {minutes} minutes ago, and sink {names} has settled nothing since: {why}. \
+                 Nothing is lost, and topic {topic:?} does not hear of them: `posthaste status` says more"
+            );
+            (Level::Warn, text)
+        }
+        Err(error) => (Level::Fail, format!("could not be checked: {error}")),
+    };
+    Some(Finding { check: LETTERS_TOLD.to_owned(), level, text })
+}
+
+/// Those of these sinks whose last receipt is older than a letter that should be told of by now.
+async fn silent_sinks(
+    outbox: &Outbox,
+    setting: &ConsumerSetting,
+    sinks: &[&str],
+) -> Result<Vec<String>, AdminError> {
+    let Some(admin) = outbox.database.consumer_admin(None, &[setting]).await? else { return Ok(Vec::new()) };
+    let (status, now) = (look(outbox).await?, SystemClock.now());
+    let ago = |seconds: f64| now.plus_micros(-((seconds * 1e6) as i64));
+    let mut silent = Vec::new();
+    for name in sinks {
+        let lanes = status.sinks.iter().filter(|sink| sink.sink == *name).flat_map(|sink| &sink.lanes);
+        let receipt = lanes.filter_map(|lane| lane.settled_seconds_ago).min_by(f64::total_cmp).map(ago);
+        let until = Some(ago(TOLD_WITHIN.as_secs_f64()));
+        let untold = DeadFilter { since: receipt, until, ..DeadFilter::default() };
+        if !admin.letters(&setting.name, &untold, None, 1).await?.is_empty() {
+            silent.push((*name).to_owned());
+        }
+    }
+    Ok(silent)
 }
 
 async fn look(outbox: &Outbox) -> Result<OutboxStatus, AdminError> {

@@ -1,6 +1,7 @@
 //! `posthaste local`: look into a local broker, and send a group its history again.
 
-use super::{Context, time};
+use super::Context;
+use super::place::seek_to;
 use crate::config::SinkConfig;
 use crate::output::{Usage, table};
 use clap::{Args, Subcommand};
@@ -86,22 +87,9 @@ enum LocalAct {
         #[arg(long, value_name = "NUMBER")]
         partition: Option<i32>,
         /// earliest, latest, position:NUMBER or time:RFC3339
-        #[arg(long, value_parser = place)]
+        #[arg(long, value_parser = seek_to)]
         to: SeekTo,
     },
-}
-
-fn place(text: &str) -> Result<SeekTo, String> {
-    match text.split_once(':') {
-        None if text == "earliest" => Ok(SeekTo::Earliest),
-        None if text == "latest" => Ok(SeekTo::Latest),
-        Some(("position", number)) => number
-            .parse()
-            .map(SeekTo::Position)
-            .map_err(|_| "position:NUMBER needs a number, 0 or above".to_owned()),
-        Some(("time", instant)) => time::later(instant).map(SeekTo::Time),
-        _ => Err("must be earliest, latest, position:NUMBER or time:RFC3339".to_owned()),
-    }
 }
 
 pub(crate) async fn run(context: &Context, args: LocalArgs) -> anyhow::Result<ExitCode> {

@@ -7,6 +7,7 @@ mod adopt;
 mod append;
 mod completions;
 mod config;
+mod consumers;
 mod control;
 mod dead;
 #[cfg(feature = "sqlite")]
@@ -15,18 +16,23 @@ mod doctor;
 mod events;
 mod init;
 mod lanes;
+mod letters;
 #[cfg(feature = "sqlite")]
 mod local;
 mod migrate;
+mod place;
 mod run;
 mod status;
 mod time;
+mod topology;
+mod trace;
 
 use crate::config::{Config, Flags, LogFormat, Outbox};
 use crate::logging;
 use crate::output::{Out, Usage, remark};
 use clap::{Args, Parser, Subcommand};
 use posthaste::admin::{Actor, Admin, AdminError, EventName};
+use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::store::StoreError;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,6 +49,8 @@ Examples:
   posthaste status --watch                                 look on
   posthaste events list --key order-7                      what was appended
   posthaste dead list                                      what was given up
+  posthaste consumers                                      how consumers are
+  posthaste topology plan                                  what brokers lack
   posthaste doctor                                         what is wrong, if so
 
 Configuration: ./posthaste.toml, or --config, or POSTHASTE_CONFIG. Every key can
@@ -67,7 +75,7 @@ fn with_sinks(examples: &str) -> String {
     }
 }
 
-/// Moves events reliably from a service's database to a broker.
+/// Moves events reliably from a service's database to a broker, and into the next one's.
 #[derive(Debug, Parser)]
 #[command(name = "posthaste", version, after_help = with_sinks(EXAMPLES), propagate_version = true, term_width = 80)]
 pub(crate) struct Cli {
@@ -118,7 +126,9 @@ enum Command {
     Append(append::AppendArgs),
     Status(status::StatusArgs),
     Events(events::EventsArgs),
+    Trace(trace::TraceArgs),
     Dead(dead::DeadArgs),
+    Consumers(consumers::ConsumersArgs),
     Pause(control::PauseArgs),
     Resume(control::ResumeArgs),
     Rate(control::RateArgs),
@@ -126,6 +136,7 @@ enum Command {
     #[cfg(feature = "sqlite")]
     Local(local::LocalArgs),
     Doctor(doctor::DoctorArgs),
+    Topology(topology::TopologyArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -145,7 +156,9 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Append(args) => Box::pin(append::run(&context, args)).await,
         Command::Status(args) => Box::pin(status::run(&context, args)).await,
         Command::Events(args) => Box::pin(events::run(&context, args)).await,
+        Command::Trace(args) => Box::pin(trace::run(&context, args)).await,
         Command::Dead(args) => Box::pin(dead::run(&context, args)).await,
+        Command::Consumers(args) => Box::pin(consumers::run(&context, args)).await,
         Command::Pause(args) => Box::pin(control::pause(&context, args)).await,
         Command::Resume(args) => Box::pin(control::resume(&context, args)).await,
         Command::Rate(args) => Box::pin(control::rate(&context, args)).await,
@@ -153,6 +166,7 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "sqlite")]
         Command::Local(args) => Box::pin(local::run(&context, args)).await,
         Command::Doctor(args) => Box::pin(doctor::run(&context, args)).await,
+        Command::Topology(args) => Box::pin(topology::run(&context, args)).await,
     }
 }
 
@@ -186,6 +200,12 @@ impl Context {
         Ok(logging::start(format, self.global.log_level.as_deref(), level)?)
     }
 
+    /// Logging of a command that reads no posthaste.toml.
+    pub(crate) fn start_plain_logging(&self) -> anyhow::Result<()> {
+        let format = self.global.log_format.unwrap_or(LogFormat::Human);
+        Ok(logging::start(format, self.global.log_level.as_deref(), "warn")?)
+    }
+
     /// How log lines look.
     pub(crate) fn log_format(&self, config: &Config) -> LogFormat {
         self.global.log_format.unwrap_or(config.log_format)
@@ -217,6 +237,23 @@ impl Context {
             ))
             .into()),
         }
+    }
+
+    /// The outbox whose database has the inbox of a consumer. One that is not in the configuration is code
+    /// in a service: then the outbox is the chosen one.
+    pub(crate) fn outbox_of<'a>(&self, config: &'a Config, consumer: &str) -> anyhow::Result<&'a Outbox> {
+        if self.global.outbox.is_some() || config.consumers.is_empty() {
+            return self.outbox(config);
+        }
+        let found = config.consumers.iter().find(|known| *known.name == *consumer);
+        let outbox =
+            found.and_then(|found| config.outboxes.iter().find(|outbox| outbox.name == found.outbox));
+        outbox.ok_or_else(|| {
+            let known: Vec<&str> = config.consumers.iter().map(|known| &*known.name).collect();
+            let known = known.join(", ");
+            let why = "for one that is code in a service, name the outbox of its inbox with --outbox";
+            Usage(format!("there is no consumer `{consumer}`; configured are: {known}; {why}")).into()
+        })
     }
 
     /// Who acts and why, for the audit.
@@ -254,6 +291,22 @@ pub(crate) fn host() -> String {
 /// Connects for looking and acting.
 pub(crate) async fn admin(outbox: &Outbox) -> anyhow::Result<Box<dyn Admin>> {
     outbox.database.admin().await.map_err(|error| explain(outbox, error))
+}
+
+/// Connects for looking at consumers and acting on them: with the login of this one, where it has its own.
+pub(crate) async fn consumer_admin(
+    config: &Config,
+    outbox: &Outbox,
+    consumer: Option<&str>,
+) -> anyhow::Result<Box<dyn ConsumerAdmin>> {
+    let here = config.consumers.iter().filter(|setting| setting.outbox == outbox.name);
+    let here: Vec<_> = here.filter(|setting| consumer.is_none_or(|name| *setting.name == *name)).collect();
+    let login = here.first().map(|setting| &setting.database);
+    let admin = outbox.database.consumer_admin(login, &here).await;
+    admin.map_err(|error| explain(outbox, error))?.ok_or_else(|| {
+        let why = "it is an adopted table, and consumers have their inbox in a schema of our own";
+        Usage(format!("outbox `{}`: {why}", outbox.name)).into()
+    })
 }
 
 /// A store's error in an operator's words: what happened, what it means for the events, what to do.

@@ -57,6 +57,9 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> anyhow::Result<Exit
     let mut config = Config::load(&flags)?;
     if context.global.outbox.is_some() {
         config.outboxes = context.outboxes(&config)?.into_iter().cloned().collect();
+        config
+            .consumers
+            .retain(|consumer| config.outboxes.iter().any(|outbox| outbox.name == consumer.outbox));
     }
     config.check_runnable()?;
     context.start_logging(&config, &config.log_level)?;

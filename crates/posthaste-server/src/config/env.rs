@@ -17,39 +17,45 @@
 
 use super::problem::{ConfigError, nearest};
 use super::schema::schema;
-use super::secret::is_secret;
 use super::tree::{Tree, ValueOrigin, member};
+use crate::secret::is_secret;
 use serde_json::Value;
 
-const PREFIX: &str = "POSTHASTE_";
+/// Which variables lay over which file: their prefix, the keys of its top level, its schema.
+pub(crate) type Overlay = (&'static str, &'static [&'static str], fn() -> Value);
+pub(crate) const MAIN: Overlay = ("POSTHASTE_", &TOP_LEVEL, schema);
+pub(crate) const TOPOLOGY_PREFIX: &str = "POSTHASTE_TOPOLOGY__";
 
 /// The keys of the top level.
-pub(crate) const TOP_LEVEL: [&str; 8] =
-    ["service", "require_tls", "relay", "http", "log", "outbox", "sinks", "route"];
+pub(crate) const TOP_LEVEL: [&str; 10] =
+    ["service", "require_tls", "relay", "http", "log", "outbox", "sinks", "sources", "consumers", "route"];
 
 /// Lays variables over a tree, in the order of their names. Answers with warnings.
 pub(crate) fn overlay(
     tree: &mut Tree,
+    (prefix, top_level, schema): Overlay,
     variables: impl Iterator<Item = (String, String)>,
 ) -> Result<Vec<String>, ConfigError> {
-    let mut variables: Vec<_> = variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    let is_topology = |name: &str| name.starts_with(TOPOLOGY_PREFIX);
+    let is_ours = |name: &str| name.starts_with(prefix) && is_topology(name) == is_topology(prefix);
+    let mut variables: Vec<_> = variables.filter(|(name, _)| is_ours(name)).collect();
     variables.sort();
     let mut ignored = Vec::new();
     for (name, text) in variables {
-        let levels: Vec<String> = name[PREFIX.len()..].split("__").map(str::to_ascii_lowercase).collect();
-        if is_meant(&name, &levels)? {
+        let levels: Vec<String> = name[prefix.len()..].split("__").map(str::to_ascii_lowercase).collect();
+        if is_meant(top_level, &name, &levels)? {
             apply(tree, &name, &levels, text)?;
         } else {
             ignored.push(name);
         }
     }
-    // The sinks that a variable may name are known only now.
+    // The sinks and consumers that a variable may name are known only now.
     let schema = if ignored.is_empty() { Value::Null } else { schema() };
     let meant = |name: &String| {
-        let meant = key_of(&schema, &tree.value, &name[PREFIX.len()..].to_ascii_lowercase())?;
+        let meant = key_of(&schema, &tree.value, &name[prefix.len()..].to_ascii_lowercase())?;
         let meant = meant.to_ascii_uppercase();
         Some(format!(
-            "environment variable {name} is not used: levels have two underscores between them. Write {PREFIX}{meant}"
+            "environment variable {name} is not used: levels have two underscores between them. Write {prefix}{meant}"
         ))
     };
     Ok(ignored.iter().filter_map(meant).collect())
@@ -63,7 +69,7 @@ fn key_of(schema: &Value, given: &Value, name: &str) -> Option<String> {
     };
     let own = schema["properties"].as_object().into_iter().flatten();
     let own = own.map(|(key, schema)| (key.clone(), schema, &given[key.as_str()]));
-    // Sinks have names of their own.
+    // Sinks, sources and consumers have names of their own.
     let named =
         given.as_object().filter(|_| schema["additionalProperties"].is_object()).into_iter().flatten();
     let named = named.map(|(key, given)| {
@@ -81,19 +87,17 @@ fn key_of(schema: &Value, given: &Value, name: &str) -> Option<String> {
     found.or_else(|| kinds.into_iter().find_map(|kind| key_of(kind, given, name))).or_else(item)
 }
 
-fn is_meant(name: &str, levels: &[String]) -> Result<bool, ConfigError> {
+fn is_meant(known: &[&str], name: &str, levels: &[String]) -> Result<bool, ConfigError> {
     let top = levels[0].as_str();
-    if TOP_LEVEL.contains(&top) {
+    if known.contains(&top) {
         return Ok(true);
     }
     // `POSTHASTE__SERVICE` has two underscores where the prefix has one.
     if levels.len() == 1 && !top.starts_with('_') {
         return Ok(false);
     }
-    let hint = nearest(top, &TOP_LEVEL).map_or_else(
-        || format!("known are: {}", TOP_LEVEL.join(", ")),
-        |near| format!("did you mean `{near}`?"),
-    );
+    let hint = nearest(top, known)
+        .map_or_else(|| format!("known are: {}", known.join(", ")), |near| format!("did you mean `{near}`?"));
     Err(ConfigError::new(format!("environment variable {name}: unknown key `{top}`, {hint}")))
 }
 
@@ -140,7 +144,7 @@ fn apply(tree: &mut Tree, name: &str, levels: &[String], text: String) -> Result
 fn from_file(name: &str, levels: &[String], text: String) -> Result<(Vec<String>, String), ConfigError> {
     let mut levels = levels.to_vec();
     if let [top, .., leaf] = levels.as_mut_slice()
-        && top == "sinks"
+        && ["sinks", "sources", "brokers"].contains(&top.as_str())
         && leaf == "url_file"
     {
         *leaf = "url".to_owned();

@@ -11,29 +11,33 @@
 //! message without a line is a search.
 
 mod adopt;
+mod consumer;
 mod env;
 mod outbox;
 mod problem;
-#[cfg(test)]
-mod reference;
 mod resolve;
 mod schema;
-mod secret;
 mod section;
 mod sink;
+mod source;
 #[cfg(test)]
 mod tests;
 mod timeout;
 mod tree;
 
-pub(crate) use problem::ConfigError;
+pub(crate) use crate::secret::{scrub, shown_value};
+pub(crate) use consumer::{ConsumerSetting, settings_keys};
+pub(crate) use env::{Overlay, TOPOLOGY_PREFIX, overlay};
+pub(crate) use problem::{ConfigError, read_whole};
 pub(crate) use schema::schema;
-pub(crate) use secret::{scrub, shown_value};
 pub(crate) use section::LogFormat;
 pub(crate) use sink::{SinkConfig, sink_checks};
+pub(crate) use source::SourceSetting;
 pub(crate) use timeout::contradiction;
+pub(crate) use tree::{Tree, member};
 
 use crate::database::Database;
+use crate::secret;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
 use posthaste::route::RouteTable;
@@ -42,7 +46,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tree::{Tree, ValueOrigin};
+use tree::ValueOrigin;
 
 /// The file that is read when nothing else is said.
 pub(crate) const DEFAULT_FILE: &str = "posthaste.toml";
@@ -74,6 +78,8 @@ pub(crate) struct Outbox {
     pub(crate) service: Arc<str>,
     pub(crate) database: Database,
     pub(crate) lanes: Option<u16>,
+    /// Whether its log is relayed by this process.
+    pub(crate) relays: bool,
     pub(crate) routes: RouteTable,
 }
 
@@ -111,6 +117,9 @@ pub(crate) struct Config {
     pub(crate) log_level: String,
     pub(crate) outboxes: Vec<Outbox>,
     pub(crate) sinks: Vec<SinkSetting>,
+    pub(crate) consumers: Vec<ConsumerSetting>,
+    /// Those with a table of their own.
+    sources: Vec<(String, SourceSetting)>,
     pub(crate) warnings: Vec<String>,
     /// All keys with their values, defaults included and secrets too: only for comparing.
     pub(crate) effective: Value,
@@ -136,7 +145,7 @@ impl Config {
             Some(path) => Tree::read(&path)?,
             None => Tree::empty(),
         };
-        let warnings = env::overlay(&mut tree, variables)?;
+        let warnings = env::overlay(&mut tree, env::MAIN, variables)?;
         lay_flags(&mut tree, flags);
         match resolve::resolve(tree) {
             Ok(mut config) => {
@@ -160,7 +169,7 @@ impl Config {
         shown
     }
 
-    /// Reads the files that outboxes and sinks name.
+    /// Reads the files that outboxes, sinks, sources and consumers name.
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         let outboxes = self.outboxes.iter().enumerate().filter_map(|(index, outbox)| {
             let (key, why) = outbox.database.server()?.check_files().err()?;
@@ -170,44 +179,24 @@ impl Config {
             let error = sink.config.check_files().err()?;
             Some((tree::member("sinks", &sink.name), error.option_name(), error.to_string()))
         });
+        let sources = self.sources.iter().filter_map(|(name, source)| {
+            let error = source.check_files().err()?;
+            Some((tree::member("sources", name), error.option_name(), error.to_string()))
+        });
+        let consumers = self.consumers.iter().filter_map(|consumer| {
+            // All other files are the outbox's, and looked at above.
+            consumer.own.password_file.as_ref()?;
+            let found = consumer.database.check_files().err();
+            let (key, why) = found.filter(|(key, _)| *key == "password_file")?;
+            Some((tree::member("consumers", &consumer.name), key, why))
+        });
         let problem = |(table, key, why): (String, &str, String)| {
             let place = self.tree.place(&tree::member(&table, key));
             format!("{place}: {}.{why}", self.tree.shown(&table))
         };
-        let problems: Vec<String> = outboxes.chain(sinks).map(problem).collect();
+        let problems: Vec<String> =
+            outboxes.chain(sinks).chain(sources).chain(consumers).map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::new(problems.join("\n"))) }
-    }
-
-    /// What `run` needs beyond what every command needs.
-    pub(crate) fn check_runnable(&self) -> Result<(), ConfigError> {
-        if self.sinks.is_empty() {
-            let kind = posthaste_brokers::built_in().next();
-            let address = posthaste_brokers::addresses().find(|url| posthaste_brokers::kind_of(url) == kind);
-            let example = match (kind, address) {
-                (Some(kind), Some(url)) => format!("[sinks.{kind}]\ntype = \"{kind}\"\nurl = \"{url}\""),
-                _ => "[sinks.out]\ntype = \"stdout\"".to_owned(),
-            };
-            let left_out = posthaste_brokers::left_out().collect::<Vec<_>>().join(", ");
-            let missing = match left_out.is_empty() {
-                true => String::new(),
-                false => format!(
-                    "(this binary was built without {left_out}: build it with `--features NAME`, or with \
-                     `--features full` for all of them)\n\n"
-                ),
-            };
-            return Err(ConfigError::new(format!(
-                "no sink is configured, so events would go nowhere. Add for example:\n\n{example}\n\n{missing}\
-                 or try: posthaste run --sink stdout"
-            )));
-        }
-        match self.outboxes.iter().find(|outbox| outbox.routes.routes().is_empty()) {
-            Some(outbox) => Err(ConfigError::new(format!(
-                "outbox `{}` has no route, so every event would become a dead letter. Add for example:\n\n\
-                 [[route]]\ntopics = [\"*\"]\nsinks = [\"{}\"]",
-                outbox.name, self.sinks[0].name
-            ))),
-            None => Ok(()),
-        }
     }
 }
 

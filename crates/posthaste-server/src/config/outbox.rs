@@ -2,7 +2,7 @@
 
 use super::Outbox;
 use super::adopt::{Adopted, adopted};
-use super::resolve::{Review, check_name};
+use super::resolve::{NAME_BYTES_MAX, Review, check_name};
 use super::section::{File, OutboxSection, RetentionSection, Tls};
 use super::tree::member;
 use crate::database::Database;
@@ -13,6 +13,7 @@ use posthaste_postgres::{PostgresConfig, Retention, TlsMode};
 #[cfg(feature = "sqlite")]
 use posthaste_sqlite::SqliteConfig;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio_postgres::config::Host;
 
@@ -30,7 +31,7 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
     let mut outboxes = Vec::new();
     for (index, section) in file.outbox.iter().enumerate() {
         let path = format!("outbox[{index}]");
-        check_name(review, &path, &section.name);
+        check_name(review, &path, &section.name, NAME_BYTES_MAX);
         if !names.insert(&section.name) {
             review.problem(
                 &path,
@@ -39,20 +40,24 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
         }
         let adopted =
             section.adopt.as_ref().and_then(|adopt| adopted(review, &member(&path, "adopt"), adopt));
-        let own = own_routes(review, &path, &section.name, routes, adopted.as_ref());
+        let own = match section.relay {
+            true => own_routes(review, &path, &section.name, routes, adopted.as_ref()),
+            false => not_relayed(review, &path, section, routes),
+        };
         let service = section.service.as_ref().or(file.service.as_ref()).unwrap_or(&section.name);
         let mut database = database(review, &path, section);
         if let Some(adopted) = adopted {
             database = adopting(review, &path, database, adopted, &own);
         }
-        if file.require_tls {
-            demand_tls(review, &path, section, &database);
+        if let Some(config) = database.server().filter(|_| file.require_tls) {
+            refuse_plain(review, &path, &format!("outbox `{}`", section.name), config);
         }
         outboxes.push(Outbox {
             name: section.name.as_str().into(),
             service: service.as_str().into(),
             database,
             lanes: section.lanes,
+            relays: section.relay,
             routes: RouteTable::new(own),
         });
     }
@@ -77,6 +82,24 @@ fn own_routes(
     }
     adopted.check_sinks(review, &member(path, "adopt"), &fitted);
     fitted
+}
+
+/// An outbox that is not relayed here has no routes. What asks for the contrary is refused.
+fn not_relayed(
+    review: &mut Review<'_>,
+    path: &str,
+    section: &OutboxSection,
+    routes: &[(Route, Vec<String>)],
+) -> Vec<Route> {
+    let place = member(path, "relay");
+    if section.adopt.is_some() {
+        review.problem(&place, "relay = false contradicts `adopt`: an adopted table is here to be relayed");
+    }
+    for (route, _) in routes.iter().filter(|(_, names)| names.contains(&section.name)) {
+        let why = format!("relay = false contradicts the route `{}`, which names this outbox", route.name);
+        review.problem(&place, why);
+    }
+    Vec::new()
 }
 
 /// The database of an adopted table.
@@ -117,19 +140,17 @@ fn adopting(
 }
 
 /// `require_tls` at the top of the file. A socket in the file system is no link.
-fn demand_tls(review: &mut Review<'_>, path: &str, section: &OutboxSection, database: &Database) {
-    let Some(config) = database.server() else { return };
+pub(super) fn refuse_plain(review: &mut Review<'_>, path: &str, what: &str, config: &PostgresConfig) {
     let hosts = config.url.parse::<tokio_postgres::Config>();
     let is_local = hosts.is_ok_and(|config| {
         let is_socket = |host: &Host| matches!(host, Host::Unix(_));
         !config.get_hosts().is_empty() && config.get_hosts().iter().all(is_socket)
     });
-    if section.tls == Tls::Disable && !is_local {
+    if config.tls == TlsMode::Disable && !is_local {
         review.problem(
             &member(path, "tls"),
             format!(
-                "outbox `{}` is reached without TLS, and `require_tls = true` refuses that: write tls = \"verify-full\" with a ca_file",
-                section.name
+                "{what} is reached without TLS, and `require_tls = true` refuses that: write tls = \"verify-full\" with a ca_file"
             ),
         );
     }
@@ -137,7 +158,11 @@ fn demand_tls(review: &mut Review<'_>, path: &str, section: &OutboxSection, data
 
 /// Which database, by its address.
 fn database(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> Database {
-    let url = url(review, path, section);
+    let (url, url_file) = (section.url.as_ref(), section.url_file.as_ref());
+    if url.is_none() && url_file.is_none() {
+        review.problem(path, format!("outbox `{}` has no `url`", section.name));
+    }
+    let url = url_of(review, path, "an outbox", url, url_file).unwrap_or_default();
     if section.lanes == Some(0) {
         review.problem(&member(path, "lanes"), "lanes must be at least 1");
     }
@@ -149,6 +174,7 @@ fn database(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> Dat
     }
     let roles = Roles {
         app: section.roles.app.clone(),
+        consumer: section.roles.consumer.clone(),
         relay: section.roles.relay.clone(),
         admin: section.roles.admin.clone(),
         create: section.roles.create,
@@ -213,26 +239,33 @@ fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection, url: S
     config
 }
 
-fn url(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> String {
-    match (&section.url, &section.url_file) {
+/// The address that a table says, or names a file for. `None`: neither is there, or the problem is told.
+pub(super) fn url_of(
+    review: &mut Review<'_>,
+    path: &str,
+    whose: &str,
+    url: Option<&String>,
+    file: Option<&PathBuf>,
+) -> Option<String> {
+    match (url, file) {
         (Some(_), Some(_)) => {
-            let why = "an outbox has `url` or `url_file`, not both";
-            review.problem(&review.blamed(path, why), why);
+            let why = format!("{whose} has `url` or `url_file`, not both");
+            review.problem(&review.blamed(path, &why), why);
         }
-        (Some(url), None) => return url.clone(),
+        (Some(url), None) => return Some(url.clone()),
         (None, Some(file)) => match std::fs::read_to_string(file) {
-            Ok(text) => return text.trim().to_owned(),
+            Ok(text) => return Some(text.trim().to_owned()),
             Err(error) => {
                 review.problem(&member(path, "url_file"), format!("cannot read {}: {error}", file.display()));
             }
         },
-        (None, None) => review.problem(path, format!("outbox `{}` has no `url`", section.name)),
+        (None, None) => {}
     }
-    String::new()
+    None
 }
 
 /// Whether it is a database's address at all. A text that could not be had is a problem already.
-fn check_url(review: &mut Review<'_>, path: &str, url: &str) {
+pub(super) fn check_url(review: &mut Review<'_>, path: &str, url: &str) {
     const LIKE: &str = "postgres://user@host:5432/database";
     if url.is_empty() {
         return;

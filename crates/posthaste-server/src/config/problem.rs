@@ -4,8 +4,8 @@
 //! again as a sentence with the place, the path and the nearest known name, so that no section, and no sink
 //! of another crate, has to list its keys twice.
 
-use super::secret::{is_secret, scrub};
 use super::tree::{Tree, member};
+use crate::secret::{is_secret, scrub};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

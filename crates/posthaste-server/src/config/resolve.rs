@@ -2,12 +2,15 @@
 //!
 //! All problems of this kind are told at once: whoever mends a file wants the whole list.
 
+use super::consumer::consumers;
 use super::outbox::outboxes;
 use super::problem::{self, ConfigError, nearest};
 use super::section::{Durability, File, RouteSection, SINK_OWN, SinkOwn};
 use super::sink::SinkConfig;
+use super::source::sources;
 use super::tree::{Tree, member};
 use super::{Config, SinkSetting, timeout};
+use posthaste::retry::RetryPolicy;
 use posthaste::route::{Pattern, Route, Template, UNROUTED};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -16,7 +19,7 @@ use std::sync::Arc;
 
 /// Problems and warnings so far, with the tree they are about.
 pub(super) struct Review<'a> {
-    tree: &'a Tree,
+    pub(super) tree: &'a Tree,
     pub(super) problems: Vec<String>,
     warnings: Vec<String>,
 }
@@ -70,11 +73,15 @@ pub(super) fn resolve(tree: Tree) -> Result<Config, ConfigError> {
     }
     let routes = routes(&mut review, &file, &sinks);
     let outboxes = outboxes(&mut review, &file, &routes);
+    let sources = sources(&mut review, &file, &sinks);
+    let consumers = consumers(&mut review, &mut file, &sources, &outboxes);
     if let Err(why) = file.relay.check() {
         review.problem(&tree.blamed("relay", &why), format!("[relay]: {why}"));
     }
     let listen = listen(&mut review, &file.http.listen);
     unused_sinks(&mut review, &file);
+    let own_table = |(name, source): (String, Option<_>)| Some((name, source?));
+    let sources = sources.into_iter().filter(|(name, _)| file.sources.contains_key(name));
     let Review { problems, warnings, .. } = review;
     if !problems.is_empty() {
         return Err(ConfigError::new(problems.join("\n")));
@@ -87,6 +94,8 @@ pub(super) fn resolve(tree: Tree) -> Result<Config, ConfigError> {
         log_level: file.log.level.clone(),
         outboxes,
         sinks,
+        consumers,
+        sources: sources.filter_map(own_table).collect(),
         warnings,
         effective: effective(&file, &routes)?,
         tree,
@@ -119,7 +128,7 @@ fn sink(review: &mut Review<'_>, file: &File, name: &str, value: &Value) -> Resu
     if name == UNROUTED {
         review.problem(&path, format!("a sink cannot be named `{UNROUTED}`: that one is built in"));
     }
-    check_name(review, &path, name);
+    check_name(review, &path, name, NAME_BYTES_MAX);
     let (own, mut theirs) = split(value);
     let own: SinkOwn = problem::read(review.tree, &path, own, &[])?;
     if own.rate_limit_per_s.is_some_and(|rate| rate <= 0.0) {
@@ -131,7 +140,7 @@ fn sink(review: &mut Review<'_>, file: &File, name: &str, value: &Value) -> Resu
     if file.require_tls {
         demand_tls(review, &path, &mut theirs);
     }
-    let mut config = SinkConfig::read(review.tree, &path, theirs)?;
+    let mut config = SinkConfig::read(review.tree, &path, theirs, &SINK_OWN)?;
     let delivery_timeout_ms = timeout::check_sink(review, &file.relay, name, value, &mut config);
     Ok(SinkSetting {
         name: name.into(),
@@ -144,8 +153,9 @@ fn sink(review: &mut Review<'_>, file: &File, name: &str, value: &Value) -> Resu
     })
 }
 
-/// `require_tls` at the top means every sink. Those that reach nobody over a network have no such key.
-fn demand_tls(review: &mut Review<'_>, path: &str, theirs: &mut Value) {
+/// `require_tls` at the top means every sink and source. Those that reach nobody over a network have no such
+/// key.
+pub(super) fn demand_tls(review: &mut Review<'_>, path: &str, theirs: &mut Value) {
     let Value::Object(table) = theirs else { return };
     if matches!(table.get("type").and_then(Value::as_str), Some("null" | "stdout" | "local") | None) {
         return;
@@ -166,11 +176,14 @@ fn split(value: &Value) -> (Value, Value) {
     (Value::Object(own), Value::Object(theirs))
 }
 
+/// Longest name of an outbox, a sink or a source.
+pub(super) const NAME_BYTES_MAX: usize = 63;
+
 /// Names go into tables, metrics and commands.
-pub(super) fn check_name(review: &mut Review<'_>, path: &str, name: &str) {
+pub(super) fn check_name(review: &mut Review<'_>, path: &str, name: &str, max: usize) {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
-        review.problem(path, format!("the name {name:?} must have 1 to 63 letters, digits, -, _ or ."));
+    if name.is_empty() || name.len() > max || !name.chars().all(fits) {
+        review.problem(path, format!("the name {name:?} must have 1 to {max} letters, digits, -, _ or ."));
     }
 }
 
@@ -229,7 +242,7 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
     let partition_key = section.partition_key.as_ref().and_then(|text| {
         Template::parse(text).map_err(|why| review.problem(&member(path, "partition_key"), why)).ok()
     });
-    check_retry(review, path, section);
+    check_retry(review, &member(path, "retry"), &section.retry);
     let joined = topics.iter().map(|topic| topic.as_str()).collect::<Vec<_>>().join(",");
     Route {
         name: section.name.clone().unwrap_or(joined).into(),
@@ -258,7 +271,7 @@ fn check_destination(review: &mut Review<'_>, path: &str, route: &Route, sinks: 
     }
 }
 
-fn known_names(wrong: &str, known: &[&str]) -> String {
+pub(super) fn known_names(wrong: &str, known: &[&str]) -> String {
     match nearest(wrong, known) {
         Some(near) => format!(", did you mean `{near}`?"),
         None if known.is_empty() => "; none is configured".to_owned(),
@@ -266,13 +279,14 @@ fn known_names(wrong: &str, known: &[&str]) -> String {
     }
 }
 
-fn check_retry(review: &mut Review<'_>, path: &str, section: &RouteSection) {
-    let path = member(path, "retry");
-    if section.retry.max_attempts == 0 {
-        review.problem(&member(&path, "max_attempts"), "retry.max_attempts must be at least 1");
+pub(super) fn check_retry(review: &mut Review<'_>, path: &str, retry: &RetryPolicy) {
+    let key = path.rsplit_once("retry").map_or_else(String::new, |(_, key)| format!("retry{key}"));
+    if retry.max_attempts == 0 {
+        review.problem(&member(path, "max_attempts"), format!("{key}.max_attempts must be at least 1"));
     }
-    if !(0.0..=1.0).contains(&section.retry.jitter) {
-        review.problem(&member(&path, "jitter"), "retry.jitter must be between 0 and 1 (0.2 is 20 %)");
+    if !(0.0..=1.0).contains(&retry.jitter) {
+        review
+            .problem(&member(path, "jitter"), format!("{key}.jitter must be between 0 and 1 (0.2 is 20 %)"));
     }
 }
 
@@ -292,8 +306,10 @@ fn listen(review: &mut Review<'_>, text: &str) -> Option<SocketAddr> {
 }
 
 fn unused_sinks(review: &mut Review<'_>, file: &File) {
-    let named =
-        |sink: &str| file.route.iter().any(|r| r.sinks.iter().chain(&r.sink).any(|name| name == sink));
+    let named = |sink: &str| {
+        file.route.iter().any(|r| r.sinks.iter().chain(&r.sink).any(|name| name == sink))
+            || file.consumers.values().any(|consumer| consumer["source"] == sink)
+    };
     for sink in file.sinks.keys().filter(|sink| !named(sink)) {
         review.warnings.push(format!(
             "sink `{sink}` is named by no route: nothing is delivered to it. Name it in the `sinks` of a [[route]], or take \

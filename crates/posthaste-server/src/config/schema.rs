@@ -1,11 +1,14 @@
 //! The JSON schema of posthaste.toml, for editors. It comes from the very types that the file is read into,
 //! so that it cannot know other keys than they do.
 //!
-//! Three places are not what their types say, because the file is read in two steps: a single outbox may be
-//! a table instead of a list of one, and a sink's table belongs half to us and half to its broker.
+//! Some places are not what their types say, because the file is read in two steps: a single outbox may be
+//! a table instead of a list of one, a sink's table belongs half to us and half to its broker, and a
+//! consumer's half to us and half to the engine.
 
+use super::consumer::ConsumerOwn;
 use super::section::{File, SINK_OWN, SinkOwn};
-use posthaste_brokers::SinkConfig;
+use posthaste::consumer::ConsumerSettings;
+use posthaste_brokers::{SinkConfig, SourceConfig};
 #[cfg(feature = "sqlite")]
 use posthaste_sqlite::broker::LocalConfig;
 use schemars::generate::SchemaSettings;
@@ -19,12 +22,25 @@ pub(crate) fn schema() -> Value {
     let mut file = of(settings().into_generator().into_root_schema_for::<File>());
     let own = of(settings().into_generator().into_root_schema_for::<SinkOwn>());
     let sink = of(settings().into_generator().into_root_schema_for::<SinkConfig>());
+    let source = of(settings().into_generator().into_root_schema_for::<SourceConfig>());
     #[cfg(feature = "sqlite")]
-    let sink = with_local(sink, of(settings().into_generator().into_root_schema_for::<LocalConfig>()));
+    let [sink, source] = [sink, source].map(|kinds| {
+        with_local(kinds, of(settings().into_generator().into_root_schema_for::<LocalConfig>()))
+    });
     file["title"] = json!("posthaste.toml");
     let outbox = file["properties"]["outbox"]["items"].take();
     let list = json!({ "type": "array", "items": outbox });
     file["properties"]["outbox"] = json!({ "anyOf": [outbox, list] });
+    file["properties"]["sources"] =
+        json!({ "type": "object", "additionalProperties": { "oneOf": source["oneOf"] } });
+    let mut consumer = of(settings().into_generator().into_root_schema_for::<ConsumerOwn>());
+    let mut tuned = of(settings().into_generator().into_root_schema_for::<ConsumerSettings>());
+    if let (Some(keys), Some(more)) =
+        (consumer["properties"].as_object_mut(), tuned["properties"].as_object_mut())
+    {
+        keys.append(more);
+    }
+    file["properties"]["consumers"] = json!({ "type": "object", "additionalProperties": consumer });
     file["properties"]["sinks"] = json!({ "type": "object", "additionalProperties": with_own(sink, &own) });
     file
 }
@@ -54,9 +70,9 @@ pub(super) fn add_sink_defaults(config: &mut Value) {
 fn with_local(mut sink: Value, mut local: Value) -> Value {
     local["properties"]["type"] = json!({ "type": "string", "const": super::sink::LOCAL });
     local["required"] = json!(["type"]);
-    if let Some(kinds) = sink["oneOf"].as_array_mut() {
-        kinds.push(local);
-    }
+    let mut kinds = sink["oneOf"].as_array().cloned().unwrap_or_default();
+    kinds.push(local);
+    sink["oneOf"] = json!(kinds);
     sink
 }
 

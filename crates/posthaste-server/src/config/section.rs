@@ -33,6 +33,10 @@ pub(crate) struct File {
     pub(crate) outbox: Vec<OutboxSection>,
     /// Where events go, by name.
     pub(crate) sinks: BTreeMap<String, serde_json::Value>,
+    /// Where messages of consumers come from, by name, where no sink's table says it.
+    pub(crate) sources: BTreeMap<String, serde_json::Value>,
+    /// Who handles messages, by name.
+    pub(crate) consumers: BTreeMap<String, serde_json::Value>,
     /// Which topics go to which sinks. Of the routes to a sink, the first that matches applies.
     pub(crate) route: Vec<RouteSection>,
 }
@@ -99,6 +103,8 @@ pub(crate) struct OutboxSection {
     pub(crate) key_file: Option<PathBuf>,
     /// The database schema where everything of ours lives.
     pub(crate) schema: String,
+    /// `false`: its log is relayed elsewhere, or by nobody. Then no sink and no route is asked for.
+    pub(crate) relay: bool,
     /// Behind a pooler in transaction mode.
     pub(crate) pooled: bool,
     /// Off for applications that use PREPARE TRANSACTION.
@@ -134,6 +140,7 @@ impl Default for OutboxSection {
             cert_file: None,
             key_file: None,
             schema: "posthaste".to_owned(),
+            relay: true,
             pooled: false,
             wakeups: true,
             connections_max: 8,
@@ -216,6 +223,8 @@ impl Default for LimitsSection {
 pub(crate) struct RolesSection {
     /// May append.
     pub(crate) app: String,
+    /// May consume.
+    pub(crate) consumer: String,
     /// May relay.
     pub(crate) relay: String,
     /// May look and act.
@@ -228,6 +237,7 @@ impl Default for RolesSection {
     fn default() -> Self {
         Self {
             app: "posthaste_app".to_owned(),
+            consumer: "posthaste_consumer".to_owned(),
             relay: "posthaste_relay".to_owned(),
             admin: "posthaste_admin".to_owned(),
             create: true,

@@ -4,7 +4,6 @@
 //! store. This is the one place that knows both.
 
 use super::problem::{self, ConfigError};
-use super::section::SINK_OWN;
 use super::tree::{Tree, member};
 use posthaste::sink::Sink;
 use posthaste_brokers::{BuildError, SinkConfig as BrokerSink, left_out, missing};
@@ -37,15 +36,15 @@ pub(crate) fn sink_checks() -> Vec<(&'static str, &'static [&'static str])> {
 }
 
 impl SinkConfig {
-    /// Reads a sink's table, without the keys that all sinks have.
-    pub(super) fn read(tree: &Tree, path: &str, value: Value) -> Result<Self, ConfigError> {
+    /// Reads a sink's table, without the keys of ours in it.
+    pub(crate) fn read(tree: &Tree, path: &str, value: Value, own: &[&str]) -> Result<Self, ConfigError> {
         #[cfg(feature = "sqlite")]
         if value.get("type").and_then(Value::as_str) == Some(LOCAL) {
             let mut value = value;
             if let Value::Object(table) = &mut value {
                 table.remove("type");
             }
-            let siblings: Vec<&str> = SINK_OWN.iter().copied().chain(["type"]).collect();
+            let siblings: Vec<&str> = own.iter().copied().chain(["type"]).collect();
             return problem::read(tree, path, value, &siblings).map(Self::Local);
         }
         let kind = value.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -53,7 +52,7 @@ impl SinkConfig {
         if let Some(words) = missing(&kind) {
             return Err(ConfigError::new(format!("{place}: {words}")));
         }
-        problem::read(tree, path, value, &SINK_OWN).map(Self::Broker).map_err(|error| {
+        problem::read(tree, path, value, own).map(Self::Broker).map_err(|error| {
             // A slip of the finger in the name of a kind that this binary does not know.
             match problem::nearest(&kind, &left_out().collect::<Vec<_>>())
                 .and_then(|near| Some((near, missing(near)?)))

@@ -1,9 +1,14 @@
 //! The configuration as its users meet it: a file, flags, an example, and what is shown of them.
 //!
 //! ```text
-//! wrong.rs  what is said when something is wrong    variables.rs  the environment    timeouts.rs  two bounds
+//! wrong.rs      what is said when something is wrong    variables.rs  the environment
+//! consumers.rs  consumers and their sources             reference.rs  schema and documents
+//! timeouts.rs   two bounds of a publish call
 //! ```
 
+#[cfg(feature = "sqlite")]
+mod consumers;
+mod reference;
 mod timeouts;
 mod variables;
 mod wrong;
@@ -209,6 +214,18 @@ fn the_example_holds_every_key_with_its_default() {
     }
     for key in section::SINK_OWN {
         assert!(EXAMPLE.contains(key), "{key}");
+    }
+    let schema = schema();
+    let consumer = &schema["properties"]["consumers"]["additionalProperties"]["properties"];
+    for (key, about) in consumer.as_object().into_iter().flatten() {
+        assert!(EXAMPLE.contains(key), "consumers.{key} is not in the example");
+        let default =
+            about.get("default").filter(|default| !default.is_null()).map(|default| match default {
+                Value::Array(_) | Value::Object(_) => format!("{key} = "),
+                plain => format!("{key} = {plain}"),
+            });
+        let free = ["source", "topics", "handle"].contains(&key.as_str());
+        assert!(free || default.is_none_or(|line| EXAMPLE.contains(&line)), "consumers.{key}: {about}");
     }
 }
 

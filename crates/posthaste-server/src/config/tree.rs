@@ -7,10 +7,11 @@
 //! place.
 
 use super::problem::ConfigError;
+use crate::lines::Lines;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 /// Where a value came from.
 #[derive(Debug, Clone)]
@@ -50,8 +51,8 @@ impl Tree {
     /// Reads the text of a file. The message of a syntax error never quotes the line: it may hold a password.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let wrong = |error: toml::de::Error| {
-            let place =
-                error.span().map_or_else(String::new, |span| format!(" line {}", line_of(text, span.start)));
+            let line = error.span().map(|span| Lines::of(text).at(span.start));
+            let place = line.map_or_else(String::new, |line| format!(" line {line}"));
             let why = match error.span().filter(|_| error.message() == DUPLICATE) {
                 Some(span) => written_twice(text, span),
                 None => format!("this is not TOML: {}", error.message()),
@@ -62,7 +63,8 @@ impl Tree {
         let value: Value = toml::from_str(text).map_err(wrong)?;
         let mut tree = Self { value, file: Some(path.to_owned()), ..Self::empty() };
         tree.single_outbox = !tree.value["outbox"].is_array();
-        collect(&mut tree.origins, text, "", spanned.get_ref());
+        let lines = Lines::of(text).of_keys(spanned.get_ref());
+        tree.origins = lines.into_iter().map(|(path, line)| (path, ValueOrigin::Line(line))).collect();
         tree.list_outbox();
         Ok(tree)
     }
@@ -144,31 +146,6 @@ pub(crate) fn member(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-fn collect(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &str, table: &DeTable<'_>) {
-    for (key, value) in table {
-        let mut path = member(path, key.get_ref());
-        origins.insert(path.clone(), ValueOrigin::Line(line_of(text, key.span().start)));
-        if path == "outbox" && value.get_ref().is_table() {
-            path.push_str("[0]");
-        }
-        collect_value(origins, text, &path, value.get_ref());
-    }
-}
-
-fn collect_value(origins: &mut HashMap<String, ValueOrigin>, text: &str, path: &str, value: &DeValue<'_>) {
-    match value {
-        DeValue::Table(table) => collect(origins, text, path, table),
-        DeValue::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                let path = format!("{path}[{index}]");
-                origins.insert(path.clone(), ValueOrigin::Line(line_of(text, item.span().start)));
-                collect_value(origins, text, &path, item.get_ref());
-            }
-        }
-        _ => {}
-    }
-}
-
 /// What the parser says of a key that is there already.
 const DUPLICATE: &str = "duplicate key";
 
@@ -177,21 +154,16 @@ fn written_twice(text: &str, second: std::ops::Range<usize>) -> String {
     const RENAMED: &str = "written-twice";
     let key = text[second.clone()].trim_matches(['"', '\'']);
     let renamed = [&text[..second.start], RENAMED, &text[second.end..]].concat();
-    let mut origins = HashMap::new();
-    collect(&mut origins, &renamed, "", DeTable::parse_recoverable(&renamed).0.get_ref());
-    let path = origins.keys().find_map(|path| path.strip_suffix(RENAMED)).unwrap_or_default();
+    let lines = Lines::of(&renamed).of_keys(DeTable::parse_recoverable(&renamed).0.get_ref());
+    let path = lines.keys().find_map(|path| path.strip_suffix(RENAMED)).unwrap_or_default();
     let path = format!("{path}{key}");
-    match origins.get(&path) {
-        Some(ValueOrigin::Line(first)) => {
+    match lines.get(&path) {
+        Some(first) => {
             let shown = path.replacen("outbox[0]", "outbox", 1);
             format!("`{shown}` is written twice, first on line {first}: keep one of them")
         }
         _ => format!("`{key}` is written twice: keep one of them"),
     }
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }
 
 #[cfg(test)]

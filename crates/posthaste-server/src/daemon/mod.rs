@@ -1,21 +1,24 @@
-//! What `posthaste run` starts: one relay for each outbox, their shared sinks, metrics and health.
+//! What `posthaste run` starts: one relay for each outbox, their shared sinks, consumers, metrics and health.
 //!
 //! ```text
-//! signals ─▶ run ─┬─▶ outbox (connect → relay → …)   one for each
-//!                 ├─▶ stats                          one for each
-//!                 └─▶ http ◀── board ◀── outbox
+//! signals ─▶ run ─┬─▶ outbox (connect → relay → …)     one for each that is relayed here
+//!                 ├─▶ stats                            one for each
+//!                 ├─▶ consumer (inbox → source → …)    one for each
+//!                 └─▶ http ◀── board ◀── outbox, consumer
 //! ```
 //!
 //! The daemon ends in three ways. A first SIGTERM or SIGINT drains (G8). A second one ends the process at
-//! once, as a crash would: nothing is lost, some events may be sent twice. SIGTERM again within a
-//! second is no second one: `timeout` sends it to the process and to its group. And when no outbox can go on
+//! once, as a crash would: nothing is lost, some events may be sent twice. SIGTERM again within a second is
+//! no second one: `timeout` sends it to the process and to its group. And when nobody of them can go on
 //! without somebody's help, it says why and ends with code 1.
 
 mod board;
+mod consumers;
 mod durability;
 mod outbox;
 mod rates;
 mod reload;
+mod runnable;
 mod sinks;
 mod stats;
 
@@ -27,6 +30,7 @@ use crate::config::{Config, Flags, LogFormat};
 use crate::output::remark;
 use crate::{http, lifeline};
 use anyhow::Context as _;
+use consumers::ConsumerLife;
 use outbox::{OutboxLife, SinkPart};
 use posthaste::relay::DrainOutcome;
 use posthaste::task::{Task, spawn};
@@ -45,11 +49,12 @@ const ECHO: Duration = Duration::from_secs(1);
 
 /// Runs until a signal, or until standard input closes if that is the lifeline.
 pub(crate) async fn run(
-    config: Config,
+    mut config: Config,
     flags: Flags,
     format: LogFormat,
     lifeline: bool,
 ) -> anyhow::Result<ExitCode> {
+    config.outboxes.retain(|outbox| outbox.relays);
     let mut signals = Signals::listen(lifeline)?;
     let metrics = http::install_metrics()?;
     let listener = match config.listen {
@@ -59,12 +64,17 @@ pub(crate) async fn run(
     let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
     let sinks = Sinks::build(&config).await?;
     let _durability = durability::check(&config, &sinks).await?;
-    let board = Arc::new(Board::new(config.outboxes.iter().map(|outbox| &*outbox.name)));
+    let consumers = config.consumers.iter().map(|consumer| &*consumer.name);
+    let board = Arc::new(Board::new(config.outboxes.iter().map(|outbox| &*outbox.name), consumers));
     announce(&config, address, format);
 
     let mut live = LiveSettings::new(&config);
     let (stop, stopped) = watch::channel(false);
-    let relays = start(&config, &sinks, &live, &stopped, &board);
+    // Unique for the process: a restarted relay is another one, whatever its predecessor left behind.
+    let suffix = uuid::Uuid::new_v4().simple().to_string();
+    let process: Arc<str> = format!("{}:{}:{}", crate::cli::host(), std::process::id(), &suffix[..6]).into();
+    let relays = start(&config, &process, &sinks, &live, &stopped, &board);
+    let consumers = start_consumers(&config, &process, &live, &stopped, &board);
     let stats: Vec<Task<()>> = config.outboxes.iter().cloned().map(stats::watch).collect();
     let _upkeep = http::upkeep(metrics.clone());
     let _server = listener.map(|listener| http::serve(listener, metrics, Arc::clone(&board)));
@@ -84,12 +94,12 @@ pub(crate) async fn run(
             let first = (name, Instant::now());
             tracing::info!("{name}: draining; a second signal ends at once");
             stop.send_replace(true);
-            let outcome = tokio::select! {
-                outcome = drain(relays) => outcome,
+            let (relays, consumers) = tokio::select! {
+                outcomes = async { tokio::join!(drain(relays), drain(consumers)) } => outcomes,
                 name = signals.stop_again(first) => at_once(name),
             };
             sinks.close().await;
-            Ok(farewell(outcome))
+            Ok(farewell(relays, consumers))
         }
         Err(why) => anyhow::bail!("{why}"),
     }
@@ -102,7 +112,15 @@ fn announce(config: &Config, address: Option<SocketAddr>, format: LogFormat) {
         format!("{} → {}", outbox.name, sinks.join(", "))
     });
     let address = address.map_or_else(|| "off".to_owned(), |address| format!("http://{address}"));
-    let line = format!("relaying {}; metrics and health {address}", outboxes.collect::<Vec<_>>().join("; "));
+    let consumers = config
+        .consumers
+        .iter()
+        .map(|consumer| format!("{} ← {}", consumer.name, consumer.own.topics.join(", ")));
+    let [relaying, consuming] =
+        [("relaying", outboxes.collect::<Vec<_>>()), ("consuming", consumers.collect())]
+            .map(|(what, all)| (!all.is_empty()).then(|| format!("{what} {}; ", all.join("; "))));
+    let work = [relaying, consuming].into_iter().flatten().collect::<String>();
+    let line = format!("{work}metrics and health {address}");
     match format {
         LogFormat::Human => remark(&format!("posthaste {}: {line}", env!("CARGO_PKG_VERSION"))),
         LogFormat::Json => tracing::info!(version = env!("CARGO_PKG_VERSION"), "{line}"),
@@ -114,18 +132,16 @@ fn announce(config: &Config, address: Option<SocketAddr>, format: LogFormat) {
 
 fn start(
     config: &Config,
+    relay: &Arc<str>,
     sinks: &Sinks,
     live: &LiveSettings,
     stop: &watch::Receiver<bool>,
     board: &Arc<Board>,
 ) -> Vec<Task<DrainOutcome>> {
-    // Unique for the process: a restarted relay is another one, whatever its predecessor left behind.
-    let suffix = uuid::Uuid::new_v4().simple().to_string();
-    let relay: Arc<str> = format!("{}:{}:{}", crate::cli::host(), std::process::id(), &suffix[..6]).into();
     let process = posthaste::relay::Process::default();
     let life = |(seat, outbox): (usize, &crate::config::Outbox)| OutboxLife {
         outbox: outbox.clone(),
-        relay: Arc::clone(&relay),
+        relay: Arc::clone(relay),
         process: process.clone(),
         sinks: parts(config, outbox, sinks),
         settings: live.settings(),
@@ -136,6 +152,25 @@ fn start(
         seat,
     };
     config.outboxes.iter().enumerate().map(life).map(|life| spawn("outbox", life.run())).collect()
+}
+
+/// The consumers. Their seats come after the relays'.
+fn start_consumers(
+    config: &Config,
+    process: &Arc<str>,
+    live: &LiveSettings,
+    stop: &watch::Receiver<bool>,
+    board: &Arc<Board>,
+) -> Vec<Task<DrainOutcome>> {
+    let life = |(index, setting): (usize, &crate::config::ConsumerSetting)| ConsumerLife {
+        setting: setting.clone(),
+        process: Arc::clone(process),
+        settings: live.consumer(index),
+        stop: stop.clone(),
+        board: Arc::clone(board),
+        seat: config.outboxes.len() + index,
+    };
+    config.consumers.iter().enumerate().map(life).map(|life| spawn("consumer", life.run())).collect()
 }
 
 fn parts(config: &Config, outbox: &crate::config::Outbox, sinks: &Sinks) -> Vec<SinkPart> {
@@ -150,31 +185,35 @@ fn parts(config: &Config, outbox: &crate::config::Outbox, sinks: &Sinks) -> Vec<
     outbox.sinks(config).into_iter().filter_map(part).collect()
 }
 
-/// Waits for every relay. Each one keeps its own deadline; all of them drain at the same time.
-async fn drain(relays: Vec<Task<DrainOutcome>>) -> DrainOutcome {
+/// Waits for all of them. Each one keeps its own deadline; all of them drain at the same time.
+async fn drain(tasks: Vec<Task<DrainOutcome>>) -> DrainOutcome {
     let mut all = DrainOutcome::Clean;
-    for relay in relays {
-        if relay.await.unwrap_or(DrainOutcome::Hurried) != DrainOutcome::Clean {
+    for task in tasks {
+        if task.await.unwrap_or(DrainOutcome::Hurried) != DrainOutcome::Clean {
             all = DrainOutcome::Hurried;
         }
     }
     all
 }
 
-fn farewell(outcome: DrainOutcome) -> ExitCode {
-    match outcome {
-        DrainOutcome::Clean => {
-            tracing::info!("drained: no lease is held, nothing is unsettled");
-            ExitCode::SUCCESS
-        }
-        DrainOutcome::Hurried => {
-            tracing::warn!(
-                "not everything was settled before the deadline: the next relay delivers those events again, \
-                 after the leases have expired. relay.drain_timeout_ms gives more time"
-            );
-            ExitCode::FAILURE
-        }
+fn farewell(relays: DrainOutcome, consumers: DrainOutcome) -> ExitCode {
+    if relays == DrainOutcome::Hurried {
+        tracing::warn!(
+            "not everything was settled before the deadline: the next relay delivers those events again, \
+             after the leases have expired. relay.drain_timeout_ms gives more time"
+        );
     }
+    if consumers == DrainOutcome::Hurried {
+        tracing::warn!(
+            "not every consumer ended its transactions and saved its positions before the deadline: what was not \
+             committed is handled by the next one, what was is not handled again. Their drain_timeout_ms gives more time"
+        );
+    }
+    if [relays, consumers].contains(&DrainOutcome::Hurried) {
+        return ExitCode::FAILURE;
+    }
+    tracing::info!("drained: no lease is held, nothing is unsettled");
+    ExitCode::SUCCESS
 }
 
 fn at_once(name: &str) -> ! {

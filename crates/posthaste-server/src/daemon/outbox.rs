@@ -21,11 +21,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// First and longest pause between two attempts to reach a database.
-const CONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+pub(super) const CONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// Pause after a failure that needs somebody's help.
-const FAILURE_PAUSE: Duration = Duration::from_secs(30);
+pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(30);
 /// How often health goes on the board.
-const REPORT: Duration = Duration::from_millis(250);
+pub(super) const REPORT: Duration = Duration::from_millis(250);
 
 /// One sink of the outbox, as often as a relay must be started.
 pub(crate) struct SinkPart {
@@ -52,7 +52,7 @@ pub(crate) struct OutboxLife {
 /// What the log hears of a database that is out of reach: once, after a minute, then at intervals that
 /// double.
 #[derive(Default)]
-struct Unreached {
+pub(super) struct Unreached {
     outage: Outage,
     failures: u64,
     next_word: Duration,
@@ -60,7 +60,7 @@ struct Unreached {
 
 impl Unreached {
     /// One more failure. How long they have lasted, if the log is to hear of it.
-    fn failed(&mut self, now: Instant) -> Option<Duration> {
+    pub(super) fn failed(&mut self, now: Instant) -> Option<Duration> {
         self.failures += 1;
         let long = match self.outage.failed(now) {
             News::Down => Duration::ZERO,

@@ -1,15 +1,17 @@
 //! SIGHUP: read the configuration again, apply what can change under a running relay, and say what cannot.
 //!
-//! Relay settings, retry policies and rate limits apply at once. Everything else (databases, sinks, topics
-//! of routes, addresses) decides what a cursor means or who is connected; the log says that it takes effect
-//! at the next start, and it stays as it is. A configuration that cannot be used changes nothing.
+//! Relay settings, retry policies, rate limits and consumers' settings apply at once. Everything else
+//! (databases, sinks, topics of routes, addresses) decides what a cursor means or who is connected; the log
+//! says that it takes effect at the next start, and it stays as it is. A configuration that cannot be used
+//! changes nothing.
 //!
 //! `relay.lease_ttl_ms` waits for a restart too: the relay told it to the store when it joined, and a relay
 //! that trusts a lease for longer than the store does would be wrong about it. And a
 //! `relay.publish_timeout_ms` must be above what the running sinks wait for.
 
 use super::rates::Rates;
-use crate::config::{Config, Flags, contradiction, scrub, shown_value};
+use crate::config::{Config, Flags, contradiction, scrub, settings_keys, shown_value};
+use posthaste::consumer::ConsumerSettings;
 use posthaste::relay::RelaySettings;
 use posthaste::route::{Route, RouteTable};
 use serde_json::Value;
@@ -27,6 +29,7 @@ pub(crate) struct LiveSettings {
     settings: watch::Sender<RelaySettings>,
     rates: watch::Sender<Rates>,
     routes: Vec<(String, watch::Sender<RouteTable>)>,
+    consumers: Vec<(Arc<str>, watch::Sender<ConsumerSettings>)>,
     /// How long a call of each sink may take.
     delivery_timeouts: Vec<(Arc<str>, u64)>,
     /// The values in force.
@@ -49,6 +52,11 @@ impl LiveSettings {
             settings: watch::Sender::new(config.relay.clone()),
             rates: watch::Sender::new(rates_of(config)),
             routes: routes.collect(),
+            consumers: config
+                .consumers
+                .iter()
+                .map(|consumer| (Arc::clone(&consumer.name), watch::Sender::new(consumer.settings.clone())))
+                .collect(),
             delivery_timeouts: config
                 .sinks
                 .iter()
@@ -68,6 +76,10 @@ impl LiveSettings {
 
     pub(crate) fn routes(&self, outbox: usize) -> watch::Receiver<RouteTable> {
         self.routes[outbox].1.subscribe()
+    }
+
+    pub(crate) fn consumer(&self, index: usize) -> watch::Receiver<ConsumerSettings> {
+        self.consumers[index].1.subscribe()
     }
 
     /// Reads and applies.
@@ -101,6 +113,11 @@ impl LiveSettings {
         self.settings.send_replace(settings);
         self.rates.send_replace(rates_of(&config));
         self.apply_retries(&config);
+        for (name, sender) in &self.consumers {
+            if let Some(new) = config.consumers.iter().find(|consumer| consumer.name == *name) {
+                sender.send_replace(new.settings.clone());
+            }
+        }
         self.say(changes);
     }
 
@@ -143,6 +160,7 @@ fn is_live(path: &[String]) -> bool {
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     match parts.as_slice() {
         ["relay", key, ..] => *key != "lease_ttl_ms",
+        ["consumers", _, key, ..] => settings_keys().iter().any(|live| live == key),
         ["route", _, "retry", ..] | ["sinks", _, "rate_limit_per_s"] => true,
         _ => false,
     }
@@ -207,17 +225,22 @@ mod tests {
         let from = json!({
             "relay": { "poll_min_ms": 3, "lease_ttl_ms": 20_000 },
             "sinks": { "nats": { "type": "nats" } },
+            "consumers": { "c": { "topics": ["a"], "batch_max": 64, "retry": { "delays_ms": [1] } } },
             "route": [{ "name": "a.b", "topics": ["a"], "retry": { "max_attempts": 5 } }],
         });
         let to = json!({
             "relay": { "poll_min_ms": 10, "lease_ttl_ms": 30_000 },
             "sinks": { "nats": { "type": "nats", "rate_limit_per_s": 5 } },
+            "consumers": { "c": { "topics": ["b"], "batch_max": 32, "retry": { "delays_ms": [2] } } },
             "route": [
                 { "name": "new", "topics": ["n"] },
                 { "name": "a.b", "topics": ["b"], "retry": { "max_attempts": 6 } },
             ],
         });
         let expected = [
+            ("consumers.c.batch_max", true),
+            ("consumers.c.retry.delays_ms", true),
+            ("consumers.c.topics", false),
             ("relay.lease_ttl_ms", false),
             ("relay.poll_min_ms", true),
             ("route.a.b.retry.max_attempts", true),

@@ -9,12 +9,19 @@
 mod adopt;
 mod adopt_poison;
 #[cfg(feature = "sqlite")]
+mod consume;
+/// Where `tests/consume` lets a consumer on PostgreSQL die.
+#[path = "../consume/points.rs"]
+mod consume_points;
+#[cfg(feature = "sqlite")]
 mod local;
 mod migrate;
 mod points;
 mod rig;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[path = "../topology/points.rs"]
+mod topology_points;
 
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Postgres, PostgresOptions, Version};

@@ -37,8 +37,19 @@ fn every_crash_note_has_a_point_and_a_test() {
     }
     let mut tested: BTreeSet<String> = POINTS.iter().map(|(name, ..)| (*name).to_owned()).collect();
     tested.extend(super::adopt::points().chain(super::migrate::points()).map(str::to_owned));
+    tested.extend(super::consume_points::POINTS.iter().map(|(name, ..)| (*name).to_owned()));
+    tested.extend(super::topology_points::POINTS.iter().map(|(name, ..)| (*name).to_owned()));
     #[cfg(feature = "sqlite")]
     tested.extend(super::sqlite::points().chain(super::local::points()).map(str::to_owned));
+    #[cfg(feature = "sqlite")]
+    tested.extend(super::consume::points().map(str::to_owned));
+    // A consumer dies at each of its points on both databases.
+    let of_consumer: BTreeSet<&str> =
+        points.iter().map(String::as_str).filter(|name| name.starts_with("consume.")).collect();
+    let on_postgres = super::consume_points::POINTS.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(of_consumer, on_postgres, "points of a consumer and tests on PostgreSQL");
+    #[cfg(feature = "sqlite")]
+    assert_eq!(of_consumer, super::consume::points().collect(), "points of a consumer and tests on SQLite");
     assert!(notes.len() > 5, "the notes are found");
     assert_eq!(notes, points, "notes and points");
     assert_eq!(points, tested, "points and tests");

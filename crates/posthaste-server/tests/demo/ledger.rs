@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// What is done to which file, and the line of the ledger that must see it.
-const DAMAGES: [(&str, &str, &str); 13] = [
+const DAMAGES: [(&str, &str, &str); 18] = [
     ("orders.db", "delete from orders where id = 'order-000002'", "G1"),
     ("orders.db", "update orders set steps = steps + 1 where id = 'order-000002'", "G1"),
     ("orders.db", "insert into rolled_back (tx, event_id) select 1, id from posthaste_outbox where seq = 5", "G1"),
@@ -31,8 +31,13 @@ const DAMAGES: [(&str, &str, &str); 13] = [
         "G3",
     ),
     ("billing.db", "delete from bookings where n = 7", "G5"),
-    ("billing.db", "insert into bookings (event_id, order_id, cents) select event_id, order_id, cents from bookings where n = 7", "G5"),
+    ("billing.db", "insert into bookings (event_id, order_id, cents, attempt) select event_id, order_id, cents, 1 from bookings where n = 7", "G5"),
     ("billing.db", "update accounts set cents = cents + 1 where rowid = 1", "G5"),
+    ("billing.db", "delete from posthaste_inbox_dead_letters", "G2"),
+    ("billing.db", "delete from posthaste_inbox where message_id = (select event_id from bookings where n = 7)", "G6"),
+    ("billing.db", "update posthaste_inbox set outcome = 'w' where message_id = (select event_id from bookings where n = 7)", "G6"),
+    ("billing.db", "update posthaste_inbox set outcome = 'd' where outcome = 'x'", "G6"),
+    ("billing.db", "update posthaste_inbox_partitions set clean = 0", "G8"),
     ("orders.db", "update posthaste_lanes set owner = 'somebody' where sink = 'local'", "G8"),
 ];
 

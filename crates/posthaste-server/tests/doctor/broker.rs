@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 
 /// An outbox on which all is well, for every configuration here.
-async fn outbox() -> Result<Postgres, ServiceError> {
+pub(crate) async fn outbox() -> Result<Postgres, ServiceError> {
     let options = PostgresOptions::default().setting("max_prepared_transactions", "0");
     let server = Postgres::start(Version::V15, &options).await?;
     set_up(&server.url()).await;

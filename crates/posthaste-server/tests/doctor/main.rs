@@ -5,6 +5,8 @@ mod adopted;
 #[path = "../main/binary.rs"]
 mod binary;
 mod broker;
+#[cfg(feature = "sqlite")]
+mod consumer;
 mod ground;
 mod proxy;
 #[cfg(feature = "sqlite")]
@@ -13,9 +15,11 @@ mod store;
 
 use crate::binary::run;
 
-/// Checks of these brokers are broken beside their sinks, against real servers.
-const ELSEWHERE: [(&str, &str); 8] = [
+/// Checks of these are broken beside their sinks and tables, against real servers.
+const ELSEWHERE: [(&str, &str); 10] = [
+    ("consumer", include_str!("../../../posthaste-postgres/tests/consumer/mapped.rs")),
     ("kafka", include_str!("../../../posthaste-brokers/tests/kafka/examine.rs")),
+    ("source kafka", include_str!("../../../posthaste-brokers/tests/kafka/source_own.rs")),
     ("redis", include_str!("../../../posthaste-brokers/tests/redis/examine.rs")),
     ("rabbitmq", include_str!("../../../posthaste-brokers/tests/rabbitmq/examine.rs")),
     ("http", include_str!("../../../posthaste-brokers/tests/http/examine.rs")),
@@ -35,6 +39,7 @@ fn every_check_is_broken_by_a_test() {
         include_str!("adopted.rs"),
         include_str!("store.rs"),
         include_str!("broker.rs"),
+        include_str!("consumer.rs"),
         include_str!("sqlite.rs"),
     ]
     .concat();

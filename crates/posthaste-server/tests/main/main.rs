@@ -3,12 +3,16 @@
 mod adopt;
 mod adopt_migrate;
 mod binary;
+#[cfg(feature = "sqlite")]
+mod consume;
 mod daemon;
 mod dead;
 #[cfg(feature = "sqlite")]
 mod durability;
 mod envelope;
 mod events;
+#[cfg(feature = "sqlite")]
+mod example;
 mod faults;
 mod init;
 #[cfg(feature = "sqlite")]

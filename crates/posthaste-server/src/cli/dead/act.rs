@@ -14,7 +14,8 @@ use crate::config::Outbox;
 use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use posthaste::admin::{Actor, Admin, DeadAct, DeadFilter, EventName};
+use posthaste::admin::{Actor, Admin, AdminError, DeadAct, DeadFilter, EventName};
+use posthaste::consumer::admin::ConsumerAdmin;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,11 +23,11 @@ use tokio::time::{Instant, sleep_until};
 
 #[derive(Debug, Args)]
 pub(crate) struct ActArgs {
-    /// Of these events, by id or number
+    /// Of these events, by id or number; of a consumer, letters by their own ids
     #[arg(value_name = "ID|SEQ", value_parser = event_name)]
     events: Vec<EventName>,
     #[command(flatten)]
-    filter: FilterArgs,
+    pub(super) filter: FilterArgs,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     reason: Option<String>,
@@ -82,25 +83,73 @@ struct ActResult {
     stopped: bool,
 }
 
+/// Whose letters: those of sinks, or of a consumer.
+#[derive(Clone, Copy)]
+pub(super) enum Letters<'a> {
+    Sinks(&'a dyn Admin),
+    Consumer(&'a dyn ConsumerAdmin, &'a str),
+}
+
+impl Letters<'_> {
+    async fn count(self, filter: &DeadFilter) -> Result<u64, AdminError> {
+        match self {
+            Self::Sinks(admin) => admin.dead_count(filter).await,
+            Self::Consumer(admin, name) => admin.letter_count(name, filter).await,
+        }
+    }
+
+    async fn act(
+        self,
+        filter: &DeadFilter,
+        act: DeadAct,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        match self {
+            Self::Sinks(admin) => admin.dead_act(filter, act, actor, chunk).await,
+            Self::Consumer(admin, name) => admin.letter_act(name, filter, act, actor, chunk).await,
+        }
+    }
+
+    /// What is meant, with an end: what dies from now on is not part of it.
+    async fn filter(
+        self,
+        outbox: &Outbox,
+        args: FilterArgs,
+        events: Vec<EventName>,
+    ) -> anyhow::Result<DeadFilter> {
+        let mut filter = args.filter();
+        for event in events {
+            filter.ids.push(match (self, event) {
+                (Self::Sinks(admin), event) => id_of(outbox, admin, event).await?,
+                (Self::Consumer(..), EventName::Id(id)) => id,
+                (Self::Consumer(..), EventName::Seq(_)) => {
+                    return Err(Usage("a consumer's letters have ids, and no numbers".to_owned()).into());
+                }
+            });
+        }
+        if let (Self::Sinks(admin), None) = (self, filter.until) {
+            filter.until = Some(admin.status().await.map_err(|error| explain_act(outbox, error))?.now);
+        }
+        Ok(filter)
+    }
+}
+
 pub(super) async fn run(
     context: &Context,
     outbox: &Outbox,
-    admin: &dyn Admin,
+    letters: Letters<'_>,
     act: DeadAct,
     args: ActArgs,
 ) -> anyhow::Result<ExitCode> {
     let failed = |error| explain_act(outbox, error);
     let (chunk, rate) = (args.chunk(), args.rate);
-    let mut filter = args.filter.filter();
-    for event in args.events {
-        filter.ids.push(id_of(outbox, admin, event).await?);
-    }
-    if filter.until.is_none() {
-        filter.until = Some(admin.status().await.map_err(failed)?.now);
-    }
-    let matched = admin.dead_count(&filter).await.map_err(failed)?;
+    let filter = letters.filter(outbox, args.filter, args.events).await?;
+    let matched = letters.count(&filter).await.map_err(failed)?;
     if matched == 0 {
-        check_sink(outbox, admin, &filter).await?;
+        if let Letters::Sinks(admin) = letters {
+            check_sink(outbox, admin, &filter).await?;
+        }
         if let Some(id) = filter.ids.first() {
             return Err(no_letter(outbox, *id));
         }
@@ -117,7 +166,7 @@ pub(super) async fn run(
     }
     let actor = context.actor(args.reason.as_deref().unwrap_or_default());
     let bar = progress(matched, context.out().json);
-    let done = chunks(admin, &filter, act, &actor, Pace { chunk, rate }, &bar).await;
+    let done = chunks(letters, &filter, act, &actor, Pace { chunk, rate, matched }, &bar).await;
     bar.finish_and_clear();
     let done = done.map_err(failed)?;
     report(context, verb, matched, &done)
@@ -159,21 +208,25 @@ fn progress(matched: u64, json: bool) -> ProgressBar {
 struct Pace {
     chunk: i64,
     rate: Option<f64>,
+    /// Letters at the beginning. A consumer's that dies again while this runs is not taken a second time.
+    matched: u64,
 }
 
 async fn chunks(
-    admin: &dyn Admin,
+    whose: Letters<'_>,
     filter: &DeadFilter,
     act: DeadAct,
     actor: &Actor,
     pace: Pace,
     bar: &ProgressBar,
-) -> Result<ActResult, posthaste::admin::AdminError> {
+) -> Result<ActResult, AdminError> {
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
     let (mut done, mut next) = (0, Instant::now());
     loop {
-        let letters = admin.dead_act(filter, act, actor, pace.chunk).await?;
+        let left = pace.matched.saturating_sub(done).try_into().unwrap_or(i64::MAX);
+        let chunk = if let Letters::Consumer(..) = whose { pace.chunk.min(left) } else { pace.chunk };
+        let letters = if chunk == 0 { 0 } else { whose.act(filter, act, actor, chunk).await? };
         done += letters;
         bar.set_position(done);
         if letters == 0 {

@@ -4,10 +4,11 @@ mod act;
 
 pub(crate) use act::rate;
 
-use super::{Context, admin, event_name, explain_act, time};
-use crate::config::Outbox;
+use super::{Context, admin, consumer_admin, event_name, explain_act, letters, time};
+use crate::config::{Config, Outbox};
 use crate::output::escape::line;
-use crate::output::{base16, fields, payload_field, plural, time as shown_time};
+use crate::output::{Usage, fields, payload_field, plural, time as shown_time, with_payload};
+use act::Letters;
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
 use posthaste::admin::{Admin, AdminError, DeadAct, DeadFilter, DeadLetter, EventName, Where};
@@ -24,6 +25,8 @@ Examples:
   posthaste dead replay --topic 'orders.*' --reason 'limit was raised'
   posthaste dead discard --topic 'test.*' --reason 'test data'
   posthaste dead replay --all --rate 100/s --reason 'broker is back'
+  posthaste dead causes --consumer billing
+  posthaste dead replay --consumer billing --all --reason 'handler is mended'
 
 A dead letter keeps the whole event. Replay makes it due again, in its place;
 discard removes it for good. Both mean everything that the filter matches, run
@@ -32,13 +35,22 @@ in chunks, and are audited with --actor and --reason.";
 const LIST_EXAMPLES: &str = "\
 Examples:
   posthaste dead list --sink nats --since 2h
-  posthaste dead list --topic 'orders.*' --code payload.not_json --json";
+  posthaste dead list --topic 'orders.*' --code payload.not_json --json
+  posthaste dead list --consumer billing";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
   posthaste dead show 120000
-  posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001 --raw > payload";
+  posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001 --raw > payload
+  posthaste dead show --consumer billing order-7-placed";
+
+const CAUSES_EXAMPLES: &str = "\
+Examples:
+  posthaste dead causes --consumer billing
+  posthaste dead causes --consumer billing --since 2h --json
+
+Letters whose errors differ only in values (ids, numbers, times) have one cause.";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
@@ -77,19 +89,31 @@ enum DeadCommand {
         /// Most letters to print
         #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=10_000))]
         limit: i64,
-        /// Go on behind this cursor of a former list
-        #[arg(long, default_value_t = 0, value_name = "CURSOR")]
-        after: i64,
+        /// Go on behind this cursor of a former list; of a consumer, behind this letter
+        #[arg(long, value_name = "CURSOR")]
+        after: Option<String>,
     },
     /// Show an event's dead letters with payload
     #[command(after_help = SHOW_EXAMPLES)]
     Show {
-        /// Event id, or number
-        #[arg(value_name = "ID|SEQ", value_parser = event_name)]
-        event: EventName,
+        /// Event id, or number; of a consumer, a message's id or a letter's
+        #[arg(value_name = "ID|SEQ")]
+        event: String,
+        /// Of this consumer
+        #[arg(long, value_name = "NAME")]
+        consumer: Option<String>,
         /// Write the payload's bytes and nothing else
         #[arg(long)]
         raw: bool,
+    },
+    /// Count a consumer's dead letters by cause, the most frequent first
+    #[command(after_help = CAUSES_EXAMPLES)]
+    Causes {
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// Most causes to print
+        #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1_000))]
+        limit: i64,
     },
     /// Make dead letters due again, in their place
     #[command(after_help = REPLAY_EXAMPLES)]
@@ -102,8 +126,11 @@ enum DeadCommand {
 #[derive(Debug, Args)]
 struct FilterArgs {
     /// Of this sink
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "consumer")]
     sink: Option<String>,
+    /// Of this consumer, instead of sinks
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
     /// Of these topics; * stands for any run of characters
     #[arg(long, value_name = "PATTERN")]
     topic: Option<String>,
@@ -119,7 +146,7 @@ struct FilterArgs {
     /// Died before this time
     #[arg(long, value_name = "TIME", value_parser = time::earlier)]
     until: Option<Timestamp>,
-    /// With this event id; may be repeated
+    /// With this event id, or of a consumer this letter's own; may be repeated
     #[arg(long = "id", value_name = "ID")]
     ids: Vec<Uuid>,
     /// Everything
@@ -147,18 +174,68 @@ pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<Exi
         args.check()?;
     }
     let config = context.config()?;
+    if let Some(consumer) = args.act.consumer() {
+        return of_consumer(context, &config, &consumer, args.act).await;
+    }
     let outbox = context.outbox(&config)?;
     let admin = &*admin(outbox).await?;
     match args.act {
         DeadCommand::List { filter, limit, after } => {
-            list(context, outbox, admin, filter.filter(), after, limit).await
+            let after = after.map_or(Ok(0), |after| after.parse());
+            let after = after.map_err(|_| Usage("--after is a number: that of a former list".to_owned()))?;
+            list(context, outbox, admin, filter.filter(), after, limit).await?;
+            letters::remark_on_others(context, &config, outbox).await
         }
-        DeadCommand::Show { event, raw } => {
+        DeadCommand::Show { event, raw, .. } => {
+            let event = event_name(&event).map_err(|why| Usage(format!("{event:?} {why}")))?;
             let id = id_of(outbox, admin, event).await?;
             show(context, outbox, admin, id, raw).await
         }
-        DeadCommand::Replay(args) => act::run(context, outbox, admin, DeadAct::Replay, args).await,
-        DeadCommand::Discard(args) => act::run(context, outbox, admin, DeadAct::Discard, args).await,
+        DeadCommand::Causes { .. } => {
+            Err(Usage("name a --consumer: causes are counted for consumers".to_owned()).into())
+        }
+        DeadCommand::Replay(args) => {
+            act::run(context, outbox, Letters::Sinks(admin), DeadAct::Replay, args).await
+        }
+        DeadCommand::Discard(args) => {
+            act::run(context, outbox, Letters::Sinks(admin), DeadAct::Discard, args).await
+        }
+    }
+}
+
+impl DeadCommand {
+    /// The consumer that it is about, if it is.
+    fn consumer(&self) -> Option<String> {
+        match self {
+            Self::List { filter, .. } | Self::Causes { filter, .. } => filter.consumer.clone(),
+            Self::Show { consumer, .. } => consumer.clone(),
+            Self::Replay(args) | Self::Discard(args) => args.filter.consumer.clone(),
+        }
+    }
+}
+
+/// The same acts on the letters of a consumer.
+async fn of_consumer(
+    context: &Context,
+    config: &Config,
+    consumer: &str,
+    act: DeadCommand,
+) -> anyhow::Result<ExitCode> {
+    let outbox = context.outbox_of(config, consumer)?;
+    let admin = &*consumer_admin(config, outbox, Some(consumer)).await?;
+    let desk = letters::Desk { context, outbox, admin, consumer };
+    match act {
+        DeadCommand::List { filter, limit, after } => {
+            desk.list(&filter.filter(), after.as_deref(), limit).await
+        }
+        DeadCommand::Show { event, raw, .. } => desk.show(&event, raw).await,
+        DeadCommand::Causes { filter, limit } => desk.causes(&filter.filter(), limit).await,
+        DeadCommand::Replay(args) => {
+            act::run(context, outbox, Letters::Consumer(admin, consumer), DeadAct::Replay, args).await
+        }
+        DeadCommand::Discard(args) => {
+            act::run(context, outbox, Letters::Consumer(admin, consumer), DeadAct::Discard, args).await
+        }
     }
 }
 
@@ -199,7 +276,7 @@ async fn list(
     filter: DeadFilter,
     after: i64,
     limit: i64,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<()> {
     let letters = admin.dead_list(&filter, after, limit).await.map_err(|error| explain_act(outbox, error))?;
     if letters.is_empty() {
         check_sink(outbox, admin, &filter).await?;
@@ -213,8 +290,7 @@ async fn list(
             None => {}
         }
         text
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// Two lines a letter: what it is, and why it died.
@@ -247,20 +323,10 @@ async fn show(
         context.out().bytes(first.payload.as_deref().unwrap_or_default())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let values = letters.iter().map(with_payload).collect::<Result<Vec<Value>, _>>()?;
+    let values = letters.iter().map(|letter| with_payload(letter, letter.payload.as_deref()));
+    let values = values.collect::<Result<Vec<Value>, _>>()?;
     context.out().data(&values, || letters.iter().map(draw_whole).collect::<Vec<_>>().join("\n\n"))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The letter as JSON, its payload as text, or as base16 where it is no UTF-8.
-fn with_payload(letter: &DeadLetter) -> serde_json::Result<Value> {
-    let mut value = serde_json::to_value(letter)?;
-    match letter.payload.as_deref().map(|bytes| (bytes, std::str::from_utf8(bytes))) {
-        Some((_, Ok(text))) => value["payload"] = text.into(),
-        Some((bytes, Err(_))) => value["payload_base16"] = base16(bytes).into(),
-        None => value["payload"] = Value::Null,
-    }
-    Ok(value)
 }
 
 fn draw_whole(letter: &DeadLetter) -> String {

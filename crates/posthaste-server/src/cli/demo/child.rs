@@ -4,7 +4,7 @@
 //! closes, and the child drains and ends by itself. It is in a process group of its own, so that Ctrl-C
 //! reaches us alone and we decide in which order things end.
 
-use super::stage::Stage;
+use crate::demo::stage::Stage;
 use crate::output::thousands;
 use anyhow::{Context as _, bail};
 use std::io::{Read, Seek, SeekFrom};

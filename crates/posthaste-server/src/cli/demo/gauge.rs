@@ -1,8 +1,8 @@
 //! How far things are, read from the files while others write them. For the view and for the script's cues;
 //! the ledger counts by itself.
 
-use super::stage::{Stage, connect};
-use rusqlite::Connection;
+use crate::demo::stage::{Stage, connect};
+use rusqlite::{Connection, Row};
 
 /// What the files say right now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,9 +23,13 @@ pub(super) struct GaugeReading {
     /// Effects in billing.
     pub(super) applied: u64,
     pub(super) refused: u64,
+    /// Dead letters in billing, messages that wait there, and attempts beyond the first.
+    pub(super) buried: u64,
+    pub(super) waiting: u64,
+    pub(super) retried: u64,
 }
 
-/// A dead letter: its event's number and key, and why it was given up.
+/// A dead letter: its event's number (at the consumer its own) and key, and why it was given up.
 pub(super) struct Letter {
     pub(super) seq: u64,
     pub(super) key: String,
@@ -44,7 +48,9 @@ select (select coalesce(max(seq), 0) from posthaste_outbox),
 const BROKER: &str = "select coalesce(sum(next), 0) from partitions";
 
 const BILLING: &str = "
-select (select coalesce(max(n), 0) from bookings), (select coalesce(max(n), 0) from refused)";
+select (select coalesce(max(n), 0) from bookings), (select coalesce(max(n), 0) from refused),
+       (select count(*) from posthaste_inbox_dead_letters), (select count(*) from posthaste_inbox_deferred),
+       (select coalesce(sum(attempt - 1), 0) from bookings where attempt > 1)";
 
 pub(super) struct Gauge {
     orders: Connection,
@@ -70,6 +76,21 @@ impl Gauge {
             .query_row(sql, [], |row| Ok(Letter { seq: row.get(0)?, key: row.get(1)?, code: row.get(2)? }))?)
     }
 
+    /// The first one in billing.
+    pub(super) fn billing_letter(&self) -> anyhow::Result<Letter> {
+        let sql = "select seq, cast(key as text), error_code from posthaste_inbox_dead_letters order by seq limit 1";
+        let read = |row: &Row<'_>| Ok(Letter { seq: row.get(0)?, key: row.get(1)?, code: row.get(2)? });
+        Ok(self.billing.query_row(sql, [], read)?)
+    }
+
+    /// The order whose handler failed, and messages that were deferred so far.
+    pub(super) fn stubborn(&self) -> anyhow::Result<(String, u64)> {
+        let sql = "select order_id, (select seq from sqlite_sequence where name = 'posthaste_inbox_deferred')
+                          - (select count(*) from posthaste_inbox_dead_letters)
+                     from bookings where attempt > 1 order by n limit 1";
+        Ok(self.billing.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+    }
+
     pub(super) fn read(&self) -> anyhow::Result<GaugeReading> {
         let mut reading = self.orders.prepare_cached(ORDERS)?.query_row([], |row| {
             Ok(GaugeReading {
@@ -84,8 +105,11 @@ impl Gauge {
             })
         })?;
         reading.delivered = self.broker.prepare_cached(BROKER)?.query_row([], |row| row.get(0))?;
-        (reading.applied, reading.refused) =
-            self.billing.prepare_cached(BILLING)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        self.billing.prepare_cached(BILLING)?.query_row([], |row| {
+            (reading.applied, reading.refused) = (row.get(0)?, row.get(1)?);
+            (reading.buried, reading.waiting, reading.retried) = (row.get(2)?, row.get(3)?, row.get(4)?);
+            Ok(())
+        })?;
         Ok(reading)
     }
 }

@@ -6,31 +6,29 @@
 //! ```
 //!
 //! Nothing in it is made for show. The service appends in its own transaction, the relay is this binary's
-//! `run` with a configuration file, the consumer uses the source seam and the inbox as any other would.
-//! Faults are real: a directory is moved away, processes are killed. And the ledger at the end is counted
-//! from the files, by queries that know nothing of what the demo believes to have done.
+//! `run` with a configuration file, the consumer is the runtime with a handler as any other would write it.
+//! Faults are real: a directory is moved away, a file that the handler needs is gone, processes are killed.
+//! And the ledger at the end is counted from the files, by queries that know nothing of what the demo
+//! believes to have done.
 //!
-//! One file a concern: `stage` is the directory, `service` commits orders, `consumer` applies them, `child`
-//! is a process that cannot outlive us, `gauge` reads how far things are, `view` shows it, `script` is the
-//! course of events, `ledger` is the reckoning.
+//! The applications are in [`crate::demo`]. Here, one file a concern: `child` is a process that cannot
+//! outlive us, `gauge` reads how far things are, `view` shows it, `script` is the course of events, `ledger`
+//! is the reckoning.
 
-mod chance;
 mod child;
-mod consumer;
 mod gauge;
 mod ledger;
 mod script;
-mod service;
-mod stage;
 mod view;
 
 use super::Context;
+use crate::demo::consumer;
+use crate::demo::stage::Stage;
 use crate::output::{Out, Usage};
 use anyhow::Context as _;
 use clap::Args;
 use ledger::Ledger;
 use script::Script;
-use stage::Stage;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,7 +38,8 @@ const EXAMPLES: &str = "\
 Examples:
   posthaste demo
       A shop, a relay, a broker and a consumer on this machine; the broker goes
-      away, an event is poison, processes are killed. Then the ledger.
+      away, events are poison, a handler fails, processes are killed. Then the
+      ledger.
   posthaste demo --events 50000 --seed 7
   posthaste demo --keep /tmp/shop
       Keep the files, and see how to look around in them.

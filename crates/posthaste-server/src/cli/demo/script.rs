@@ -11,15 +11,16 @@ use super::DemoArgs;
 use super::child::Child;
 use super::gauge::{Gauge, GaugeReading, Letter};
 use super::ledger::Ledger;
-use super::service::{DemoPlan, FIRST_GATE, Service};
-use super::stage::Stage;
 use super::view::View;
+use crate::demo::service::{DemoPlan, FIRST_GATE, Service};
+use crate::demo::stage::Stage;
 use crate::output::thousands as n;
 use anyhow::{Context as _, bail, ensure};
 use std::time::{Duration, Instant};
 
-/// How long the broker stays away: some probes of the relay's breaker.
+/// How long the broker and the bank stay away: some probes of their breakers.
 const OUTAGE: Duration = Duration::from_millis(1_500);
+const BANK_OUTAGE: Duration = Duration::from_millis(800);
 
 /// How long nothing of the script may take, whatever the machine does besides; and the same for each event.
 const DEADLINE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_millis(4));
@@ -84,7 +85,10 @@ impl<'a> Script<'a> {
     pub(super) async fn play(&mut self) -> anyhow::Result<Ledger> {
         self.raise_the_curtain().await?;
         self.a_poisonous_event().await?;
+        self.billing_gives_one_up().await?;
         self.the_broker_goes_away().await?;
+        self.a_handler_fails().await?;
+        self.the_bank_goes_away().await?;
         self.the_relay_is_killed().await?;
         self.the_consumer_dies().await?;
         self.let_it_run_dry().await?;
@@ -113,7 +117,7 @@ impl<'a> Script<'a> {
         self.view.quote(&config)?;
         self.cast.gauge = Some(Gauge::open(self.stage)?);
         // It dies when it has seen most of the events: after the relay did.
-        let consumer = Child::consumer(self.stage, Some(self.part(70)))?;
+        let consumer = Child::consumer(self.stage, Some(self.part(80)))?;
         let relay = Child::relay(self.stage)?;
         self.view.say("", &format!("relay: {}; consumer: {}", relay.title(), consumer.title()))?;
         (self.cast.consumer, self.cast.relay) = (Some(consumer), Some(relay));
@@ -141,13 +145,26 @@ impl<'a> Script<'a> {
         )
     }
 
+    async fn billing_gives_one_up(&mut self) -> anyhow::Result<()> {
+        let what = "billing to give one up, and others to flow on";
+        self.until(what, |seen, _| Ok(seen.buried > 0 && seen.applied > 0)).await?;
+        let Letter { key, code, .. } = self.cast.gauge()?.billing_letter()?;
+        self.view.say(
+            "G6",
+            &format!(
+                "An event of {key} does not say its amount. Billing cannot book it, now or ever: a dead letter there \
+                 ({code}), at once and with all of its bytes."
+            ),
+        )
+    }
+
     async fn the_broker_goes_away(&mut self) -> anyhow::Result<()> {
-        let mark = self.part(25);
-        self.until("a quarter of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
+        let mark = self.part(35);
+        self.until("a third of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
         // The gate opens when the broker is away: events that it cannot take are sure to come.
         self.stage.take_broker_away()?;
         let gone = Instant::now();
-        self.allow(45);
+        self.allow(52);
         self.view.say("", "The broker goes away: its directory is moved.")?;
         let open = |_: &GaugeReading, cast: &mut Cast| Ok(cast.relay()?.has_said("breaker open"));
         self.until("the relay to notice that the broker is away", open).await?;
@@ -171,13 +188,60 @@ impl<'a> Script<'a> {
             Ok(seen.delivered > before && cast.relay()?.has_said("breaker closed"))
         };
         self.until("the relay to notice that the broker is back", closed).await?;
-        self.allow(60);
         self.view.say("", &format!("The broker is back. Events flow again after {}.", secs(back.elapsed())))
     }
 
+    /// It waits while everything else goes on, the broker's outage too.
+    async fn a_handler_fails(&mut self) -> anyhow::Result<()> {
+        let what = "the handler to succeed in the end";
+        self.until(what, |seen, _| Ok(seen.retried > 0 && seen.waiting == 0)).await?;
+        let (key, deferred) = self.cast.gauge()?.stubborn()?;
+        self.view.say(
+            "G3 G5",
+            &format!(
+                "Billing's handler failed twice with an event of {key}. It waited in memory, then in the table: {} \
+                 deferred, with what came behind it. The third attempt booked it; the order of its key is kept.",
+                n(deferred)
+            ),
+        )
+    }
+
+    async fn the_bank_goes_away(&mut self) -> anyhow::Result<()> {
+        // Behind the gate are events that need the bank: they come when it is away.
+        self.stage.take_bank_away()?;
+        let before = self.cast.gauge()?.read()?;
+        let gone = Instant::now();
+        self.allow(70);
+        self.view.say("", "The bank that billing asks goes away.")?;
+        let open = |_: &GaugeReading, cast: &mut Cast| Ok(cast.consumer()?.has_said("a dependency is away"));
+        self.until("the consumer to notice that the bank is away", open).await?;
+        let seen = self.until("the outage to pass", |_, _| Ok(gone.elapsed() >= BANK_OUTAGE)).await?;
+        ensure!(
+            (seen.retried, seen.buried) == (before.retried, before.buried),
+            "an outage was taken for a message's fault: {seen:?}"
+        );
+        self.view.say(
+            "G2 G7",
+            &format!(
+                "The consumer's breaker is open, and its partition is paused: {} messages wait; attempts \
+                 counted: {}, new dead letters: {}.",
+                n(seen.delivered.saturating_sub(seen.applied + seen.buried)),
+                n(seen.retried - before.retried),
+                n(seen.buried - before.buried)
+            ),
+        )?;
+        self.stage.bring_bank_back()?;
+        let back = Instant::now();
+        let closed = |seen: &GaugeReading, cast: &mut Cast| {
+            Ok(seen.applied > before.applied && cast.consumer()?.has_said("the dependency is back"))
+        };
+        self.until("the consumer to notice that the bank is back", closed).await?;
+        self.view.say("", &format!("The bank is back. Billing goes on after {}.", secs(back.elapsed())))
+    }
+
     async fn the_relay_is_killed(&mut self) -> anyhow::Result<()> {
-        let mark = self.part(55);
-        self.until("half of the orders and some", |seen, _| Ok(seen.committed >= mark)).await?;
+        let mark = self.part(68);
+        self.until("two thirds of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
         let mut relay = self.cast.relay.take().context("no relay runs")?;
         let title = relay.title();
         relay.kill().await?;
@@ -217,7 +281,7 @@ impl<'a> Script<'a> {
         self.view.say(
             "",
             &format!(
-                "The consumer ({title}) dies by SIGKILL, after its commit and before its acknowledgement; {applied} \
+                "The consumer ({title}) dies by SIGKILL, after a commit and before its position is saved; {applied} \
                  events are applied."
             ),
         )?;
@@ -225,7 +289,8 @@ impl<'a> Script<'a> {
         // If nothing is refused, something was applied twice: then the ledger has the word.
         let events = self.plan.events;
         let again = |seen: &GaugeReading, _: &mut Cast| {
-            Ok(seen.refused > 0 || (seen.committed >= events && seen.applied + seen.dead > events))
+            Ok(seen.refused > 0
+                || (seen.committed >= events && seen.applied + seen.dead + seen.buried > events))
         };
         let seen = self.until("the broker to deliver again", again).await?;
         self.view.say(
@@ -239,13 +304,15 @@ impl<'a> Script<'a> {
         self.until("all orders", |seen, _| Ok(seen.committed >= events)).await?;
         let what = "the last event to be applied and settled";
         let dry = |seen: &GaugeReading, _: &mut Cast| {
-            Ok(seen.applied + seen.dead >= seen.committed && seen.settled >= seen.committed)
+            let ended = seen.applied + seen.dead + seen.buried;
+            Ok(ended >= seen.committed && seen.settled >= seen.committed && seen.waiting == 0)
         };
         let seen = self.until(what, dry).await?;
-        let (all, done, dead) = (n(seen.committed), n(seen.applied), n(seen.dead));
+        let (all, done) = (n(seen.committed), n(seen.applied));
+        let (dead, buried) = (n(seen.dead), n(seen.buried));
         self.view.say(
             "G2",
-            &format!("All {all} events are committed: {done} are delivered and applied, {dead} is dead."),
+            &format!("All {all} events are committed: {done} are applied, {dead} is dead in the shop, {buried} in billing."),
         )
     }
 

@@ -7,7 +7,7 @@
 
 use super::gauge::GaugeReading;
 use super::ledger::{Ledger, LedgerLine};
-use super::stage::Stage;
+use crate::demo::stage::Stage;
 use crate::output::{Out, escape, remark, shell_word, thousands as n};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::{Cell, RefCell};

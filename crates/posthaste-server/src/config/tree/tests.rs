@@ -1,6 +1,6 @@
 //! Whatever stands in a file and in the environment, the answer is a tree or an error.
 
-use super::super::env::overlay;
+use super::super::env::{MAIN, overlay};
 use super::*;
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ proptest! {
         let parsed = Tree::parse(Path::new("posthaste.toml"), &file);
         let mut tree = parsed.unwrap_or_else(|_| Tree::empty());
         let names: Vec<String> = variables.iter().map(|(name, _)| name.clone()).collect();
-        if overlay(&mut tree, variables.into_iter()).is_ok() {
+        if overlay(&mut tree, MAIN, variables.into_iter()).is_ok() {
             prop_assert!(tree.value.is_object());
             prop_assert!(names.iter().all(|name| !tree.place(name).is_empty()));
         }

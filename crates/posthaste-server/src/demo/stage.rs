@@ -1,4 +1,4 @@
-//! The stage: one directory with three databases, a configuration and two logs.
+//! The stage: one directory with three databases, a configuration, two logs, and the bank.
 //!
 //! The broker has a directory of its own, so that it can go away as a whole: a database that is moved without
 //! its WAL would be a damaged one, and that is another story.
@@ -6,7 +6,7 @@
 use crate::output::Usage;
 use anyhow::Context as _;
 use posthaste_sqlite::broker::{Broker, BrokerConfig};
-use posthaste_sqlite::{SqliteConfig, inbox, migrate};
+use posthaste_sqlite::{SqliteConfig, migrate};
 use rusqlite::{Connection, OpenFlags};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,14 @@ create table rolled_back (n integer primary key, tx integer not null, event_id t
 /// The consumer's tables. `bookings` has no unique index on the event, on purpose: if the inbox let an event
 /// through twice, the ledger must see it.
 const BILLING: &str = "
-create table bookings (n integer primary key, event_id text not null, order_id text not null, cents integer not null) strict;
+create table bookings (n integer primary key, event_id text not null, order_id text not null, cents integer not null,
+                       attempt integer not null) strict;
+create index bookings_again on bookings (attempt) where attempt > 1;
 create table accounts (customer text primary key, cents integer not null) strict;
 create table refused (n integer primary key, event_id text not null) strict;
 ";
 
-pub(super) struct Stage {
+pub(crate) struct Stage {
     dir: PathBuf,
     /// Removed at the end.
     temporary: bool,
@@ -38,12 +40,12 @@ pub(super) struct Stage {
 
 impl Stage {
     /// A directory that is there already.
-    pub(super) fn at(dir: &Path) -> Self {
+    pub(crate) fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), temporary: false }
     }
 
     /// A new one, which goes when this is dropped.
-    pub(super) fn temporary() -> anyhow::Result<Self> {
+    pub(crate) fn temporary() -> anyhow::Result<Self> {
         // Short, so that lines with a path fit into a terminal. If it is there already, making it fails.
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let dir = std::env::temp_dir().join(format!("posthaste-demo-{:08x}", random >> 32));
@@ -52,7 +54,7 @@ impl Stage {
     }
 
     /// One that stays. Somebody's files must not be mixed with ours.
-    pub(super) fn keep(dir: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn keep(dir: &Path) -> anyhow::Result<Self> {
         let is_empty = match std::fs::read_dir(dir) {
             Ok(mut entries) => entries.next().is_none(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -67,28 +69,33 @@ impl Stage {
         Ok(Self { dir: dir.canonicalize()?, temporary: false })
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    pub(super) fn orders(&self) -> PathBuf {
+    pub(crate) fn orders(&self) -> PathBuf {
         self.dir.join("orders.db")
     }
 
-    pub(super) fn broker(&self) -> PathBuf {
+    pub(crate) fn broker(&self) -> PathBuf {
         self.broker_dir().join("broker.db")
     }
 
-    pub(super) fn billing(&self) -> PathBuf {
+    pub(crate) fn billing(&self) -> PathBuf {
         self.dir.join("billing.db")
     }
 
-    pub(super) fn config(&self) -> PathBuf {
+    /// The bank answers while this is there.
+    pub(crate) fn bank(&self) -> PathBuf {
+        self.dir.join("bank")
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
         self.dir.join("posthaste.toml")
     }
 
     /// What a process of this name has to say.
-    pub(super) fn log(&self, name: &str) -> PathBuf {
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.log"))
     }
 
@@ -101,35 +108,43 @@ impl Stage {
     }
 
     /// Whether the files are there.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         [self.orders(), self.broker(), self.billing()].iter().all(|path| path.is_file())
     }
 
     /// The event that was given up, for whoever looks around.
-    pub(super) fn dead_letter(&self) -> anyhow::Result<String> {
+    pub(crate) fn dead_letter(&self) -> anyhow::Result<String> {
         let sql = "select id from posthaste_dead_letters order by letter limit 1";
         Ok(connect(&self.orders())?.query_row(sql, [], |row| row.get(0))?)
     }
 
     /// The broker goes away: from one moment to the next nobody reaches its file by its name.
-    pub(super) fn take_broker_away(&self) -> anyhow::Result<()> {
+    pub(crate) fn take_broker_away(&self) -> anyhow::Result<()> {
         std::fs::rename(self.broker_dir(), self.away_dir()).context("cannot move the broker away")
     }
 
-    pub(super) fn bring_broker_back(&self) -> anyhow::Result<()> {
+    pub(crate) fn bring_broker_back(&self) -> anyhow::Result<()> {
         std::fs::rename(self.away_dir(), self.broker_dir()).context("cannot move the broker back")
     }
 
+    /// The bank goes away, for whoever asks from now on.
+    pub(crate) fn take_bank_away(&self) -> anyhow::Result<()> {
+        std::fs::remove_file(self.bank()).context("cannot take the bank away")
+    }
+
+    pub(crate) fn bring_bank_back(&self) -> anyhow::Result<()> {
+        std::fs::write(self.bank(), "open").context("cannot bring the bank back")
+    }
+
     /// Makes the three databases and the configuration, and answers with the latter's text.
-    pub(super) fn set_up(&self) -> anyhow::Result<String> {
+    pub(crate) fn set_up(&self) -> anyhow::Result<String> {
         migrate::up(&SqliteConfig::new(self.orders()))?;
         connect(&self.orders())?.execute_batch(SHOP)?;
         make_dir(&self.broker_dir())?;
         drop(Broker::open(BrokerConfig::new(self.broker()))?);
-        let billing = Connection::open(self.billing())?;
-        billing.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
-        billing.execute_batch(BILLING)?;
-        inbox::set_up(&billing)?;
+        migrate::up(&SqliteConfig::new(self.billing()))?;
+        connect(&self.billing())?.execute_batch(BILLING)?;
+        self.bring_bank_back()?;
         let text = self.config_text();
         std::fs::write(self.config(), &text)?;
         Ok(text)
@@ -168,7 +183,7 @@ fn make_dir(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// A connection as a service has one. The file must be there.
-pub(super) fn connect(path: &Path) -> anyhow::Result<Connection> {
+pub(crate) fn connect(path: &Path) -> anyhow::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)
         .with_context(|| format!("cannot open {}", path.display()))?;

@@ -1,7 +1,6 @@
 //! The schema and the reference say what the parser does. A key that is in one of them and not in the others
 //! turns these red.
 
-use super::tests::ok;
 use super::*;
 
 /// As much of JSON Schema as ours uses: what is wrong with a value, if anything.
@@ -82,6 +81,7 @@ fn the_reference_is_up_to_date() {
     let schema = schema();
     let top = &schema["properties"];
     let (outbox, route) = (&top["outbox"]["anyOf"][0]["properties"], &top["route"]["items"]["properties"]);
+    let consumer = &top["consumers"]["additionalProperties"]["properties"];
     #[cfg(feature = "sqlite")]
     let local = top["sinks"]["additionalProperties"]["oneOf"]
         .as_array()
@@ -99,8 +99,12 @@ fn the_reference_is_up_to_date() {
         ("### `type = \"local\"`", &local["properties"]),
         ("## `[[route]]`", route),
         ("### `retry`", &route["retry"]["properties"]),
+        ("## `[consumers.NAME]`", consumer),
+        ("### `[[consumers.NAME.handle]]`", &consumer["handle"]["items"]["properties"]),
+        ("### A consumer's `retry`", &consumer["retry"]["properties"]),
+        ("### A consumer's `retention`", &consumer["retention"]["properties"]),
     ];
-    let text = include_str!("../../../../docs/configuration.md");
+    let text = include_str!("../../../../../docs/configuration.md");
     for (heading, properties) in sections {
         compare(text, heading, properties);
     }

@@ -1,8 +1,10 @@
 //! The order service: commits orders with their events, and rolls some back.
 //!
-//! An order goes through three steps (placed, paid, shipped), each of them an event under the order's key. A
-//! transaction takes some orders a step further and appends their events; about one in ten is rolled back
-//! when everything in it is written. One event in all is poison: the end of its payload is missing.
+//! An order goes through three steps (placed, paid, shipped), each of them an event under the order's key.
+//! A transaction takes some orders a step further and appends their events; about one in ten is rolled back
+//! when everything in it is written. Three events in all are odd: one is poison, for the end of its payload
+//! is missing; one does not say its amount, which only the consumer minds; one makes the consumer fail
+//! twice.
 
 use super::chance::Chance;
 use super::stage::{Stage, connect};
@@ -16,7 +18,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-const TOPICS: [&str; 3] = ["orders.placed", "orders.paid", "orders.shipped"];
+const TOPICS: [&str; 3] = ["orders.placed", PAID, "orders.shipped"];
+
+/// The consumer asks the bank about these.
+pub(crate) const PAID: &str = "orders.paid";
 
 /// Events of a transaction, at most.
 const EVENTS_MAX: u64 = 4;
@@ -27,12 +32,13 @@ const OPEN_MAX: usize = 200;
 /// One transaction in so many is rolled back.
 const ROLL_BACK_ONE_IN: u64 = 10;
 
-/// The poisonous event is one of the first after this part of them, in percent.
-const POISON_FROM: u64 = 12;
+/// The odd events are some of the first after this part of them, in percent.
+const ODD_FROM: u64 = 12;
+const ODD: usize = 3;
 
-/// What the script allows first, in percent. The poisonous event and some behind it are below it: at
-/// `POISON_FROM` at most half as many orders are one step from their end, and every other step can be poison.
-pub(super) const FIRST_GATE: u64 = 30;
+/// What the script allows first, in percent. The odd events and some behind them are below it: a test plays
+/// many shops.
+pub(crate) const FIRST_GATE: u64 = 40;
 
 /// How long the work is spread over: long enough to watch, short enough to wait for.
 const DURATION: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(8));
@@ -42,21 +48,29 @@ const DURATION_EACH: Duration = Duration::from_micros(1_600);
 
 /// What an event says. The consumer reads it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Payload {
-    pub(super) order: String,
-    pub(super) customer: String,
-    pub(super) cents: i64,
+pub(crate) struct Payload {
+    pub(crate) order: String,
+    pub(crate) customer: String,
+    pub(crate) cents: i64,
+    /// How often its handler fails.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) failures: u32,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde asks for it
+fn is_zero(failures: &u32) -> bool {
+    *failures == 0
 }
 
 /// What the service is to do.
 #[derive(Debug, Clone)]
-pub(super) struct DemoPlan {
-    pub(super) events: u64,
-    pub(super) seed: u64,
+pub(crate) struct DemoPlan {
+    pub(crate) events: u64,
+    pub(crate) seed: u64,
 }
 
 /// The service at work, on a thread of its own.
-pub(super) struct Service {
+pub(crate) struct Service {
     shared: Arc<ServiceControl>,
     task: JoinHandle<anyhow::Result<()>>,
 }
@@ -69,28 +83,28 @@ struct ServiceControl {
 }
 
 impl Service {
-    pub(super) fn start(stage: &Stage, plan: DemoPlan) -> Self {
+    pub(crate) fn start(stage: &Stage, plan: DemoPlan) -> Self {
         let shared = Arc::new(ServiceControl { stop: AtomicBool::new(false), allowed: AtomicU64::new(0) });
         let (path, own) = (stage.orders(), Arc::clone(&shared));
         Self { shared, task: spawn_blocking(move || Shop::open(path, plan)?.serve(&own)) }
     }
 
-    pub(super) fn allow(&self, events: u64) {
+    pub(crate) fn allow(&self, events: u64) {
         self.shared.allowed.store(events, Relaxed);
     }
 
     /// Whether it has ended by itself: with its plan, or with an error.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
 
     /// Waits for its end.
-    pub(super) async fn join(self) -> anyhow::Result<()> {
+    pub(crate) async fn join(self) -> anyhow::Result<()> {
         self.task.await.context("the order service panicked")?.context("the order service failed")
     }
 
     /// The same after telling it to stop.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
         self.shared.stop.store(true, Relaxed);
         self.join().await
     }
@@ -119,13 +133,14 @@ struct Shop {
     open: Vec<OpenOrder>,
     orders: u64,
     rolled_back: u64,
-    poisoned: bool,
+    /// Odd events so far.
+    odd: usize,
 }
 
 impl Shop {
     fn open(path: PathBuf, plan: DemoPlan) -> anyhow::Result<Self> {
         let (connection, chance) = (connect(&path)?, Chance::new(plan.seed));
-        Ok(Self { connection, plan, chance, open: Vec::new(), orders: 0, rolled_back: 0, poisoned: false })
+        Ok(Self { connection, plan, chance, open: Vec::new(), orders: 0, rolled_back: 0, odd: 0 })
     }
 
     fn serve(mut self, shared: &ServiceControl) -> anyhow::Result<()> {
@@ -151,10 +166,10 @@ impl Shop {
     fn transact(&mut self, committed: u64) -> anyhow::Result<u64> {
         let count = (1 + self.chance.below(EVENTS_MAX)).min(self.plan.events - committed);
         // A rollback takes back what is in memory, too.
-        let before = (self.open.clone(), self.orders, self.poisoned);
-        let may_poison = committed * 100 >= self.plan.events * POISON_FROM;
+        let before = (self.open.clone(), self.orders, self.odd);
+        let may_be_odd = committed * 100 >= self.plan.events * ODD_FROM;
         let steps: Vec<OrderStep> =
-            (0..count).map(|_| self.step(may_poison)).collect::<anyhow::Result<_>>()?;
+            (0..count).map(|_| self.step(may_be_odd)).collect::<anyhow::Result<_>>()?;
         // One of the first in any case: a short demo must show it, too.
         let roll_back = self.chance.one_in(ROLL_BACK_ONE_IN) || (committed > 2 && self.rolled_back == 0);
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -166,13 +181,13 @@ impl Shop {
             return Ok(count);
         }
         tx.rollback()?;
-        (self.open, self.orders, self.poisoned) = before;
+        (self.open, self.orders, self.odd) = before;
         self.note_rollback(&steps)?;
         Ok(0)
     }
 
     /// The next step of a new order or of one under way.
-    fn step(&mut self, may_poison: bool) -> anyhow::Result<OrderStep> {
+    fn step(&mut self, may_be_odd: bool) -> anyhow::Result<OrderStep> {
         let begin = self.open.is_empty() || (self.open.len() < OPEN_MAX && self.chance.one_in(3));
         let index = if begin {
             self.orders += 1;
@@ -184,7 +199,8 @@ impl Shop {
         };
         let cents = 100 + self.chance.below(9_900) as i64;
         let order = &mut self.open[index];
-        let payload = Payload { order: order.id.clone(), customer: order.customer.clone(), cents };
+        let payload =
+            Payload { order: order.id.clone(), customer: order.customer.clone(), cents, failures: 0 };
         let mut event = Event::json(TOPICS[order.steps], &payload)?.with_key(&order.id);
         order.steps += 1;
         let order = order.clone();
@@ -193,9 +209,13 @@ impl Shop {
             self.open.swap_remove(index);
         }
         // Of an order that goes on: what comes after it must not be held up.
-        if may_poison && !self.poisoned && goes_on {
-            self.poisoned = true;
-            event.payload = event.payload.map(|bytes| bytes.slice(..bytes.len() / 2));
+        if may_be_odd && goes_on && self.odd < ODD && !(self.odd == 2 && order.steps > 1) {
+            event.payload = match self.odd {
+                0 => event.payload.map(|bytes| bytes.slice(..bytes.len() / 2)),
+                1 => Some(format!("{{\"order\": \"{}\"}}", order.id).into()),
+                _ => Event::json("", &Payload { failures: 2, ..payload })?.payload,
+            };
+            self.odd += 1;
         }
         Ok(OrderStep { order, event })
     }
@@ -225,23 +245,23 @@ fn write(tx: &Transaction<'_>, step: &OrderStep) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// The script waits at its first gate until events behind the poisonous one are delivered.
+    /// The script waits at its first gate until events behind the odd ones are delivered.
     #[test]
-    fn the_poisonous_event_and_some_behind_it_are_below_the_first_gate() {
+    fn the_odd_events_and_some_behind_them_are_below_the_first_gate() {
         let stage = Stage::temporary().expect("a directory");
         stage.set_up().expect("databases");
         for (events, seed) in (0..40).map(|seed| (100, seed)).chain((0..10).map(|seed| (317, seed))) {
             let mut shop = Shop::open(stage.orders(), DemoPlan { events, seed }).expect("a shop");
             shop.connection.pragma_update(None, "synchronous", "off").expect("a test may lose its files");
-            let (mut committed, mut poison) = (0, None);
+            let (mut committed, mut last) = (0, None);
             while committed < events * FIRST_GATE / 100 {
                 committed += shop.transact(committed).expect("a transaction");
-                if shop.poisoned && poison.is_none() {
+                if shop.odd == ODD && last.is_none() {
                     // Somewhere in this transaction; its last place is the worst.
-                    poison = Some(committed);
+                    last = Some(committed);
                 }
             }
-            assert!(poison.is_some_and(|seq| seq < committed), "{poison:?} of {committed}, seed {seed}");
+            assert!(last.is_some_and(|seq| seq < committed), "{last:?} of {committed}, seed {seed}");
         }
     }
 }

@@ -1,0 +1,363 @@
+//! `[consumers.NAME]`: who consumes what, and in which database its effects happen.
+//!
+//! The table belongs to two readers. [`ConsumerOwn`] says what a consumer is, for as long as the process
+//! runs. The engine's [`ConsumerSettings`] say how it goes about it, and apply again on reload.
+
+use super::Outbox;
+use super::outbox::{check_url, refuse_plain, url_of};
+use super::problem::{self, ConfigError};
+use super::resolve::{Review, check_name, check_retry, known_names};
+use super::section::File;
+use super::source::{SourceSetting, Sources, UNREADABLE};
+use super::tree::member;
+use posthaste::consumer::{
+    ConsumerSettings, DeadLetterTopic, Identity, IdentityFrom, IdentityScope, Order, Unmatched,
+};
+use posthaste::inbox::CONSUMER_BYTES_MAX;
+use posthaste::source::StartFrom;
+use posthaste_postgres::PostgresConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What a consumer is.
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ConsumerOwn {
+    /// Where its messages come from: a `[sources.NAME]`, or a `[sinks.NAME]` that can be read.
+    pub(crate) source: Option<String>,
+    /// Topics, by their exact names.
+    pub(crate) topics: Vec<String>,
+    /// Its group at the broker; its own name by default.
+    pub(crate) group: Option<String>,
+    /// The outbox whose database has the inbox, and takes what handlers append. The only one by default.
+    pub(crate) outbox: Option<String>,
+    /// The service's own login to that database; the outbox's by default.
+    pub(crate) url: Option<String>,
+    /// A file that holds the URL, instead of `url`.
+    pub(crate) url_file: Option<PathBuf>,
+    /// A file that holds the password, read again at each connect.
+    pub(crate) password_file: Option<PathBuf>,
+    /// Where it begins if it has no position anywhere.
+    pub(crate) start_from: StartFrom,
+    /// What is kept in order.
+    pub(crate) order: Order,
+    /// What a message is known by: the first of `id`, `header:NAME`, `json:/pointer`, `position` and `sha256`
+    /// that is there.
+    #[serde(default = "identity")]
+    #[schemars(with = "Vec<String>")]
+    pub(crate) identity: Vec<IdentityFrom>,
+    /// Whether one event that comes over two topics is one message (`consumer`) or two (`topic`). It must be
+    /// said with more than one topic.
+    pub(crate) identity_scope: Option<IdentityScope>,
+    /// Where dead letters are told of.
+    pub(crate) dead_letters: Option<DeadLetterTopic>,
+    /// Whose tables are written.
+    pub(crate) tables: posthaste_postgres::consumer::InboxTables,
+    /// What becomes of a message that no handler takes.
+    pub(crate) unmatched: Unmatched,
+    /// Its handlers. The first that takes a message gets it.
+    pub(crate) handle: Vec<HandleSection>,
+}
+
+fn identity() -> Vec<IdentityFrom> {
+    Identity::default().from
+}
+
+/// `[[consumers.NAME.handle]]`. An empty list takes everything.
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HandleSection {
+    /// Types of messages, exact or with a last `*`.
+    pub(crate) types: Vec<String>,
+    /// Topics, in the same way.
+    pub(crate) topics: Vec<String>,
+    /// Addresses (subjects, routing keys), in the same way.
+    pub(crate) addresses: Vec<String>,
+    /// A function of the database, `schema.function`, that takes a `posthaste.message`.
+    pub(crate) sql: Option<String>,
+}
+
+/// One consumer.
+#[derive(Clone)]
+pub(crate) struct ConsumerSetting {
+    pub(crate) name: Arc<str>,
+    pub(crate) own: ConsumerOwn,
+    /// Name of the outbox.
+    pub(crate) outbox: Arc<str>,
+    /// The label of its metrics.
+    pub(crate) service: Arc<str>,
+    pub(crate) source: SourceSetting,
+    pub(crate) settings: ConsumerSettings,
+    /// Where its inbox is, with its own login.
+    pub(crate) database: PostgresConfig,
+}
+
+impl ConsumerSetting {
+    /// Its group at the broker.
+    pub(crate) fn group(&self) -> &str {
+        self.own.group.as_deref().unwrap_or(&self.name)
+    }
+
+    /// How it names messages.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { from: self.own.identity.clone(), scope: self.own.identity_scope.unwrap_or_default() }
+    }
+}
+
+/// The keys of the engine's part of the table.
+pub(crate) fn settings_keys() -> Vec<String> {
+    let settings = serde_json::to_value(ConsumerSettings::default()).unwrap_or_default();
+    settings.as_object().into_iter().flat_map(|table| table.keys().cloned()).collect()
+}
+
+/// Reads every consumer, and writes down what holds for the keys that nobody set.
+pub(super) fn consumers(
+    review: &mut Review<'_>,
+    file: &mut File,
+    sources: &Sources,
+    outboxes: &[Outbox],
+) -> Vec<ConsumerSetting> {
+    let mut settings = Vec::new();
+    for (name, value) in std::mem::take(&mut file.consumers) {
+        match read(review, &member("consumers", &name), value.clone()) {
+            Ok((own, tuned)) => {
+                let mut whole = serde_json::to_value(&own).unwrap_or_default();
+                if let (Value::Object(whole), Ok(Value::Object(tuned))) =
+                    (&mut whole, serde_json::to_value(&tuned))
+                {
+                    whole.extend(tuned);
+                }
+                file.consumers.insert(name.clone(), whole);
+                settings.extend(consumer(review, file, &name, own, tuned, sources, outboxes));
+            }
+            Err(error) => {
+                review.problems.push(error.to_string());
+                file.consumers.insert(name, value);
+            }
+        }
+    }
+    check_groups(review, &settings);
+    settings
+}
+
+/// Members of a group share its messages, and each consumer wants all of them.
+fn check_groups(review: &mut Review<'_>, settings: &[ConsumerSetting]) {
+    for (index, setting) in settings.iter().enumerate() {
+        let is_same = |other: &&ConsumerSetting| {
+            other.group() == setting.group() && other.own.source == setting.own.source
+        };
+        if let Some(other) = settings[..index].iter().find(is_same) {
+            let (group, place) = (setting.group(), member(&member("consumers", &setting.name), "group"));
+            let why = "each would get a part of the messages. Give one of them another `group`";
+            review.problem(&place, format!("group `{group}` is in use by consumer `{}`: {why}", other.name));
+        }
+    }
+}
+
+fn read(
+    review: &Review<'_>,
+    path: &str,
+    value: Value,
+) -> Result<(ConsumerOwn, ConsumerSettings), ConfigError> {
+    let keys = settings_keys();
+    let Value::Object(table) = value else {
+        return Ok((problem::read(review.tree, path, value, &[])?, ConsumerSettings::default()));
+    };
+    let (tuned, own) = table.into_iter().partition(|(key, _)| keys.contains(key));
+    let siblings: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let own = problem::read(review.tree, path, Value::Object(own), &siblings)?;
+    Ok((own, problem::read(review.tree, path, Value::Object(tuned), &[])?))
+}
+
+fn consumer(
+    review: &mut Review<'_>,
+    file: &File,
+    name: &str,
+    own: ConsumerOwn,
+    settings: ConsumerSettings,
+    sources: &Sources,
+    outboxes: &[Outbox],
+) -> Option<ConsumerSetting> {
+    let path = member("consumers", name);
+    check_name(review, &path, name, CONSUMER_BYTES_MAX);
+    if let Err(why) = settings.check() {
+        review.problem(&review.blamed(&path, &why), format!("{path}.{why}"));
+    }
+    if let Some(then) = &settings.retry.then {
+        check_retry(review, &format!("{path}.retry.then"), then);
+    }
+    check_topics(review, &path, &own);
+    check_handlers(review, &path, &own);
+    check_tables(review, &path, name, &own);
+    let source = source(review, file, &path, &own, sources);
+    let outbox = outbox(review, &path, name, &own, outboxes)?;
+    if let Some(dead_letters) = &own.dead_letters {
+        let path = member(&path, "dead_letters");
+        if own.topics.contains(&dead_letters.topic) {
+            let why = "its own dead letters would come back to it for ever";
+            let topic = &dead_letters.topic;
+            review.problem(&path, format!("dead_letters.topic `{topic}` is among its `topics`: {why}"));
+        }
+        check_routed(review, &path, &dead_letters.topic, outbox);
+    }
+    let database = database(review, &path, file, &own, outbox)?;
+    let (outbox, service) = (Arc::clone(&outbox.name), Arc::clone(&outbox.service));
+    Some(ConsumerSetting { name: name.into(), own, outbox, service, source: source?, settings, database })
+}
+
+fn check_topics(review: &mut Review<'_>, path: &str, own: &ConsumerOwn) {
+    let topics = member(path, "topics");
+    if own.topics.is_empty() || own.topics.iter().any(String::is_empty) {
+        let why = "a consumer needs `topics`, by their exact names, for example topics = [\"orders.placed\"]";
+        review.problem(&topics, why);
+    }
+    if own.topics.len() > 1 && own.identity_scope.is_none() {
+        review.problem(
+            &topics,
+            "with more than one topic `identity_scope` must be said: \"consumer\" if an event that comes over two topics is \
+             handled once, \"topic\" if it is handled once for each",
+        );
+    }
+    if own.identity.is_empty() {
+        let why = "identity must name at least one place, for example [\"id\", \"position\"]";
+        review.problem(&member(path, "identity"), why);
+    }
+}
+
+fn check_handlers(review: &mut Review<'_>, path: &str, own: &ConsumerOwn) {
+    if own.handle.is_empty() {
+        review.problem(
+            path,
+            format!("[{path}] has no handler: write [[{path}.handle]] with an `sql` function"),
+        );
+    }
+    for (index, handle) in own.handle.iter().enumerate() {
+        let path = format!("{path}.handle[{index}]");
+        if handle.sql.as_ref().is_none_or(String::is_empty) {
+            review.problem(&path, "a handler needs `sql`, for example sql = \"billing.on_event\"");
+        }
+    }
+}
+
+fn check_tables(review: &mut Review<'_>, path: &str, name: &str, own: &ConsumerOwn) {
+    const CHARS_MAX: usize = posthaste_postgres::consumer::mapped::NAME_CHARS_MAX;
+    if !own.tables.mapping().is_some_and(|mapping| mapping.has_names()) {
+        return;
+    }
+    let group = ("group", own.group.as_deref().unwrap_or(name));
+    let names = own.topics.iter().map(|topic| ("topics", topic.as_str())).chain([group]);
+    for (key, text) in names.filter(|(_, text)| text.chars().count() > CHARS_MAX) {
+        let why = "and the columns of mapped tables hold no more; nothing is ever cut";
+        let place = member(path, key);
+        review.problem(&place, format!("`{text}` is longer than {CHARS_MAX} characters, {why}"));
+    }
+}
+
+fn source(
+    review: &mut Review<'_>,
+    file: &File,
+    path: &str,
+    own: &ConsumerOwn,
+    sources: &Sources,
+) -> Option<SourceSetting> {
+    let place = member(path, "source");
+    let Some(name) = &own.source else {
+        review.problem(path, format!("`{place}` is missing: name a [sources.NAME] or a [sinks.NAME]"));
+        return None;
+    };
+    match sources.get(name) {
+        Some(Some(source)) => return Some(source.clone()),
+        Some(None) => review.problem(&place, format!("`{name}` is no source: {UNREADABLE}")),
+        // What is wrong with it is told already.
+        None if file.sources.contains_key(name) || file.sinks.contains_key(name) => {}
+        None => {
+            let known: Vec<&str> = sources.keys().map(String::as_str).collect();
+            review.problem(&place, format!("there is no source `{name}`{}", known_names(name, &known)));
+        }
+    }
+    None
+}
+
+fn outbox<'a>(
+    review: &mut Review<'_>,
+    path: &str,
+    name: &str,
+    own: &ConsumerOwn,
+    outboxes: &'a [Outbox],
+) -> Option<&'a Outbox> {
+    let place = member(path, "outbox");
+    let known: Vec<&str> = outboxes.iter().map(|outbox| &*outbox.name).collect();
+    let found = match (&own.outbox, outboxes) {
+        (Some(wanted), _) => outboxes.iter().find(|outbox| *outbox.name == **wanted),
+        (None, [only]) => Some(only),
+        (None, []) => return None,
+        (None, _) => {
+            review.problem(path, format!("consumer `{name}` must say which `outbox`: {}", known.join(", ")));
+            return None;
+        }
+    };
+    let Some(outbox) = found else {
+        let wanted = own.outbox.as_deref().unwrap_or_default();
+        review.problem(&place, format!("there is no outbox `{wanted}`{}", known_names(wanted, &known)));
+        return None;
+    };
+    if outbox.database.layout().is_some() {
+        review.problem(
+            &place,
+            format!(
+                "outbox `{}` is an adopted table, and a consumer needs our own schema in its database: add an [[outbox]] \
+                 without `adopt` and with relay = false, and run `posthaste migrate up`",
+                outbox.name
+            ),
+        );
+        return None;
+    }
+    if outbox.database.server().is_none() {
+        review.problem(
+            &place,
+            format!(
+                "outbox `{}` is a SQLite file, which has no SQL functions to be handlers: they need PostgreSQL. On SQLite a \
+                 consumer is code, in your service",
+                outbox.name
+            ),
+        );
+        return None;
+    }
+    Some(outbox)
+}
+
+/// Refuses a topic of events that we append ourselves if no route takes it: they would only make dead letters
+/// in the outbox. Where another process relays the outbox, nobody here knows its routes.
+pub(super) fn check_routed(review: &mut Review<'_>, path: &str, topic: &str, outbox: &Outbox) {
+    let mut routes = outbox.routes.routes().iter();
+    if outbox.relays && !routes.any(|route| route.topics.iter().any(|pattern| pattern.matches(topic))) {
+        let why = format!("no route of outbox `{}` takes the topic `{topic}`", outbox.name);
+        review.problem(path, format!("{why}: its events would go nowhere. Add a [[route]] for it"));
+    }
+}
+
+/// The outbox's database with the consumer's own login.
+fn database(
+    review: &mut Review<'_>,
+    path: &str,
+    file: &File,
+    own: &ConsumerOwn,
+    outbox: &Outbox,
+) -> Option<PostgresConfig> {
+    let mut config = outbox.database.server()?.clone();
+    if own.url.is_some() || own.url_file.is_some() {
+        config.url = url_of(review, path, "a consumer", own.url.as_ref(), own.url_file.as_ref())?;
+        config.password_file = None;
+        check_url(review, &member(path, if own.url.is_some() { "url" } else { "url_file" }), &config.url);
+        if file.require_tls {
+            refuse_plain(review, path, "this consumer's database", &config);
+        }
+    }
+    if own.password_file.is_some() {
+        config.password_file.clone_from(&own.password_file);
+    }
+    Some(config)
+}

@@ -1,0 +1,132 @@
+//! The broker between a producer and the consumers, from a producer's side.
+
+use posthaste_sqlite::broker::{Broker, BrokerConfig, Outgoing};
+#[cfg(feature = "kafka")]
+use posthaste_testkit::services::{ForeignRecord, Kafka};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A message on its way.
+pub(crate) struct Parcel<'a> {
+    pub(crate) id: Option<String>,
+    pub(crate) key: String,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+    pub(crate) payload: String,
+}
+
+/// A message where it lies.
+pub(crate) struct Lying {
+    pub(crate) partition: i32,
+    pub(crate) position: i64,
+    pub(crate) id: Option<String>,
+}
+
+/// A topic of a broker.
+pub(crate) enum Wire {
+    Local(Arc<Broker>),
+    #[cfg(feature = "kafka")]
+    Kafka(&'static Kafka),
+    /// One that a test restarts.
+    #[cfg(feature = "kafka")]
+    OwnKafka(Arc<tokio::sync::RwLock<Kafka>>),
+}
+
+impl Wire {
+    /// The local broker in this file.
+    pub(crate) fn local(file: &Path) -> Self {
+        // A second message with the same id is a message.
+        let config = BrokerConfig { partitions: 2, dedup_window: Duration::ZERO, ..BrokerConfig::new(file) };
+        Self::Local(Broker::open(config).expect("the broker's file opens"))
+    }
+
+    pub(crate) async fn send(&self, topic: &str, parcels: Vec<Parcel<'_>>) {
+        match self {
+            Self::Local(broker) => {
+                let messages = parcels.into_iter().map(|parcel| Outgoing {
+                    topic: topic.to_owned(),
+                    id: parcel.id,
+                    key: Some(parcel.key.into_bytes().into()),
+                    headers: texts(parcel.headers).collect(),
+                    payload: Some(parcel.payload.into_bytes().into()),
+                });
+                broker.publish(messages.collect()).await.expect("published");
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka(kafka) => send(kafka, topic, parcels).await,
+            #[cfg(feature = "kafka")]
+            Self::OwnKafka(kafka) => send(&*kafka.read().await, topic, parcels).await,
+        }
+    }
+
+    /// Where the group is that has the topic's name.
+    pub(crate) async fn committed(&self, topic: &str) -> BTreeMap<i32, i64> {
+        match self {
+            Self::Local(broker) => {
+                let groups = broker.groups().await.expect("groups").into_iter();
+                let of_topic = groups.filter(|place| place.group == topic && place.topic == topic);
+                of_topic.map(|place| (place.partition, place.committed)).collect()
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka(kafka) => committed(kafka, topic).await,
+            #[cfg(feature = "kafka")]
+            Self::OwnKafka(kafka) => committed(&*kafka.read().await, topic).await,
+        }
+    }
+
+    /// Everything that lies in the topic.
+    pub(crate) async fn lying(&self, topic: &str) -> Vec<Lying> {
+        match self {
+            Self::Local(broker) => {
+                let mut lying = Vec::new();
+                for partition in 0..2 {
+                    let stored = broker.read(topic, partition, 0, 100_000).await.expect("read");
+                    let place = |(position, id)| Lying { partition, position, id };
+                    lying
+                        .extend(stored.into_iter().map(|stored| place((stored.position, stored.message.id))));
+                }
+                lying
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka(kafka) => lying(kafka, topic).await,
+            #[cfg(feature = "kafka")]
+            Self::OwnKafka(kafka) => lying(&*kafka.read().await, topic).await,
+        }
+    }
+}
+
+#[cfg(feature = "kafka")]
+async fn send(kafka: &Kafka, topic: &str, parcels: Vec<Parcel<'_>>) {
+    let records = parcels.into_iter().map(|parcel| {
+        let id = parcel.id.map(|id| ("Message-ID".to_owned(), id));
+        let headers = texts(parcel.headers).chain(id);
+        ForeignRecord {
+            key: Some(parcel.key.into_bytes()),
+            value: Some(parcel.payload.into_bytes()),
+            headers: headers.map(|(name, value)| (name, Some(value.into_bytes()))).collect(),
+        }
+    });
+    kafka.send(topic, &records.collect::<Vec<_>>(), None).await.expect("published");
+}
+
+#[cfg(feature = "kafka")]
+async fn lying(kafka: &Kafka, topic: &str) -> Vec<Lying> {
+    let records = kafka.dump(topic).await.expect("the Java client reads");
+    let place = records.into_iter().map(|record| Lying {
+        partition: record.partition,
+        position: record.offset,
+        id: record.header("Message-ID"),
+    });
+    place.collect()
+}
+
+fn texts<'a>(headers: &'a [(&'a str, &'a str)]) -> impl Iterator<Item = (String, String)> + 'a {
+    headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+}
+
+#[cfg(feature = "kafka")]
+async fn committed(kafka: &Kafka, topic: &str) -> BTreeMap<i32, i64> {
+    let positions = kafka.committed(topic).await.expect("the Java client sees the group");
+    positions.into_iter().map(|((_, partition), position)| (partition, position)).collect()
+}

@@ -1,0 +1,8 @@
+//! Topology from outside: the real command on real clusters, judged by Kafka's own Java client.
+#![cfg(feature = "kafka")]
+
+mod desk;
+mod files;
+mod one;
+mod phoenix;
+mod points;
