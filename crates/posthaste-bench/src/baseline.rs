@@ -223,7 +223,7 @@ pub(super) fn messages(load: &Load, events: u64) -> Vec<Message> {
     (0..events).map(|index| message(load, index, &source)).collect()
 }
 
-fn message(load: &Load, index: u64, source: &Arc<str>) -> Message {
+pub(super) fn message(load: &Load, index: u64, source: &Arc<str>) -> Message {
     let stored = load.stored(index);
     let (destination, payload) = (stored.event.topic.clone(), stored.event.payload.clone());
     Message {

@@ -171,12 +171,7 @@ impl Setup<'_> {
         route.insert("sinks".to_owned(), Value::Array(vec![text(self.sink)]));
         route.insert("order".to_owned(), text(if self.order == Order::Key { "key" } else { "none" }));
         root.insert("route".to_owned(), Value::Array(vec![Value::Table(route)]));
-        for setting in &common.config_set {
-            let (path, value) = setting
-                .split_once('=')
-                .ok_or_else(|| Usage(format!("--config-set {setting}: must be KEY=VALUE")))?;
-            put(&mut root, path.trim(), literal(value.trim()))?;
-        }
+        put_all(&mut root, &common.config_set)?;
         Ok(root)
     }
 
@@ -218,6 +213,17 @@ impl Setup<'_> {
         sink.remove("start_at");
         Ok(sink.try_into()?)
     }
+}
+
+/// Sets what options say, `KEY=VALUE` each.
+pub(super) fn put_all(table: &mut Table, settings: &[String]) -> anyhow::Result<()> {
+    for setting in settings {
+        let (path, value) = setting
+            .split_once('=')
+            .ok_or_else(|| Usage(format!("--config-set {setting}: must be KEY=VALUE")))?;
+        put(table, path.trim(), literal(value.trim()))?;
+    }
+    Ok(())
 }
 
 /// Sets `a.b.c` in nested tables.

@@ -9,12 +9,15 @@
 //! Afterwards nothing is appended for a while, statements are counted, and one more event shows how long a
 //! relay takes that has gone to sleep.
 
+mod times;
+
+pub(super) use times::EventTimes;
+
 use super::child::{Relay, Setup, show};
 use super::load::TOPIC;
 use super::pipe;
 use super::report::{ProgressLine, Report};
 use super::sample::{Counter, ProcessUsage, audit, covered, quantile, sorted};
-use super::times::EventTimes;
 use super::{Bench, Common};
 use crate::output::{remark, seconds};
 use crate::yard::yard;
@@ -138,11 +141,29 @@ async fn missing(report: &mut Report, bench: &Bench<'_>, times: &EventTimes) -> 
 }
 
 /// What was asked of the server in the idle time.
-struct Idle {
-    per_s: f64,
-    how: &'static str,
+pub(super) struct Idle {
+    pub(super) per_s: f64,
+    pub(super) how: &'static str,
     /// How often each.
-    statements: Value,
+    pub(super) statements: Value,
+}
+
+impl Idle {
+    /// Lets so many seconds go by.
+    pub(super) async fn count(bench: &Bench<'_>, counter: &Counter, idle: u64) -> anyhow::Result<Self> {
+        remark(&format!("bench: idle for {}", seconds(idle as f64)));
+        tokio::time::sleep(CALM).await;
+        let (before, since) = (counter.read(bench.ground).await?, Instant::now());
+        tokio::time::sleep(Duration::from_secs(idle)).await;
+        let (after, took) = (counter.read(bench.ground).await?, since.elapsed());
+        let more = |(text, calls): (&String, &i64)| {
+            let more = calls - before.get(text).unwrap_or(&0);
+            (more > 0).then(|| (text.clone(), more))
+        };
+        let statements: BTreeMap<String, i64> = after.iter().filter_map(more).collect();
+        let per_s = statements.values().sum::<i64>() as f64 / took.as_secs_f64();
+        Ok(Self { per_s, how: counter.words(), statements: json!(statements) })
+    }
 }
 
 /// A relay, and whoever sees its acknowledgements.
@@ -223,20 +244,9 @@ impl WatchedRelay {
 
     /// What the relay asks of the server while nothing happens.
     async fn idle(&mut self, bench: &Bench<'_>, args: &LatencyArgs) -> anyhow::Result<Idle> {
-        let counter = Counter::find(bench.ground).await;
-        remark(&format!("bench: idle for {}", seconds(args.idle_seconds as f64)));
-        tokio::time::sleep(CALM).await;
-        let (before, since) = (counter.read(bench.ground).await?, Instant::now());
-        tokio::time::sleep(Duration::from_secs(args.idle_seconds)).await;
+        let idle = Idle::count(bench, &Counter::find(bench.ground).await, args.idle_seconds).await?;
         self.relay.check()?;
-        let (after, took) = (counter.read(bench.ground).await?, since.elapsed());
-        let more = |(text, calls): (&String, &i64)| {
-            let more = calls - before.get(text).unwrap_or(&0);
-            (more > 0).then(|| (text.clone(), more))
-        };
-        let statements: BTreeMap<String, i64> = after.iter().filter_map(more).collect();
-        let per_s = statements.values().sum::<i64>() as f64 / took.as_secs_f64();
-        Ok(Idle { per_s, how: counter.words(), statements: json!(statements) })
+        Ok(idle)
     }
 
     /// One event into the silence, in milliseconds.
@@ -257,7 +267,7 @@ impl WatchedRelay {
     }
 }
 
-async fn wait_for_lane(bench: &Bench<'_>, relay: &mut Relay) -> anyhow::Result<()> {
+pub(super) async fn wait_for_lane(bench: &Bench<'_>, relay: &mut Relay) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !covered(&bench.ground.client, &bench.ground.schema, "bench").await?.taken {
         relay.check()?;
@@ -270,7 +280,7 @@ async fn wait_for_lane(bench: &Bench<'_>, relay: &mut Relay) -> anyhow::Result<(
 }
 
 /// Waits for arrivals, but not for ever: what did not come is missing from the figures.
-async fn wait_until(done: impl Fn() -> bool) {
+pub(super) async fn wait_until(done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -278,7 +288,7 @@ async fn wait_until(done: impl Fn() -> bool) {
 }
 
 /// Takes the next event, waits for its time, appends it, and again.
-async fn append(
+pub(super) async fn append(
     mut client: Client,
     outbox: Outbox,
     times: Arc<EventTimes>,
@@ -294,7 +304,7 @@ async fn append(
     }
 }
 
-async fn append_one(
+pub(super) async fn append_one(
     client: &mut Client,
     outbox: &Outbox,
     times: &EventTimes,

@@ -1,9 +1,9 @@
 //! `posthaste-bench`: measure on your own database and broker.
 //!
-//! Four questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
-//! the acknowledgement (`latency`), what does an append cost (`append`), and how fast is an adopted table
-//! drained (`adopt`). Every figure that depends on the machine comes with a baseline from the same run, so
-//! that what is reported is a ratio.
+//! Five questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
+//! the acknowledgement (`latency`), what does an append cost (`append`), how fast is an adopted table drained
+//! (`adopt`), and how fast does a consumer take a topic (`consume`). Every figure that depends on the machine
+//! comes with a baseline from the same run, so that what is reported is a ratio.
 //!
 //! ```text
 //! ground (a schema of its own) ─▶ fill ─▶ baseline ─▶ child: posthaste run ─▶ sample ─▶ report
@@ -18,6 +18,7 @@ mod adopt;
 mod append;
 mod baseline;
 mod child;
+mod consume;
 mod drain;
 mod field;
 mod ground;
@@ -29,7 +30,6 @@ mod pipe;
 mod report;
 mod sample;
 mod sqlite;
-mod times;
 pub mod yard;
 
 use child::{Product, Scratch, Setup};
@@ -53,6 +53,7 @@ Examples:
   posthaste-bench latency --store … --rate 500 --seconds 20
   posthaste-bench append --store … --json
   posthaste-bench adopt --store … --rounds 3              somebody else's table
+  posthaste-bench consume --store … --sink kafka://localhost:9092
   posthaste-bench drain --store sqlite:scratch.db --sink local
 
 It works in a schema of its own, which it makes and drops, and with a stream of
@@ -61,7 +62,7 @@ server as much as it can: do not run it beside anything that matters.
 `posthaste run` is measured as a child process with the configuration that is
 printed; --config-set changes it.";
 
-/// Measures drain rate, latency, append cost or an adopted table
+/// Measures drain rate, latency, append cost, an adopted table or a consumer
 #[derive(Debug, Parser)]
 #[command(name = "posthaste-bench", version, after_help = EXAMPLES, propagate_version = true, term_width = 80)]
 struct Cli {
@@ -95,6 +96,8 @@ enum What {
     Append(Box<append::AppendArgs>),
     /// How fast an adopted table is drained
     Adopt(Box<adopt::AdoptArgs>),
+    /// How fast a consumer takes a topic, each effect once and in order
+    Consume(Box<consume::ConsumeArgs>),
 }
 
 impl What {
@@ -104,6 +107,7 @@ impl What {
             Self::Latency(args) => &args.common,
             Self::Append(args) => &args.common,
             Self::Adopt(args) => &args.common,
+            Self::Consume(args) => &args.common,
         }
     }
 }
@@ -197,6 +201,11 @@ pub fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<()> {
     let (global, what) = (cli.global, cli.what);
+    if let What::Consume(args) = &what
+        && let Some(plan) = &args.child
+    {
+        return consume::run_child(plan).await;
+    }
     let common = what.common();
     let (product, scratch) = (Product::find(global.posthaste).await?, Scratch::make()?);
     // A mistake in the options has a name before anything is made.
@@ -218,8 +227,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     };
     drop(bench);
     let left = ground.leave(common.keep).await;
-    outcome?.print(global.json)?;
-    left
+    let report = outcome?;
+    let missed = report.missed();
+    report.print(global.json)?;
+    left.and(missed)
 }
 
 async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
@@ -229,6 +240,7 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Latency(args) => Box::pin(latency::run(bench, args, &mut report)).await?,
         What::Append(args) => Box::pin(append::run(bench, args, &mut report)).await?,
         What::Adopt(args) => Box::pin(adopt::run(bench, args, &mut report)).await?,
+        What::Consume(args) => Box::pin(consume::run(bench, args, &mut report)).await?,
     }
     report.detail("server", bench.ground.facts().await?);
     conditions(&mut report, bench.common, &bench.product.version);

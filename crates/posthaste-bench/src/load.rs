@@ -62,7 +62,7 @@ impl Load {
     /// Which event has this id; `None` if it is none of this run.
     pub(super) fn index(&self, id: Uuid) -> Option<u64> {
         let (upper, lower) = ((id.as_u128() >> 64) as u64, id.as_u128() as u64);
-        (upper == self.stamp && lower >> 62 == 0b10).then_some(lower & (u64::MAX >> 2))
+        (upper == self.stamp && lower >> 62 == 0b10).then_some(number(id))
     }
 
     /// The number of the event's key.
@@ -95,6 +95,11 @@ impl Load {
         let appended_at = Timestamp((self.stamp >> 16) as i64 * 1_000);
         StoredEvent { seq: index as i64 + 1, slot: 0, appended_at, event: self.event(index), defect: None }
     }
+}
+
+/// The number that an id ends in.
+pub(super) fn number(id: Uuid) -> u64 {
+    id.as_u128() as u64 & (u64::MAX >> 2)
 }
 
 /// Numbers without a pattern (splitmix64): the same ones in every run.

@@ -14,6 +14,7 @@ use std::time::Instant;
 pub(super) struct Report {
     json: Map<String, Value>,
     rows: Vec<Vec<String>>,
+    missed: Vec<String>,
 }
 
 impl Report {
@@ -46,9 +47,20 @@ impl Report {
         self.json.insert(name.to_owned(), value.into());
     }
 
+    /// Something that had to hold and does not, in a sentence.
+    pub(super) fn miss(&mut self, sentence: String) {
+        self.missed.push(sentence);
+    }
+
+    /// An error with all of those.
+    pub(super) fn missed(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.missed.is_empty(), "{}", self.missed.join("\n"));
+        Ok(())
+    }
+
     /// Prints all of it.
     pub(super) fn print(self, as_json: bool) -> anyhow::Result<()> {
-        let Self { json, rows } = self;
+        let Self { json, rows, .. } = self;
         let text = match as_json {
             true => Value::Object(json).to_string(),
             false => table(&["figure", ">value", "what it is"], rows),

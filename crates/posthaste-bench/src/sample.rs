@@ -151,6 +151,13 @@ impl Counter {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
+    /// Whether only those connections are counted that ask for it.
+    pub(super) async fn is_on_demand(&self, ground: &BenchOutbox) -> anyhow::Result<bool> {
+        let sql = "select current_setting('pg_stat_statements.track', true) = 'none'";
+        let track: Option<bool> = ground.client.query_one(sql, &[]).await?.get(0);
+        Ok(matches!(self, Self::Statements(_)) && track == Some(true))
+    }
+
     pub(super) fn words(&self) -> &'static str {
         match self {
             Self::Statements(_) => "by pg_stat_statements",

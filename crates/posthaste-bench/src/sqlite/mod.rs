@@ -67,6 +67,9 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Adopt(_) => {
             return Err(Usage("only a table in PostgreSQL can be adopted".to_owned()).into());
         }
+        What::Consume(_) => {
+            return Err(Usage("consume measures PostgreSQL only".to_owned()).into());
+        }
         What::Latency(_) => {
             let why = "latency measures PostgreSQL only; on SQLite there are drain and append";
             return Err(Usage(why.to_owned()).into());

@@ -10,6 +10,7 @@ use posthaste::sink::Message;
 use posthaste::task::{Task, spawn};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::config::FromClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, StreamConsumer};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::message::{Header, Headers as _, OwnedHeaders};
@@ -24,6 +25,8 @@ use uuid::Uuid;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Enough for two cores.
 const PARTITIONS: i32 = 4;
+/// A payload of 1 MiB has headers, too.
+const MESSAGE_MAX: &str = "2097152";
 /// Wanted by the client; nothing is ever committed to it.
 const GROUP: &str = "posthaste-bench";
 /// Between two looks at something that is on its way.
@@ -32,18 +35,17 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// A cluster, seen from outside.
 pub(crate) async fn open(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
-    let servers = url.split(',').map(|url| url.trim().trim_start_matches("kafka://").trim_end_matches('/'));
-    let servers = servers.collect::<Vec<_>>().join(",");
-    let ground = KafkaYard { url: url.to_owned(), servers, topic: destination.to_owned() };
+    let ground = KafkaYard::new(url, destination, PARTITIONS);
     ground.topics().await?;
     Ok(Box::new(ground))
 }
 
 #[derive(Clone)]
-struct KafkaYard {
+pub(crate) struct KafkaYard {
     url: String,
     servers: String,
     topic: String,
+    partitions: i32,
 }
 
 #[async_trait]
@@ -62,7 +64,7 @@ impl Yard for KafkaYard {
         }
         self.create(&mark, 1).await?;
         self.delete(&topic).await?;
-        self.create(&topic, PARTITIONS).await
+        self.create(&topic, self.partitions).await
     }
 
     async fn count(&mut self) -> YardResult<u64> {
@@ -83,7 +85,8 @@ impl Yard for KafkaYard {
         let consumer: StreamConsumer = client.set("group.id", GROUP).create().map_err(YardError::new)?;
         let ground = self.clone();
         let ends = blocking(move || ground.ends(&ground.consumer()?)).await?;
-        let places = self.places(ends.into_iter().map(|(partition, _, high)| (partition, high)))?;
+        let places =
+            self.places(ends.into_iter().map(|(partition, _, high)| (partition, Offset::Offset(high))))?;
         consumer.assign(&places).map_err(YardError::new)?;
         let following = async move {
             while let Ok(record) = consumer.recv().await {
@@ -96,25 +99,12 @@ impl Yard for KafkaYard {
     }
 
     async fn client_alone(&mut self, messages: &[Message]) -> YardResult<Duration> {
-        let producer: ThreadedProducer<Counter> = self
-            .client("alone")
-            .set("enable.idempotence", "true")
-            .set("compression.type", "lz4")
-            .set("partitioner", "murmur2_random")
-            .create_with_context(Counter::default())
-            .map_err(YardError::new)?;
-        self.connect(&producer).await?;
+        let producer = self.producer().await?;
         let started = Instant::now();
         for message in messages {
             send(&producer, message).await?;
         }
-        let counter = producer.context();
-        while counter.delivered() < messages.len() {
-            if counter.failed.load(Ordering::Relaxed) > 0 || started.elapsed() > 10 * PATIENCE {
-                return Err(YardError::new("the client alone did not deliver everything"));
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
+        delivered(&producer, messages.len()).await?;
         Ok(started.elapsed())
     }
 
@@ -130,6 +120,53 @@ impl Yard for KafkaYard {
 }
 
 impl KafkaYard {
+    pub(crate) fn new(url: &str, topic: &str, partitions: i32) -> Self {
+        let server = |url: &str| url.trim().trim_start_matches("kafka://").trim_end_matches('/').to_owned();
+        let servers = url.split(',').map(server).collect::<Vec<_>>().join(",");
+        Self { url: url.to_owned(), servers, topic: topic.to_owned(), partitions }
+    }
+
+    /// A consumer that has the whole topic, from its beginning.
+    pub(crate) fn reader<C: FromClientConfig + rdkafka::consumer::Consumer>(&self) -> YardResult<C> {
+        let mut client = self.client("read");
+        let client = client.set("group.id", GROUP).set("enable.auto.commit", "false");
+        let consumer: C = client.create().map_err(YardError::new)?;
+        let all = self.places((0..self.partitions).map(|partition| (partition, Offset::Beginning)))?;
+        consumer.assign(&all).map_err(YardError::new)?;
+        Ok(consumer)
+    }
+
+    /// Sends messages at their times, each a number of seconds after the first.
+    pub(crate) async fn send_paced(
+        &self,
+        messages: impl Iterator<Item = (f64, Message)>,
+    ) -> YardResult<usize> {
+        let (producer, started, mut sent) = (self.producer().await?, Instant::now(), 0);
+        for (at, message) in messages {
+            let at = started + Duration::from_secs_f64(at);
+            if at > Instant::now() {
+                tokio::time::sleep_until(at.into()).await;
+            }
+            send(&producer, &message).await?;
+            sent += 1;
+        }
+        delivered(&producer, sent).await?;
+        Ok(sent)
+    }
+
+    async fn producer(&self) -> YardResult<ThreadedProducer<Counter>> {
+        let producer = self
+            .client("alone")
+            .set("enable.idempotence", "true")
+            .set("compression.type", "lz4")
+            .set("partitioner", "murmur2_random")
+            .set("message.max.bytes", MESSAGE_MAX)
+            .create_with_context(Counter::default())
+            .map_err(YardError::new)?;
+        self.connect(&producer).await?;
+        Ok(producer)
+    }
+
     fn mark(&self) -> String {
         format!("{}.posthaste-bench", self.topic)
     }
@@ -166,6 +203,7 @@ impl KafkaYard {
     async fn create(&self, topic: &str, partitions: i32) -> YardResult<()> {
         let (admin, started) = (self.admin()?, Instant::now());
         let wanted = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        let wanted = wanted.set("max.message.bytes", MESSAGE_MAX);
         loop {
             let made = admin.create_topics([&wanted], &AdminOptions::new()).await.map_err(YardError::new)?;
             match made.into_iter().next() {
@@ -214,24 +252,20 @@ impl KafkaYard {
             let marks = consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
             marks.map(|(low, high)| (partition, low, high)).map_err(YardError::new)
         };
-        (0..PARTITIONS).map(end).collect()
+        (0..self.partitions).map(end).collect()
     }
 
-    fn places(&self, offsets: impl Iterator<Item = (i32, i64)>) -> YardResult<TopicPartitionList> {
+    fn places(&self, offsets: impl Iterator<Item = (i32, Offset)>) -> YardResult<TopicPartitionList> {
         let mut places = TopicPartitionList::new();
-        for (partition, offset) in offsets {
-            let place = Offset::Offset(offset);
+        for (partition, place) in offsets {
             places.add_partition_offset(&self.topic, partition, place).map_err(YardError::new)?;
         }
         Ok(places)
     }
 
     fn read_ids(&self) -> YardResult<Vec<Uuid>> {
-        let consumer = self.consumer()?;
-        let ends = self.ends(&consumer)?;
-        let left: i64 = ends.iter().map(|(_, low, high)| high - low).sum();
-        let places = self.places(ends.into_iter().map(|(partition, low, _)| (partition, low)))?;
-        consumer.assign(&places).map_err(YardError::new)?;
+        let consumer: BaseConsumer = self.reader()?;
+        let left: i64 = self.ends(&consumer)?.iter().map(|(_, low, high)| high - low).sum();
         let mut ids = Vec::with_capacity(usize::try_from(left).unwrap_or(0));
         for _ in 0..left {
             let record =
@@ -287,6 +321,18 @@ async fn send(producer: &ThreadedProducer<Counter>, message: &Message) -> YardRe
             Err((error, _)) => return Err(YardError::new(error)),
         }
     }
+}
+
+/// Waits for the acknowledgements of so many messages.
+async fn delivered(producer: &ThreadedProducer<Counter>, messages: usize) -> YardResult<()> {
+    let (counter, started) = (producer.context(), Instant::now());
+    while counter.delivered() < messages {
+        if counter.failed.load(Ordering::Relaxed) > 0 || started.elapsed() > 10 * PATIENCE {
+            return Err(YardError::new("the client alone did not deliver everything"));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
 }
 
 #[derive(Default)]

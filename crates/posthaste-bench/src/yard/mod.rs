@@ -11,7 +11,7 @@
 //! come ready.
 
 mod http;
-mod kafka;
+pub(crate) mod kafka;
 mod nats;
 mod rabbitmq;
 mod redis;

@@ -3,12 +3,27 @@
 use super::*;
 use posthaste_bench::yard::yard;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::{Kafka, KafkaOptions};
-use tokio::sync::mpsc;
+use posthaste_testkit::services::{Kafka, KafkaOptions, ServiceError};
+use std::sync::LazyLock;
+use tokio::runtime::Runtime;
+use tokio::sync::{OnceCell, mpsc};
+
+/// Where the broker's console is served: a test's own runtime ends with the test.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+});
+
+/// The broker of all tests.
+pub(super) async fn shared() -> Result<&'static Kafka, ServiceError> {
+    static SHARED: OnceCell<Result<Kafka, ServiceError>> = OnceCell::const_new();
+    let start = || RUNTIME.block_on(Kafka::start(&KafkaOptions::default()));
+    let start = async || tokio::task::spawn_blocking(start).await.expect("no panic");
+    SHARED.get_or_init(start).await.as_ref().map_err(Clone::clone)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_yard_is_emptied_counted_read_followed_and_taken_away() {
-    let kafka = require_service!(Kafka::start(&KafkaOptions::default()).await);
+    let kafka = require_service!(shared().await);
     let url = format!("kafka://{}", kafka.bootstrap());
     let open = async || yard(&url, "yard").await.expect("opened").expect("Kafka has one");
     let mut ground = open().await;

@@ -2,6 +2,7 @@
 //!
 //! A server that is not installed is a counted skip.
 
+mod consume;
 mod kafka;
 mod nats;
 mod redis;

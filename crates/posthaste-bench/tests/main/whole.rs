@@ -12,7 +12,7 @@ use tokio::process::Command;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_posthaste-bench");
 
 /// A build of the whole workspace has it; one of this crate alone has not.
-fn product() -> Result<PathBuf, ServiceError> {
+pub(super) fn product() -> Result<PathBuf, ServiceError> {
     let path = Path::new(PROGRAM).with_file_name("posthaste");
     let why = "it is built with the workspace: cargo build -p posthaste-server --all-features".to_owned();
     if path.is_file() {
@@ -22,13 +22,13 @@ fn product() -> Result<PathBuf, ServiceError> {
     }
 }
 
-async fn run(words: &[&str]) -> Output {
+pub(super) async fn run(words: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
     command.args(words).env_remove("POSTHASTE_BENCH_BINARY").kill_on_drop(true);
     tokio::time::timeout(3 * DEADLINE, command.output()).await.expect("it ends").expect("it runs")
 }
 
-async fn measured(words: &[&str]) -> Value {
+pub(super) async fn measured(words: &[&str]) -> Value {
     let output = run(words).await;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{words:?}: {out}{err}");
@@ -36,7 +36,7 @@ async fn measured(words: &[&str]) -> Value {
 }
 
 #[track_caller]
-fn assert_numbers(report: &Value, names: &[&str]) {
+pub(super) fn assert_numbers(report: &Value, names: &[&str]) {
     for name in names {
         assert!(report[name].is_number(), "{name}: {report}");
     }

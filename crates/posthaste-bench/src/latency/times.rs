@@ -3,7 +3,7 @@
 //! Appenders and the reader of acknowledgements write at the same time and must not hold each other up, so
 //! a moment is one atomic number: nanoseconds since the start, where 0 is "not yet".
 
-use super::load::Load;
+use crate::load::Load;
 use posthaste::Event;
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use uuid::Uuid;
 /// Appenders need a moment until the first of them is waiting.
 const HEAD_START: Duration = Duration::from_millis(20);
 
-pub(super) struct EventTimes {
+pub(crate) struct EventTimes {
     load: Arc<Load>,
     start: Instant,
     /// When the first event should go out.
     began: AtomicU64,
     rate: u64,
     /// Events of the steady part. There is room for one more, which comes after the idle time.
-    pub(super) steady: u64,
+    pub(crate) steady: u64,
     committed: Vec<AtomicU64>,
     arrived: Vec<AtomicU64>,
     received: AtomicU64,
@@ -29,7 +29,7 @@ pub(super) struct EventTimes {
 }
 
 impl EventTimes {
-    pub(super) fn new(load: &Arc<Load>, rate: u64, steady: u64) -> Self {
+    pub(crate) fn new(load: &Arc<Load>, rate: u64, steady: u64) -> Self {
         let column = || (0..=steady).map(|_| AtomicU64::new(0)).collect();
         Self {
             load: Arc::clone(load),
@@ -44,12 +44,12 @@ impl EventTimes {
         }
     }
 
-    pub(super) fn event(&self, index: u64) -> Event {
+    pub(crate) fn event(&self, index: u64) -> Event {
         self.load.event(index)
     }
 
     /// The first event goes out very soon.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.began.store(self.at(Instant::now() + HEAD_START), Ordering::Relaxed);
     }
 
@@ -58,17 +58,17 @@ impl EventTimes {
     }
 
     /// When an event should go out.
-    pub(super) fn moment(&self, index: u64) -> Instant {
+    pub(crate) fn moment(&self, index: u64) -> Instant {
         self.start + Duration::from_nanos(self.intended(index).unwrap_or(0))
     }
 
     /// The COMMIT of an event has returned.
-    pub(super) fn commit(&self, index: u64) {
+    pub(crate) fn commit(&self, index: u64) {
         self.committed[index as usize].store(self.at(Instant::now()), Ordering::Relaxed);
     }
 
     /// An event is acknowledged.
-    pub(super) fn arrive(&self, id: Uuid, moment: Instant) {
+    pub(crate) fn arrive(&self, id: Uuid, moment: Instant) {
         let Some(place) = self.load.index(id).and_then(|index| self.arrived.get(index as usize)) else {
             return;
         };
@@ -78,34 +78,34 @@ impl EventTimes {
         };
     }
 
-    pub(super) fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Acquire)
     }
 
-    pub(super) fn duplicates(&self) -> u64 {
+    pub(crate) fn duplicates(&self) -> u64 {
         self.duplicates.load(Ordering::Relaxed)
     }
 
-    pub(super) fn committed(&self, index: u64) -> Option<u64> {
+    pub(crate) fn committed(&self, index: u64) -> Option<u64> {
         Some(self.committed[index as usize].load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
-    pub(super) fn intended(&self, index: u64) -> Option<u64> {
+    pub(crate) fn intended(&self, index: u64) -> Option<u64> {
         Some(self.began.load(Ordering::Relaxed) + index * 1_000_000_000 / self.rate)
     }
 
-    pub(super) fn arrived(&self, index: u64) -> Option<u64> {
+    pub(crate) fn arrived(&self, index: u64) -> Option<u64> {
         Some(self.arrived[index as usize].load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
     /// Milliseconds from one moment of each event to its arrival. A line may be here before the COMMIT has
     /// returned to the appender: that counts as nothing.
-    pub(super) fn latencies(&self, events: Range<u64>, from: fn(&Self, u64) -> Option<u64>) -> Vec<f64> {
+    pub(crate) fn latencies(&self, events: Range<u64>, from: fn(&Self, u64) -> Option<u64>) -> Vec<f64> {
         self.spans(events, from, Self::arrived)
     }
 
     /// Milliseconds from one moment of each event to another.
-    pub(super) fn spans(
+    pub(crate) fn spans(
         &self,
         events: Range<u64>,
         from: fn(&Self, u64) -> Option<u64>,
@@ -117,8 +117,8 @@ impl EventTimes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::Spread;
     use super::*;
+    use crate::load::Spread;
 
     #[test]
     fn an_event_counts_once_and_a_missing_one_not_at_all() {
