@@ -7,8 +7,9 @@
 //!
 //! **The time.** A handler whose time is over has failed, unless it stands in front of somebody's lock: a
 //! migration is nobody's fault, however long it takes. Only the server knows, so it is asked over another
-//! connection while the handler's still waits. Then its statement is cancelled, or it would keep what others
-//! of the key wait for. Refused: a `lock_timeout` of ours for handlers, which would be
+//! connection, when half of the time is over and at the end. The lock may go in between, and what is left
+//! then is not the time that the handler was promised. At the end its statement is cancelled, or it would
+//! keep what others of the key wait for. Refused: a `lock_timeout` of ours for handlers, which would be
 //! another one than the service has chosen.
 
 use super::failure::{LOST_CODE, is_in_conflict, late, of_handler, of_panic, waiting};
@@ -158,27 +159,50 @@ impl PostgresInbox {
                 all => handler.handle_all(&mut tx.tx, all).await,
             }
         };
-        let handling = handling.instrument(Message::span_of(&messages));
-        let (at, error) = match timeout(limit, AssertUnwindSafe(handling).catch_unwind()).await {
+        let handling = AssertUnwindSafe(handling.instrument(Message::span_of(&messages))).catch_unwind();
+        let backend = tx.backend;
+        let ended = tokio::select! {
+            biased;
+            ended = handling => Ok(ended),
+            has_waited = self.time_out(backend, xid, limit) => Err(has_waited),
+        };
+        let (at, error) = match ended {
             Ok(Ok(Ok(()))) => return Called::Done,
             Ok(Ok(Err(Failed::OneByOne))) => return Called::OneByOne,
             Ok(Ok(Err(Failed::At(at, error)))) => (Some(at).filter(|at| *at < works.len()), error),
             Ok(Ok(Err(Failed::Together(error)))) => (only, error),
             Ok(Err(panic)) => return Called::Failed(only, of_panic(&*panic)),
-            Err(_) if self.give_up_waiting(tx.backend, xid).await => return Called::Failed(only, waiting()),
-            Err(_) => return Called::Failed(only, late(None)),
+            Err(has_waited) => {
+                let waits = self.is_blocked(backend, xid, Overdue::Cancel, ASK_MAX).await;
+                return Called::Failed(only, if waits || has_waited { waiting() } else { late(None) });
+            }
         };
         let is_late = began.elapsed() >= limit && !is_in_conflict(&error);
         Called::Failed(at, if is_late { late(Some(error)) } else { of_handler(error, tx.is_closed()) })
     }
 }
 
+/// What becomes of the statement that is asked about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Overdue {
+    LeftAlone,
+    Cancel,
+}
+
 impl PostgresInbox {
-    /// Ends the statement of an overdue handler. Answers whether it stood in front of somebody's lock; no
-    /// answer of the server is no excuse.
-    async fn give_up_waiting(&self, backend: Option<i32>, xid: &str) -> bool {
-        let sql = include_str!("../../sql/consumer/overdue.sql");
-        let asked = timeout(ASK_MAX, self.look(sql, params![INT4 backend, TEXT xid])).await;
+    /// Ends when the handler's time is over, and answers whether half-way it stood in front of a lock.
+    async fn time_out(&self, backend: Option<i32>, xid: &str, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        tokio::time::sleep(limit / 2).await;
+        let has_waited = self.is_blocked(backend, xid, Overdue::LeftAlone, ASK_MAX.min(limit / 2)).await;
+        tokio::time::sleep_until(end).await;
+        has_waited
+    }
+
+    /// Whether a handler's statement stands in front of somebody's lock. No answer of the server is no excuse.
+    async fn is_blocked(&self, backend: Option<i32>, xid: &str, then: Overdue, within: Duration) -> bool {
+        let (sql, cancel) = (include_str!("../../sql/consumer/overdue.sql"), then == Overdue::Cancel);
+        let asked = timeout(within, self.look(sql, params![INT4 backend, TEXT xid, BOOL cancel])).await;
         matches!(asked, Ok(Ok(rows)) if rows.first().is_some_and(|row| row.get(0)))
     }
 }

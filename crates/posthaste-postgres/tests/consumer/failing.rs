@@ -191,6 +191,30 @@ async fn a_handler_that_waits_for_a_lock_is_never_charged() {
     }
 }
 
+/// The lock goes before the handler's time is over, and too late for the rest of its work: that time was not
+/// its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_goes_late_leaves_nobody_to_blame() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    let (inbox, limit) = (fixture.with(Obey).await, Duration::from_secs(4));
+    let migration = fixture.client().await;
+    migration.batch_execute("begin; lock table effects in access exclusive mode").await.expect("the lock");
+    let slow = [sql(1, "select pg_sleep(60)")];
+    let (applied, ()) = tokio::join!(inbox.apply(None, &slow, limit), async {
+        let client = fixture.client().await;
+        eventually("the handler waits", PATIENCE, || async {
+            let sql = "select from pg_locks l join pg_database d on d.oid = l.database \
+                       where d.datname = current_database() and not l.granted";
+            (!client.query(sql, &[]).await.expect("the locks").is_empty()).then_some(())
+        })
+        .await;
+        tokio::time::sleep(limit * 7 / 8).await; // pace: most of its time
+        migration.batch_execute("commit").await.expect("the end of it");
+    });
+    let failure = applied.expect_err("its time is over").failure;
+    assert_eq!(failure.kind, FailureKind::Conflict, "{}", failure.message);
+}
+
 /// A handler that blocks its thread cannot be interrupted. It is done or has timed out, and others go on
 /// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,12 +8,12 @@ use posthaste_testkit::require_service;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the handler's table is locked, and what a handler may take: some seconds and one, or with
+/// How long the handler's table is locked, and what a handler may take: some seconds and two, or with
 /// `POSTHASTE_SOAK=1` two minutes and the default.
 fn migration() -> (Duration, &'static str, bool) {
     let is_soak = std::env::var_os("POSTHASTE_SOAK").is_some_and(|value| !value.is_empty() && value != "0");
     let (seconds, settings) =
-        if is_soak { (120, "batch_max = 8") } else { (5, "batch_max = 8\nhandler_timeout_ms = 1000") };
+        if is_soak { (120, "batch_max = 8") } else { (7, "batch_max = 8\nhandler_timeout_ms = 2000") };
     (Duration::from_secs(seconds), settings, is_soak)
 }
 
