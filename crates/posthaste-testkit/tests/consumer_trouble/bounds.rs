@@ -152,3 +152,15 @@ async fn a_rate_bounds_what_is_begun_and_is_no_stall() {
     limit(None);
     until("the rest", || ground.done() == 120).await;
 }
+
+/// A message that fills the window by itself while others wait for room: it keeps its attempts, and dies.
+#[tokio::test(start_paused = true)]
+async fn f65_a_message_that_fills_the_window_keeps_its_attempts() {
+    let mut ground = Ground::new(4);
+    ground.settings = ConsumerSettings { in_hand_bytes_max: 10_000, ..ConsumerSettings::default() };
+    ground.broker.publish(TOPIC, large("bad-1", "a", 50_000));
+    let (_store, _consumer) = begin(&ground);
+    ground.publish("m", 40);
+    until("its death", || letter(&ground, "bad-1") == Some((4, false))).await;
+    until("the others", || ground.done() == 40).await;
+}

@@ -263,10 +263,14 @@ impl Engine {
     }
 
     /// Finds who crowds the window. One that filled it while it was alone is read again, in its share.
+    ///
+    /// One that has a single message has no less after that, and would begin its attempts anew for ever.
     fn share_window(&mut self, now: Instant) {
         let share = self.share();
         self.partitions.values_mut().for_each(|state| share.note(state, now));
-        let crowding = self.partitions.iter().filter(|(_, state)| state.is_crowding && state.running == 0);
+        let is_crowding =
+            |state: &PartitionState| state.is_crowding && state.running == 0 && state.hand.open() > 1;
+        let crowding = self.partitions.iter().filter(|(_, state)| is_crowding(state));
         let largest = crowding.max_by_key(|(_, state)| state.hand.open()).map(|(at, _)| at.clone());
         if let Some(partition) = largest.filter(|_| share.is_full()) {
             self.retake(&partition);

@@ -7,7 +7,7 @@
 //! | I3 order | first effects of a key, or of a partition, are in the order of the partition |
 //! | I4 completeness | marks and rows agree; at any time |
 //! | nothing lost | every message is done, a dead letter, or was discarded |
-//! | nothing stuck | after all faults everything is settled in bounded time |
+//! | nothing stuck | after all faults everything moves on, until all is settled |
 //! | F50 | no more attempts are counted than were made; nobody died who would have succeeded |
 
 use super::super::world::lock;
@@ -39,6 +39,13 @@ pub(super) fn is_quiet(world: &ConsumerWorld) -> bool {
     let holding = tables.letters_of(CONSUMER).iter().any(|letter| letter.burial.holds_key);
     let behind = |(_, log, saved): &(Partition, Vec<String>, Option<i64>)| *saved != Some(log.len() as i64);
     !holding && tables.deferred.is_empty() && !positions(world, &tables).iter().any(behind)
+}
+
+/// How far everything has come. As long as it changes, nothing is stuck.
+pub(super) fn progress(world: &ConsumerWorld) -> (Vec<Option<i64>>, usize, usize) {
+    let tables = world.database.tables();
+    let saved = positions(world, &tables).into_iter().map(|(_, _, saved)| saved).collect();
+    (saved, tables.deferred.len(), lock(&world.ledger).discarded.len())
 }
 
 /// What holds at any time.
@@ -166,6 +173,8 @@ fn deaths_deserved(world: &ConsumerWorld, tables: &Tables, ledger: &Ledger) {
         let deserved = match fate {
             // Where members die of other things too, an innocent may be in hand each time.
             _ if letter.burial.disposition == Disposition::Crashed => world.members_die(),
+            // Then a death in between is an attempt beside its own.
+            Character::Flaky(_) | Character::FailsLate(_) | Character::Hangs(_) => world.members_die(),
             Character::Doomed | Character::Rejected | Character::Mended | Character::Unmatched => true,
             _ => false,
         };

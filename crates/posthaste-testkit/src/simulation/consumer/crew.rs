@@ -168,7 +168,7 @@ impl Crew {
             let Bunk::Taken(mate) = bunk else { return None };
             let health = mate.handle.health();
             // One among many may have no partition.
-            let idle = health.why == "no partition is assigned";
+            let idle = health.why.starts_with("no partition is assigned");
             (!health.ready && !idle).then(|| format!("{} says: {}", mate.name, health.why))
         };
         self.bunks.iter().filter_map(complaint).collect()

@@ -170,9 +170,14 @@ async fn heal(world: &Arc<ConsumerWorld>, crew: &mut Crew) -> Duration {
     world.set_api(true);
     world.pause_consumer(false);
     crew.heal();
-    let deadline = healed + QUIET_WITHIN;
+    // One key with many dead letters takes its time: each waits for an operator.
+    let (mut deadline, mut progress) = (healed + QUIET_WITHIN, check::progress(world));
     let mut next_act = healed + Duration::from_secs(1);
     while !check::is_quiet(world) && Instant::now() < deadline {
+        let now = check::progress(world);
+        if now != progress {
+            (deadline, progress) = (Instant::now() + QUIET_WITHIN, now);
+        }
         crew.start_due();
         tokio::select! {
             biased;
