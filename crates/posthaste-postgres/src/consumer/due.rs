@@ -14,6 +14,7 @@ use posthaste::consumer::policy::Consequence;
 use posthaste::consumer::store::{Burial, DueHeads, DueOutcome, DueStep, InboxError, Work};
 use posthaste::consumer::{Disposition, Failure, FailureKind};
 use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -120,7 +121,11 @@ impl PostgresInbox {
             return Ok(Round::Empty);
         }
         let works: Vec<&Work> = rows.iter().map(|row| &row.work).collect();
-        let pace = RunBounds { timeout, time_max: Some(heads.handler_time_max) };
+        let each = match self.due_each.load(Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        };
+        let pace = RunBounds { timeout, time_max: Some(heads.handler_time_max), each };
         let Ran { count, stop, time } = self.run(&mut tx, &works, &xid, pace).await;
         let stop = match stop {
             None => self.end_round(tx, &rows[..count], &xid, heads, due).await,
@@ -136,11 +141,15 @@ impl PostgresInbox {
         let (at, failure) = match stop {
             Ok(()) => {
                 due.handler_time += time;
+                let each = time.as_nanos() / count.max(1) as u128;
+                self.due_each.store(u64::try_from(each).unwrap_or(u64::MAX), Relaxed);
                 return Ok(Round::Done);
             }
             Err(Stop::Committed { .. }) => return Err(InboxError::Broken(committed().message)),
             Err(Stop::Failed { at, failure }) => (at, failure),
         };
+        // Whoever comes next begins with one message again.
+        self.due_each.store(0, Relaxed);
         // Nobody alone: whoever was in it is company for the first.
         let others = at.unwrap_or(count.saturating_sub(1));
         let row = Box::new(rows.swap_remove(at.unwrap_or(0).min(rows.len() - 1)));

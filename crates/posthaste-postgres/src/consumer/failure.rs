@@ -2,7 +2,7 @@
 //!
 //! | what | is |
 //! |---|---|
-//! | 40001, 40P01, 55P03; a handler that waits for a lock at its deadline | a conflict: nobody's fault |
+//! | 40001, 40P01, 55P03; a handler that waits for a lock half-way or at its deadline | a conflict: nobody's fault |
 //! | 08, 53100, 53300, 57P, 58, 25006 in a statement of ours; no connection | an outage |
 //! | the same from a handler; the connection lost in one, or at the commit | lost there |
 //! | 57014 (`statement_timeout`), any other error after the handler's deadline | a timeout |

@@ -48,6 +48,7 @@ use posthaste::source::{Delivery, Partition};
 use posthaste::store::StoreError;
 use statements::Statements;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio_postgres::Row;
 use trace::TraceStatus;
@@ -99,6 +100,8 @@ pub struct PostgresInbox {
     mapped: Option<Mapped>,
     outbox: Outbox,
     dead_letters: Option<DeadLetterTopic>,
+    /// What the handler of a deferred message took in the last look, in nanoseconds; 0: not known.
+    due_each: AtomicU64,
 }
 
 /// The inbox of one consumer with one handler for everything.
@@ -142,7 +145,8 @@ impl PostgresInbox {
         drop(session);
         let statements = Statements::of(mapped.as_ref(), &sessions);
         let (consumer, dead_letters) = (options.consumer.into(), options.dead_letters);
-        Ok(Self { sessions, own, consumer, handlers, statements, mapped, outbox, dead_letters })
+        let due_each = AtomicU64::new(0);
+        Ok(Self { sessions, own, consumer, handlers, statements, mapped, outbox, dead_letters, due_each })
     }
 
     fn handler(&self, delivery: &Delivery) -> Option<usize> {

@@ -41,17 +41,21 @@ pub(super) struct RunBounds {
     /// After so much time of handlers none is begun. Messages are then handed over by and by: as many as were
     /// handled before, if they fit into the time.
     pub(super) time_max: Option<Duration>,
+    /// What one message took the last time, if that is known. Then the first call is as large as fits.
+    pub(super) each: Option<Duration>,
 }
 
 impl RunBounds {
     /// How many messages go into the next call, of so many that could.
     fn next(self, ran: &Ran, most: usize) -> usize {
-        let Some(time_max) = self.time_max.filter(|_| ran.count > 0) else {
-            return if self.time_max.is_some() { 1 } else { most };
+        let Some(time_max) = self.time_max else { return most };
+        let (each, most) = match (ran.count, self.each) {
+            (0, None) => return 1,
+            (0, Some(each)) => (each.as_secs_f64(), most),
+            (count, _) => (ran.time.as_secs_f64() / count as f64, most.min(count)),
         };
-        let each = ran.time.as_secs_f64() / ran.count as f64;
         let fit = time_max.saturating_sub(ran.time).as_secs_f64() / each.max(1e-9);
-        most.min(ran.count).min(fit as usize).max(1)
+        most.min(fit as usize).max(1)
     }
 }
 
@@ -248,11 +252,14 @@ mod tests {
     #[test]
     fn calls_grow_while_they_fit_into_the_time() {
         let ms = Duration::from_millis;
-        let bounds = |time_max| RunBounds { timeout: ms(1_000), time_max };
+        let bounds = |time_max| RunBounds { timeout: ms(1_000), time_max, each: None };
         let next =
             |count, took, most| bounds(Some(ms(50))).next(&Ran { count, time: ms(took), stop: None }, most);
         assert_eq!([next(0, 0, 64), next(1, 1, 63), next(2, 2, 62), next(16, 4, 48)], [1, 1, 2, 16]);
         assert_eq!([next(8, 40, 56), next(1, 40, 63), next(32, 8, 5)], [2, 1, 5], "what is left, and fits");
+        let first = |each| RunBounds { each: Some(each), ..bounds(Some(ms(50))) };
+        let begun = |each, most| first(each).next(&Ran { count: 0, time: ms(0), stop: None }, most);
+        assert_eq!([begun(ms(1), 64), begun(ms(1), 9), begun(ms(80), 64)], [50, 9, 1], "as the last time");
         assert_eq!(bounds(None).next(&Ran { count: 0, time: ms(0), stop: None }, 64), 64);
     }
 }
