@@ -77,7 +77,7 @@ impl PostgresInbox {
         // its connection; the messages come again, and are first (G5).
         posthaste::crash_point!("consume.admitted");
         let works: Vec<&Work> = firsts.iter().map(|at| &batch[*at]).collect();
-        let Ran { count, time, stop } =
+        let Ran { count, time, stop, .. } =
             self.run(&mut tx, &works, &xid, RunBounds { timeout, time_max: None, each: None }).await;
         let ended = match stop {
             None => commit(tx, &xid, works.len()).await,

@@ -126,7 +126,7 @@ impl PostgresInbox {
             nanos => Some(Duration::from_nanos(nanos)),
         };
         let pace = RunBounds { timeout, time_max: Some(heads.handler_time_max), each };
-        let Ran { count, stop, time } = self.run(&mut tx, &works, &xid, pace).await;
+        let Ran { count, begun, stop, time } = self.run(&mut tx, &works, &xid, pace).await;
         let stop = match stop {
             None => self.end_round(tx, &rows[..count], &xid, heads, due).await,
             Some(Stop::Committed { by }) => {
@@ -151,7 +151,7 @@ impl PostgresInbox {
         // Whoever comes next begins with one message again.
         self.due_each.store(0, Relaxed);
         // Nobody alone: whoever was in it is company for the first.
-        let others = at.unwrap_or(count.saturating_sub(1));
+        let others = at.unwrap_or(begun.saturating_sub(1));
         let row = Box::new(rows.swap_remove(at.unwrap_or(0).min(rows.len() - 1)));
         Ok(Round::Failed { row, others, failure })
     }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | 40001, 40P01, 55P03; a handler that waits for a lock half-way or at its deadline | a conflict: nobody's fault |
 //! | 08, 53100, 53300, 57P, 58, 25006 in a statement of ours; no connection | an outage |
-//! | the same from a handler; the connection lost in one, or at the commit | lost there |
+//! | the connection lost in a handler, or at the commit | lost there |
+//! | 08, 53100, … from a handler whose connection lives | lost there, and most likely another server's |
 //! | 57014 (`statement_timeout`), any other error after the handler's deadline | a timeout |
 //! | PH001, PH002 | what the handler wants: reject, unavailable |
 //! | anything else in a handler | its error |
@@ -12,7 +13,7 @@
 
 use crate::append::tokio_postgres::AppendError;
 use crate::error::{describe, is_refusal_of_data, store_error};
-use posthaste::consumer::failure::{Wish, chain};
+use posthaste::consumer::failure::{OUTAGE_ELSEWHERE, Wish, chain};
 use posthaste::consumer::store::{ApplyError, InboxError, Witness};
 use posthaste::consumer::{Disposition, Failure, FailureKind, HandlerError};
 use posthaste::store::StoreError;
@@ -122,13 +123,13 @@ fn of_database(error: &tokio_postgres::Error, plain: Failure) -> Failure {
         }
         REJECTED => (FailureKind::Poison(Disposition::Rejected), "handler.rejected".to_owned()),
         UNAVAILABLE => {
-            let dependency = db.detail().unwrap_or("unnamed").trim();
+            let dependency: String = db.detail().unwrap_or("unnamed").trim().chars().take(100).collect();
             (FailureKind::Unavailable(dependency.into()), "handler.unavailable".to_owned())
         }
         _ if *code == SqlState::QUERY_CANCELED => (FailureKind::Timeout, "handler.timeout".to_owned()),
         _ if is_conflict(code) => (FailureKind::Conflict, "handler.conflict".to_owned()),
         // Our own statements work: it may be another server's, and only this message's.
-        _ if is_outage(code) => (FailureKind::ConnectionLost, "database.outage".to_owned()),
+        _ if is_outage(code) => (FailureKind::ConnectionLost, OUTAGE_ELSEWHERE.to_owned()),
         other => (plain.kind.clone(), format!("sqlstate.{other}")),
     };
     Failure { kind, code: name.into(), message: db.message().to_owned(), stack: context(db).or(plain.stack) }

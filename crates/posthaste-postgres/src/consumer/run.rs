@@ -63,6 +63,8 @@ impl RunBounds {
 pub(super) struct Ran {
     /// So many of the messages were handled, from the first on.
     pub(super) count: usize,
+    /// So many were begun: more than were handled, if a call failed.
+    pub(super) begun: usize,
     /// What their handlers took.
     pub(super) time: Duration,
     pub(super) stop: Option<Stop>,
@@ -93,7 +95,7 @@ impl PostgresInbox {
         xid: &str,
         pace: RunBounds,
     ) -> Ran {
-        let mut ran = Ran { count: 0, time: Duration::ZERO, stop: None };
+        let mut ran = Ran { count: 0, begun: 0, time: Duration::ZERO, stop: None };
         let mut one_by_one = false;
         let mut guard = format!("{THEIRS}; {GUARD}");
         while ran.stop.is_none() && ran.count < works.len() && !is_over(&ran, pace) {
@@ -104,6 +106,7 @@ impl PostgresInbox {
             };
             let alike = rest.iter().take_while(|work| self.handler(&work.delivery) == Some(index)).count();
             let taken = if one_by_one { 1 } else { pace.next(&ran, alike) };
+            ran.begun = ran.count + taken;
             let asked = match tx.send(&guard).await {
                 Ok(asked) => asked,
                 Err(error) => {
@@ -252,14 +255,14 @@ mod tests {
     #[test]
     fn calls_grow_while_they_fit_into_the_time() {
         let ms = Duration::from_millis;
+        let ran = |count, took| Ran { count, begun: count, time: ms(took), stop: None };
         let bounds = |time_max| RunBounds { timeout: ms(1_000), time_max, each: None };
-        let next =
-            |count, took, most| bounds(Some(ms(50))).next(&Ran { count, time: ms(took), stop: None }, most);
+        let next = |count, took, most| bounds(Some(ms(50))).next(&ran(count, took), most);
         assert_eq!([next(0, 0, 64), next(1, 1, 63), next(2, 2, 62), next(16, 4, 48)], [1, 1, 2, 16]);
         assert_eq!([next(8, 40, 56), next(1, 40, 63), next(32, 8, 5)], [2, 1, 5], "what is left, and fits");
         let first = |each| RunBounds { each: Some(each), ..bounds(Some(ms(50))) };
-        let begun = |each, most| first(each).next(&Ran { count: 0, time: ms(0), stop: None }, most);
+        let begun = |each, most| first(each).next(&ran(0, 0), most);
         assert_eq!([begun(ms(1), 64), begun(ms(1), 9), begun(ms(80), 64)], [50, 9, 1], "as the last time");
-        assert_eq!(bounds(None).next(&Ran { count: 0, time: ms(0), stop: None }, 64), 64);
+        assert_eq!(bounds(None).next(&ran(0, 0), 64), 64);
     }
 }

@@ -79,7 +79,7 @@ fn raise(code: &str) -> String {
 }
 
 /// Patient looks at what is deferred, with these delays in memory.
-fn heads(delays_ms: Vec<u64>) -> DueHeads {
+pub(crate) fn heads(delays_ms: Vec<u64>) -> DueHeads {
     DueHeads {
         messages_max: 64,
         handler_time_max: PATIENCE,
@@ -396,7 +396,7 @@ async fn f21_a_deferred_message_that_kills_its_backend_dies_in_the_end() {
     fixture.run(&format!("drop role {role}")).await;
 }
 
-fn at_once() -> DeferOrBury {
+pub(crate) fn at_once() -> DeferOrBury {
     let failure = Failure::new(FailureKind::Error, "test", "deferred");
     DeferOrBury::Defer { delay: Duration::ZERO, failure }
 }

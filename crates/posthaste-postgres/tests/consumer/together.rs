@@ -1,11 +1,11 @@
 //! Handlers that take several messages at once.
 
-use crate::failing::{PATIENCE, work};
+use crate::failing::{PATIENCE, at_once, heads, work};
 use crate::fixture::{InboxFixture, effect};
 use async_trait::async_trait;
 use bytes::Bytes;
 use posthaste::clock::SystemClock;
-use posthaste::consumer::store::{InboxStore, MessageOutcome, Work};
+use posthaste::consumer::store::{InboxStore, MessageOutcome, SetAside, Work};
 use posthaste::consumer::{
     ConsumerPlan, ConsumerSettings, Disposition, FailureKind, HandlerError, Message, start,
 };
@@ -156,4 +156,29 @@ async fn f28_the_message_that_fails_a_batch_is_found() {
             Says::OneByOne => assert_eq!(sizes, [1, 1], "{:?}", handler.sizes()),
         }
     }
+}
+
+/// Deferred messages fail together as fresh ones do: in company it counts for nobody, also when a look begins
+/// with all of them at once because the last one went well.
+#[tokio::test(flavor = "multi_thread")]
+async fn f28_deferred_messages_that_fail_together_are_looked_at_alone() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    let handler = SetWise::new(Says::Nobody);
+    let inbox = fixture.with(handler.clone()).await;
+    for works in [vec![20, 21], (0..8).collect()] {
+        for position in works {
+            let kept = inbox.defer(None, &[work(position)], &at_once()).await.expect("deferred");
+            assert_eq!(kept.outcomes, [SetAside::Kept]);
+        }
+        eventually("everything is decided", PATIENCE, || async {
+            inbox.apply_deferred(&heads(vec![0, 0])).await.expect("a look");
+            fixture.deferred("billing").await.is_empty().then_some(())
+        })
+        .await;
+    }
+    assert_eq!(handler.sizes_with_bad(), [8, 1], "all at once, and then alone");
+    let letters = fixture.letters("billing").await;
+    let dead: Vec<(&str, u32)> = letters.iter().map(|letter| (letter.id.as_str(), letter.attempts)).collect();
+    assert_eq!(dead, [(BAD, 1)]);
+    assert_eq!(fixture.effects("billing").await.len(), 9);
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use posthaste::clock::SystemClock;
-use posthaste::consumer::failure::{Failure, FailureKind};
+use posthaste::consumer::failure::{Failure, FailureKind, OUTAGE_ELSEWHERE};
 use posthaste::consumer::store::*;
 use posthaste::consumer::{
     ConsumerHandle, ConsumerPlan, ConsumerSettings, Filter, HandlerError, Message, start,
@@ -71,6 +71,8 @@ pub(crate) struct TroubledStore {
     pub(crate) start_fails: AtomicBool,
     /// Handlers end the transaction that they are given.
     pub(crate) commits: AtomicBool,
+    /// A right is missing for marks, and for nothing else.
+    pub(crate) is_broken: AtomicBool,
     /// Messages and bytes of each transaction.
     pub(crate) batches: Mutex<Vec<(usize, usize)>>,
     /// Transactions that are open, and the most that were at once.
@@ -88,6 +90,7 @@ impl TroubledStore {
             gate: Notify::new(),
             start_fails: AtomicBool::new(false),
             commits: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
             batches: Mutex::default(),
             open: AtomicUsize::new(0),
             most_open: AtomicUsize::new(0),
@@ -118,6 +121,20 @@ impl InboxStore for TroubledStore {
         if self.commits.load(SeqCst) {
             let failure = Failure::new(FailureKind::Committed, "handler.committed", ENDED);
             return Err(ApplyError { witness: None, at: Some(0), failure });
+        }
+        if self.is_broken.load(SeqCst) {
+            let failure = Failure::new(FailureKind::Broken, "inbox.broken", "permission denied");
+            return Err(ApplyError { witness: None, at: None, failure });
+        }
+        // Somebody's lock: the handler's time is over, and it still waits.
+        if let Some(at) = batch.iter().position(|work| work.id.starts_with("locked")) {
+            tokio::time::sleep(timeout).await;
+            let failure = Failure::new(FailureKind::Conflict, "handler.conflict", "a lock");
+            return Err(ApplyError { witness: None, at: Some(at), failure });
+        }
+        if let Some(at) = batch.iter().position(|work| work.id.starts_with("elsewhere")) {
+            let failure = Failure::new(FailureKind::ConnectionLost, OUTAGE_ELSEWHERE, "no such server");
+            return Err(ApplyError { witness: None, at: Some(at), failure });
         }
         let bytes = batch.iter().map(|work| work.delivery.message.bytes()).sum();
         self.batches.lock().expect("no panic").push((batch.len(), bytes));
@@ -170,6 +187,9 @@ pub(crate) struct TroubledSource {
     pub(crate) gate: Notify,
     /// It delivers nothing, and lives.
     pub(crate) is_silent: AtomicBool,
+    /// The broker writes no positions. It delivers so many that are not acknowledged, and has so many out.
+    pub(crate) unwritten_max: AtomicUsize,
+    pub(crate) unwritten: AtomicUsize,
     /// What the next call of any kind brings.
     pub(crate) tells: Mutex<Vec<Change>>,
     /// A partition is elsewhere when it is sought. The answer waits for the gate.
@@ -186,6 +206,8 @@ impl TroubledSource {
             is_asked: AtomicBool::new(false),
             gate: Notify::new(),
             is_silent: AtomicBool::new(false),
+            unwritten_max: AtomicUsize::new(0),
+            unwritten: AtomicUsize::new(0),
             tells: Mutex::default(),
             is_elsewhere: AtomicBool::new(false),
             sees: |_| {},
@@ -210,10 +232,22 @@ impl Source for TroubledSource {
             return Ok(Batch { changes, deliveries: Vec::new() });
         }
         let events = if self.is_silent.load(SeqCst) { 0 } else { limit.events };
-        self.inner.next(Limit { events, ..limit }, wait).await
+        let events = match self.unwritten_max.load(SeqCst) {
+            0 => events,
+            most => events.min(most - self.unwritten.load(SeqCst)),
+        };
+        let batch = self.inner.next(Limit { events, ..limit }, wait).await?;
+        self.unwritten.fetch_add(batch.deliveries.len(), SeqCst);
+        Ok(batch)
     }
     async fn ack(&self, tickets: &[Ticket]) -> Result<Vec<Standing>, SourceError> {
-        self.inner.ack(tickets).await
+        let acked = self.inner.ack(tickets).await;
+        let less = |unwritten: usize| Some(unwritten.saturating_sub(tickets.len()));
+        let _ = self.unwritten.fetch_update(SeqCst, SeqCst, less); // never `None`
+        if self.unwritten_max.load(SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_secs(15)).await;
+        }
+        acked
     }
     async fn nack(&self, ticket: &Ticket, delay: Duration) -> Result<Standing, SourceError> {
         self.inner.nack(ticket, delay).await
@@ -225,6 +259,7 @@ impl Source for TroubledSource {
         self.inner.resume(partition).await
     }
     async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<i64, SourceError> {
+        self.unwritten.store(0, SeqCst); // those come again
         if self.is_elsewhere.swap(false, SeqCst) {
             self.is_asked.store(true, SeqCst);
             self.gate.notified().await;

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod ground;
+mod neighbours;
 mod watchdog;
 
 use ground::{ENDED, Ground, NAME, Notes, TOPIC, TroubledSource, TroubledStore, received, until};

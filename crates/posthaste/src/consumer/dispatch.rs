@@ -4,7 +4,7 @@ use super::engine::Engine;
 use super::errands::Answer;
 use super::identity::Order;
 use super::partition::PartitionState;
-use super::queue::Next;
+use super::queue::{Company, ConflictTurn, Next};
 use super::settings::OnDead;
 use super::store::{Burial, DeferOrBury, Witness, Work};
 use super::transaction::{QueuePlace, Transaction};
@@ -96,15 +96,20 @@ impl Engine {
         let mut transaction = Transaction::default();
         let most = self.batch_size.messages(self.settings.batch_max).min(allowed);
         loop {
+            let turn = self.conflict_turn();
             let first = self.partitions.iter().filter(|(_, state)| state.is_open()).filter_map(
                 |(partition, state)| {
                     state
                         .queues
-                        .first_ready()
+                        .first_ready(turn)
                         .map(|(at, key)| (at, partition, state.care.clone(), state.life, key))
                 },
             );
-            let Some(((is_sociable, _), partition, care, life, key)) = first.min_by_key(|(at, ..)| *at)
+            let is_later = |(company, _): (Company, u64)| {
+                (company == Company::AloneInConflict) != (turn == ConflictTurn::First)
+            };
+            let Some(((company, _), partition, care, life, key)) =
+                first.min_by_key(|(at, ..)| (is_later(*at), *at))
             else {
                 break;
             };
@@ -113,7 +118,7 @@ impl Engine {
                 Care::Small => most.min(SMALL_BATCH),
                 Care::OneByOne { .. } => 1,
             };
-            let must_be_alone = !is_sociable || matches!(care, Care::OneByOne { .. });
+            let must_be_alone = company != Company::Any || matches!(care, Care::OneByOne { .. });
             let room = most.saturating_sub(transaction.len());
             let bytes = self.settings.batch_bytes_max.saturating_sub(transaction.bytes);
             if !transaction.is_empty() && (must_be_alone || room == 0 || bytes == 0) {
@@ -138,6 +143,7 @@ impl Engine {
             self.is_suspect_out |= is_suspect;
             let entries = state.queues.take(key, room, bytes);
             transaction.add(place, entries);
+            transaction.is_in_conflict = company == Company::AloneInConflict;
             if must_be_alone {
                 break;
             }
@@ -145,8 +151,20 @@ impl Engine {
         if transaction.is_empty() {
             return false;
         }
+        self.is_conflicts_turn = !transaction.is_in_conflict;
         self.run_transaction(transaction);
         true
+    }
+
+    /// Messages that have met a lock take turns with the others, and at most half of the transactions: each of
+    /// them may wait for as long as a handler may take, again and again.
+    fn conflict_turn(&self) -> ConflictTurn {
+        let most = (self.transactions_max() / 2).max(1);
+        match self.is_conflicts_turn {
+            _ if self.in_conflict >= most => ConflictTurn::Never,
+            true => ConflictTurn::First,
+            false => ConflictTurn::Last,
+        }
     }
 
     fn run_transaction(&mut self, transaction: Transaction) {
@@ -171,6 +189,7 @@ impl Engine {
             }
         }
         self.transactions += 1;
+        self.in_conflict += usize::from(transaction.is_in_conflict);
         self.is_looks_turn = true;
         let (store, member, witness) =
             (Arc::clone(&self.plan.store), Arc::clone(&self.plan.member), self.witness);

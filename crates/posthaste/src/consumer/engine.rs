@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::event::Timestamp;
 use crate::relay::{DrainOutcome, RateLimit};
 use crate::source::{Batch, Delivery, Partition, SourceError, Ticket};
-use crate::task::{Task, TaskDied, spawn};
+use crate::task::{Task, spawn};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeMap;
@@ -69,6 +69,9 @@ pub(super) struct Engine {
     pub(super) not_read_before: Instant,
     /// Transactions under way, deferrals and burials among them.
     pub(super) transactions: usize,
+    /// Those among them whose message has met somebody's lock before, and whether one of these is next.
+    pub(super) in_conflict: usize,
+    pub(super) is_conflicts_turn: bool,
     /// One of them is of a message in whose handler the connection was lost before. Nothing runs beside it: a
     /// message that brings the server down would take its neighbours with it.
     pub(super) is_suspect_out: bool,
@@ -142,6 +145,8 @@ impl Engine {
             reading: None,
             not_read_before: now,
             transactions: 0,
+            in_conflict: 0,
+            is_conflicts_turn: false,
             is_suspect_out: false,
             batch_size: BatchSize::new(),
             database: Breaker::new(),
@@ -202,8 +207,18 @@ impl Engine {
             let timer = self.next_timer(now);
             tokio::select! {
                 biased;
-                Some(answer) = self.answers.next() => self.on_answer(answer)?,
-                batch = read(&mut self.reading) => self.on_read(batch)?,
+                Some(answer) = self.answers.next() => {
+                    // A task that died takes the consumer with it: what it did is unknown.
+                    let answer = answer.map_err(|died| died.to_string())?;
+                    if let Err(why) = self.on_answer(answer) {
+                        return self.fail(why).await;
+                    }
+                }
+                batch = read(&mut self.reading) => {
+                    if let Err(why) = self.on_read(batch) {
+                        return self.fail(why).await;
+                    }
+                }
                 Ok(()) = self.stop.changed() => {}
                 // Whoever reloads nothing may have dropped the sender.
                 Ok(()) = self.settings_in.changed() => self.settings = self.settings_in.borrow().clone(),
@@ -339,10 +354,9 @@ impl Engine {
         self.answers.push(spawn(name, question));
     }
 
-    fn on_answer(&mut self, answer: Result<Answer, TaskDied>) -> Result<(), String> {
+    fn on_answer(&mut self, answer: Answer) -> Result<(), String> {
         let now = Instant::now();
-        // A task that died takes the consumer with it: what it did is unknown.
-        match answer.map_err(|died| died.to_string())? {
+        match answer {
             Answer::Begun(result) => self.on_begun(result, now),
             Answer::Applied { transaction, began, result } => {
                 self.on_applied(transaction, began, result, now)
@@ -399,6 +413,13 @@ impl Engine {
         let soonest = now + Duration::from_micros(200);
         let others = queues.chain(rate.map(RateLimit::next_at)).map(|at| at.max(soonest));
         timers.chain(others).fold(now + TURN_MAX, Instant::min)
+    }
+
+    /// It cannot go on, and nobody died: what is in hand is given back, or the next owner would count a death
+    /// and charge a message with it.
+    async fn fail(&mut self, why: String) -> Result<DrainOutcome, ConsumerEnd> {
+        self.say_goodbye().await;
+        Err(ConsumerEnd::Failed(why))
     }
 
     /// The end of a drain, once everything is written or its time is up.

@@ -19,6 +19,8 @@ use tokio::time::Instant;
 
 /// Between two looks at the deferred messages, while none is known to be due: others may have deferred some.
 const DUE_EVERY: Duration = Duration::from_secs(2);
+/// How long an acknowledgement is waited for. The source goes on with it by itself.
+const ACK_WAIT: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks at the end of the logs.
 const VIEW_EVERY: Duration = Duration::from_secs(2);
@@ -117,7 +119,14 @@ impl Engine {
         }
         self.acks.is_out = true;
         let (source, tickets) = (Arc::clone(&self.plan.source), std::mem::take(&mut self.to_ack));
-        self.ask("ack", async move { Answer::Acked(source.ack(&tickets).await) });
+        self.ask("ack", async move {
+            // What is acknowledged has left the source's hands at once. A broker that does not write positions
+            // holds up nobody.
+            let acked = tokio::time::timeout(ACK_WAIT, source.ack(&tickets)).await;
+            let late =
+                || Err(SourceError::Transient("the broker has not written the positions yet".to_owned()));
+            Answer::Acked(acked.unwrap_or_else(|_| late()))
+        });
     }
 
     /// Pauses partitions at the source whose dependency is away or that crowd the window, and resumes the

@@ -1,7 +1,7 @@
 //! What came of a transaction, and what follows for its messages.
 
 use super::engine::Engine;
-use super::failure::{Failure, FailureKind};
+use super::failure::{Failure, FailureKind, OUTAGE_ELSEWHERE};
 use super::meter::class;
 use super::partition::PartitionState;
 use super::policy::{Consequence, LOSSES_EACH};
@@ -36,6 +36,7 @@ impl Engine {
         now: Instant,
     ) -> Result<(), String> {
         self.transactions -= 1;
+        self.in_conflict -= usize::from(transaction.is_in_conflict);
         self.is_suspect_out = false;
         let places: Vec<(QueuePlace, usize)> =
             transaction.places().map(|(place, n)| (place.clone(), n)).collect();
@@ -140,7 +141,14 @@ impl Engine {
         if let FailureKind::Committed | FailureKind::Broken = failure.kind {
             return Err(format!("{}: {}", self.plan.name, failure.message));
         }
-        if let FailureKind::Outage | FailureKind::ConnectionLost = failure.kind {
+        // An outage that a handler heard of over a connection that lives is another server's. If it is ours,
+        // the next statement of ours says so.
+        let is_outage = match failure.kind {
+            FailureKind::Outage => true,
+            FailureKind::ConnectionLost => failure.code != OUTAGE_ELSEWHERE,
+            _ => false,
+        };
+        if is_outage {
             self.database_failed(&failure.message, now);
         }
         // Who is named runs alone. Where nobody is, the one is found by halves.
@@ -200,13 +208,16 @@ impl Engine {
             FailureKind::Outage => After::Ready,
             FailureKind::ConnectionLost => {
                 let trouble = entry.trouble();
-                trouble.losses = trouble.losses.saturating_add(1);
                 trouble.alone = true;
-                if !trouble.losses.is_multiple_of(LOSSES_EACH) {
-                    return After::Ready;
+                let is_elsewhere = failure.code == OUTAGE_ELSEWHERE;
+                let losses = if is_elsewhere { &mut trouble.outages_elsewhere } else { &mut trouble.losses };
+                *losses = losses.saturating_add(1);
+                let losses = *losses;
+                if !losses.is_multiple_of(LOSSES_EACH) {
+                    let pause = Queues::conflict_pause(losses);
+                    return if is_elsewhere { After::Wait(now + pause) } else { After::Ready };
                 }
-                let words =
-                    format!("its handler lost the database {} times: {}", trouble.losses, failure.message);
+                let words = format!("its handler lost the database {losses} times: {}", failure.message);
                 let own = Failure::new(FailureKind::Error, failure.code.clone(), words)
                     .with_stack(failure.stack.clone());
                 self.count(place, entry, &own, now)

@@ -70,6 +70,10 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// The code of a [`FailureKind::ConnectionLost`] whose connection lives: a handler heard of an outage, most
+/// likely of another server. Nobody else waits for that.
+pub const OUTAGE_ELSEWHERE: &str = "database.outage";
+
 /// Why a message, or a whole batch, was not handled. Nothing of it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {

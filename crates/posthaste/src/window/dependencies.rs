@@ -15,6 +15,9 @@ use tokio::time::Instant;
 /// Kinds of messages that are remembered, at most: a stranger names them.
 const KINDS_MAX: usize = 1_000;
 
+/// Names that are remembered when they are back, at most: a handler's text may be one.
+const NAMES_MAX: usize = 100;
+
 /// Topic and type.
 type Kind = (Arc<str>, String);
 
@@ -56,6 +59,9 @@ impl Dependencies {
             && self.all.get(name).is_none_or(|dependency| dependency.failed_at < *success)
         {
             return false;
+        }
+        if self.all.len() >= NAMES_MAX && !self.all.contains_key(name) {
+            self.all.retain(|_, dependency| !dependency.breaker.is_closed());
         }
         let dependency = self.all.entry(Arc::clone(name)).or_insert_with(|| {
             tracing::warn!(dependency = %name, "a dependency is away: the partitions that need it are paused");

@@ -45,6 +45,8 @@ pub(crate) struct Trouble {
     pub(crate) in_conflict_since: Option<Instant>,
     /// How often the connection was lost in its handler.
     pub(crate) losses: u32,
+    /// How often its handler heard of an outage over a connection that lives.
+    pub(crate) outages_elsewhere: u32,
     pub(crate) held_since: Option<Instant>,
     /// What it waits for another try after.
     pub(crate) waits_for: Option<Failure>,
@@ -86,6 +88,33 @@ impl Entry {
     fn is_sociable(&self) -> bool {
         self.trouble.as_ref().is_none_or(|trouble| !trouble.alone && matches!(trouble.next, Next::Run))
     }
+
+    fn company(&self) -> Company {
+        let is_in_conflict = |trouble: &Trouble| trouble.conflicts > 0 && matches!(trouble.next, Next::Run);
+        match &self.trouble {
+            Some(trouble) if is_in_conflict(trouble) => Company::AloneInConflict,
+            _ if self.is_sociable() => Company::Any,
+            _ => Company::Alone,
+        }
+    }
+}
+
+/// In whose company a message may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Company {
+    Alone,
+    Any,
+    /// It has met somebody's lock, and may wait for it again for as long as a handler may take.
+    AloneInConflict,
+}
+
+/// Whose turn it is, of messages that have met a lock and of all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConflictTurn {
+    First,
+    Last,
+    /// Enough of them wait for their locks: the rest of the transactions are for others.
+    Never,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -103,7 +132,7 @@ struct KeyQueue {
 }
 
 /// Ready queues: those that must run alone first, then by the arrival of their heads.
-type ReadyKey = (bool, u64);
+type ReadyKey = (Company, u64);
 
 /// The queues of one partition.
 #[derive(Debug, Default)]
@@ -128,8 +157,17 @@ impl Queues {
     }
 
     /// The arrival of the first ready head, those that must run alone first.
-    pub(crate) fn first_ready(&self) -> Option<(ReadyKey, QueueKey)> {
-        self.ready.first_key_value().map(|(at, key)| (*at, *key))
+    pub(crate) fn first_ready(&self, conflicts: ConflictTurn) -> Option<(ReadyKey, QueueKey)> {
+        let mut in_conflict = self.ready.range((Company::AloneInConflict, 0)..);
+        let mut all = self.ready.iter();
+        let first = match conflicts {
+            ConflictTurn::First => in_conflict.next().or_else(|| all.next()),
+            ConflictTurn::Last => all.next(),
+            ConflictTurn::Never => {
+                all.next().filter(|((company, _), _)| *company != Company::AloneInConflict)
+            }
+        };
+        first.map(|(at, key)| (*at, *key))
     }
 
     /// Whether anything is ready.
@@ -288,7 +326,7 @@ impl Queues {
             && queue.state == QueueState::Ready
             && let Some(head) = queue.entries.front()
         {
-            self.ready.insert((head.is_sociable(), head.arrival), key);
+            self.ready.insert((head.company(), head.arrival), key);
         }
     }
 
@@ -301,8 +339,9 @@ impl Queues {
             && let Some(head) = queue.entries.front()
         {
             // The head may have been troubled since it was enlisted.
-            self.ready.remove(&(true, head.arrival));
-            self.ready.remove(&(false, head.arrival));
+            for company in [Company::Alone, Company::Any, Company::AloneInConflict] {
+                self.ready.remove(&(company, head.arrival));
+            }
         }
     }
 }

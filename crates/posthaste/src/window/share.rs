@@ -33,12 +33,17 @@ impl Share {
     }
 
     /// What one call of the source may bring: no partition gets more than its share by it.
-    pub(crate) fn room<'a>(self, partitions: impl Iterator<Item = &'a PartitionState>) -> Limit {
+    pub(crate) fn room<'a>(self, partitions: impl Iterator<Item = &'a PartitionState> + Clone) -> Limit {
         let Self { mut events, mut bytes, is_shared } = self;
         if is_shared {
             // One counts until the source has paused it.
             let read =
                 partitions.filter(|state| state.is_reading() && (!state.is_paused || state.is_pausing));
+            // Large messages of paused partitions fill it, perhaps for hours. Whoever has nothing gets one.
+            let has_nothing = |state: &PartitionState| state.hand.open() == 0;
+            if bytes == 0 && events > 0 && read.clone().next().is_some() && read.clone().all(has_nothing) {
+                return Limit { events: 1, bytes: 1 };
+            }
             let most =
                 read.fold((0, 0), |(open, own), state| (state.hand.open().max(open), state.bytes.max(own)));
             (events, bytes) = (left(events, most.0), left(bytes, most.1));

@@ -39,6 +39,8 @@ pub(crate) struct Transaction {
     pub(crate) bytes: usize,
     /// The dependency that it probes.
     pub(crate) probe: Option<Arc<str>>,
+    /// Whether its message has met somebody's lock before.
+    pub(crate) is_in_conflict: bool,
 }
 
 impl Transaction {
