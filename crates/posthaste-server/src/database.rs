@@ -246,6 +246,7 @@ pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
         ("outbox", posthaste_postgres::doctor::CHECKS),
         ("outbox (adopted)", posthaste_postgres::claim::CHECKS),
         ("consumer", mapped::CHECKS),
+        ("consumer handlers", &[posthaste_postgres::doctor::HANDLERS]),
         ("consumer login", posthaste_postgres::doctor::CONSUMER_CHECKS),
         #[cfg(feature = "sqlite")]
         ("outbox (SQLite)", posthaste_sqlite::CHECKS),
@@ -268,6 +269,13 @@ pub(crate) async fn examine_login(
     bounds: &Bounds,
 ) -> Result<Vec<Finding>, StoreError> {
     posthaste_postgres::doctor::examine_consumer(&setting.database, bounds).await
+}
+
+/// Checks the functions that are to handle a consumer's messages.
+pub(crate) async fn examine_handlers(setting: &ConsumerSetting) -> Vec<Finding> {
+    let handler = |(_, function): (Filter, &str)| SqlHandler::new(&setting.database.schema, function);
+    let handlers: Vec<SqlHandler> = setting.handlers().map(handler).collect();
+    posthaste_postgres::doctor::examine_handlers(&setting.database, &handlers).await
 }
 
 /// Compares the tables of a consumer that are not ours with what it needs of them.

@@ -29,6 +29,7 @@ pub mod letter;
 pub mod message;
 pub mod policy;
 pub mod range;
+pub mod settings;
 pub mod store;
 
 /// Days for which marks are kept, unless declared otherwise. Longer than the retention that brokers are

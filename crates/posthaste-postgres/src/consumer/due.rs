@@ -237,8 +237,7 @@ impl PostgresInbox {
         posthaste::crash_point!("consume.deferred_done");
         tx.commit().await.map_err(|error| Stop::Failed { at: None, failure: commit_failure(error) })?;
         taken.iter().for_each(|row| due.note(&row.work, DueStep::Done));
-        let gone = if heads.unmatched_die { DueStep::Dead } else { DueStep::Skipped };
-        unmatched.iter().for_each(|row| due.note(&row.work, gone.clone()));
+        unmatched.iter().for_each(|row| due.note(&row.work, DueStep::Dead));
         Ok(())
     }
 
@@ -249,10 +248,9 @@ impl PostgresInbox {
         unmatched_rows: &[&Deferred],
         heads: &DueHeads,
     ) -> Result<(), OwnError> {
-        if heads.unmatched_die {
-            for row in unmatched_rows {
-                self.give_up(tx, row, Disposition::Unmatched, unmatched(), row.work.attempts, heads).await?;
-            }
+        // Its mark is ours, so it ends as a dead letter, whatever is done with what never had one (G5).
+        for row in unmatched_rows {
+            self.give_up(tx, row, Disposition::Unmatched, unmatched(), row.work.attempts, heads).await?;
         }
         self.take_out_in(tx, rows).await?;
         self.promote(tx, &keys(rows)).await
@@ -268,10 +266,7 @@ impl PostgresInbox {
         }
         let done: HashSet<&str> = done.iter().map(|row| row.get(0)).collect();
         let works = rows.iter().map(|row| &row.work).filter(|work| done.contains(&*work.id));
-        let (processed, skipped): (Vec<&Work>, Vec<&Work>) =
-            works.partition(|work| self.handler(&work.delivery).is_some());
-        self.traced(tx, &processed, TraceStatus::Processed).await?;
-        self.traced(tx, &skipped, TraceStatus::Skipped).await?;
+        self.traced(tx, &works.collect::<Vec<_>>(), TraceStatus::Processed).await?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | what | is |
 //! |---|---|
-//! | 40001, 40P01, 55P03; a handler that waits for a lock half-way or at its deadline | a conflict: nobody's fault |
+//! | 40001, 40P01, 55P03; a lock that a handler waits for half-way or at its deadline | a conflict |
 //! | 08, 53100, 53300, 57P, 58, 25006 in a statement of ours; no connection | an outage |
 //! | the connection lost in a handler, or at the commit | lost there |
 //! | 08, 53100, … from a handler whose connection lives | lost there, and most likely another server's |

@@ -206,7 +206,7 @@ impl PostgresInbox {
         has_waited
     }
 
-    /// Whether a handler's statement stands in front of somebody's lock. No answer of the server is no excuse.
+    /// Whether a handler's statement stands in front of somebody's lock. No answer is no excuse.
     async fn is_blocked(&self, backend: Option<i32>, xid: &str, then: Overdue, within: Duration) -> bool {
         let (sql, cancel) = (include_str!("../../sql/consumer/overdue.sql"), then == Overdue::Cancel);
         let asked = timeout(within, self.look(sql, params![INT4 backend, TEXT xid, BOOL cancel])).await;

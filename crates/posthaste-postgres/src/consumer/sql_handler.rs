@@ -59,6 +59,13 @@ impl SqlHandler {
     }
 }
 
+impl SqlHandler {
+    /// Whether it is there, and this login may call it.
+    pub(crate) async fn check(&self, session: &mut Session) -> Result<(), StoreError> {
+        check(session, &self.function).await
+    }
+}
+
 #[async_trait]
 impl Handler for SqlHandler {
     async fn handle(&self, tx: &mut Transaction<'_>, message: &Message<'_>) -> Result<(), HandlerError> {

@@ -2,6 +2,7 @@
 
 use super::{Bounds, CheckResult, Exam, cursors, fail, ok, rights, schema, server};
 use crate::config::PostgresConfig;
+use crate::consumer::SqlHandler;
 use crate::pooler::is_pooled;
 use crate::session::Sessions;
 use posthaste::sink::Finding;
@@ -54,6 +55,25 @@ pub async fn examine_consumer(config: &PostgresConfig, bounds: &Bounds) -> Resul
     );
     exam.note("pooler", pooler);
     Ok(exam.findings)
+}
+
+/// The check of a consumer's handlers in SQL.
+pub const HANDLERS: &str = "handlers";
+
+/// Checks that each of these handlers is there and may be called, with the consumer's login.
+pub async fn examine_handlers(config: &PostgresConfig, handlers: &[SqlHandler]) -> Vec<Finding> {
+    let checked = async {
+        let mut session = Sessions::new(config.clone()).session().await?;
+        for handler in handlers {
+            handler.check(&mut session).await?;
+        }
+        Ok::<_, StoreError>(())
+    };
+    let (level, text) = match checked.await {
+        Ok(()) => ok(format!("{} in SQL, and they may be called", handlers.len())),
+        Err(error) => fail(error.to_string()),
+    };
+    vec![Finding { check: HANDLERS.to_owned(), level, text }]
 }
 
 /// Unlike a relay, a consumer holds nothing in its session.

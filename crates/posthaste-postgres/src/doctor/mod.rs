@@ -21,7 +21,7 @@ mod schema;
 mod server;
 mod session;
 
-pub use consumer::{CONSUMER_CHECKS, CONSUMER_RIGHTS, examine_consumer};
+pub use consumer::{CONSUMER_CHECKS, CONSUMER_RIGHTS, HANDLERS, examine_consumer, examine_handlers};
 
 use crate::admin::PostgresAdmin;
 use crate::error::describe;

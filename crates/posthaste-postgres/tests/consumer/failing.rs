@@ -86,7 +86,6 @@ pub(crate) fn heads(delays_ms: Vec<u64>) -> DueHeads {
         handler_timeout: PATIENCE,
         retry: ConsumerRetry { delays_ms, then: None },
         dead_hold: false,
-        unmatched_die: false,
         unavailable_pause: Duration::ZERO,
         careful: false,
         chance: 0.0,

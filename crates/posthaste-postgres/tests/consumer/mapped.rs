@@ -62,7 +62,7 @@ posthaste_testkit::__conformance_tests!(consumer, [shared, tokio::test(flavor = 
     f86_whatever_a_failure_says_can_be_written_down
     attempts_and_history_grow_until_a_message_dies
     g3_after_a_death_the_followers_run_or_wait
-    what_no_handler_takes_any_more_is_dropped_or_dies
+    g5_what_no_handler_takes_any_more_is_a_dead_letter
     g5_two_looks_at_once_do_each_message_once
     f57_a_replayed_letter_returns_to_its_place
     f59_of_two_replays_one_wins
@@ -251,7 +251,6 @@ fn heads() -> DueHeads {
         handler_timeout: PATIENCE,
         retry: ConsumerRetry::default(),
         dead_hold: false,
-        unmatched_die: false,
         unavailable_pause: PATIENCE,
         careful: false,
         chance: 0.0,

@@ -180,6 +180,7 @@ async fn examine_consumer(outbox: &Outbox, setting: &ConsumerSetting, bounds: &B
         }
     };
     findings.retain(|finding| !shares_login || finding.check == CONSUMER_RIGHTS);
+    findings.extend(crate::database::examine_handlers(setting).await);
     findings.extend(crate::database::examine_tables(setting).await);
     findings.extend(examine_letters(outbox, setting).await);
     match tokio::time::timeout(PATIENCE, crate::source::examine(setting)).await {

@@ -36,6 +36,10 @@ fn config(outbox: &str, login: &str, broker: &Path, topic: &str) -> Scratch {
     file(outbox, "relay = false", &consumer)
 }
 
+/// The function that the file names.
+const HANDLER: &str = "create schema billing; grant usage on schema billing to public; \
+    create function billing.on_order(m posthaste.message) returns void language sql as ''";
+
 fn ask(file: &Scratch) -> Said {
     doctor(&["--config", file.path()])
 }
@@ -44,7 +48,7 @@ fn ask(file: &Scratch) -> Said {
 async fn what_a_consumer_lacks_is_named() {
     let server = require_service!(outbox().await);
     let client = connect(&server.url()).await;
-    execute(&client, "create role billing login in role posthaste_consumer").await;
+    execute(&client, &format!("create role billing login in role posthaste_consumer; {HANDLER}")).await;
     let dir = std::env::temp_dir().join(format!("posthaste-doctor-{}", uuid::Uuid::now_v7().simple()));
     std::fs::create_dir_all(&dir).expect("a directory");
     let broker = dir.join("broker.db");
@@ -63,6 +67,16 @@ async fn what_a_consumer_lacks_is_named() {
     ] {
         only(check, level, &before, &ask(&file), &["--config", file.path()]);
     }
+    let lacking = [
+        "revoke execute on function billing.on_order from public",
+        "revoke usage on schema billing from public",
+        "drop function billing.on_order",
+    ];
+    for change in lacking {
+        execute(&client, change).await;
+        only("handlers", "fail", &before, &ask(&good), &["--config", good.path()]);
+    }
+    execute(&client, &format!("drop schema billing; {HANDLER}")).await;
     execute(&client, "revoke delete on posthaste.inbox_dead_letters from posthaste_consumer").await;
     only("consumer_rights", "fail", &before, &ask(&good), &["--config", good.path()]);
     let _ = std::fs::remove_dir_all(&dir);
@@ -95,6 +109,7 @@ async fn letters_that_nobody_relays_are_named() {
          [[consumers.billing.handle]]\nsql = \"billing.on_order\"\n"
     );
     let file = file(&server.url(), "", &consumer);
+    execute(&client, HANDLER).await;
     let before = ask(&file);
     let settled = |ago: &str| format!("update posthaste.receipts set settled_at = now() - interval '{ago}'");
     for (died, receipt, is_told) in [

@@ -188,8 +188,9 @@ fn handle(
 ) -> rusqlite::Result<Result<Duration, Failure>> {
     let Waiting { seq, work, repeat, .. } = waiting;
     let Some(handler) = setup.handler_of(&work.delivery) else {
-        unmatched(tx, setup, heads, waiting)?;
-        outcome.note(work, if heads.unmatched_die { DueStep::Dead } else { DueStep::Skipped });
+        // Its mark is ours, so it ends as a dead letter, whatever is done with what never had one (G5).
+        bury(tx, setup, waiting, &burial(heads, Disposition::Unmatched, failure::unmatched()))?;
+        outcome.note(work, DueStep::Dead);
         return Ok(Ok(Duration::ZERO));
     };
     leave(tx, *seq)?;
@@ -207,24 +208,6 @@ fn handle(
         failure.kind = FailureKind::Committed;
     }
     Ok(Err(failure))
-}
-
-/// No handler takes it any more: it goes, and as declared it is a dead letter or leaves no mark.
-fn unmatched(
-    tx: &Transaction<'_>,
-    setup: &InboxSetup,
-    heads: &DueHeads,
-    waiting: &Waiting,
-) -> rusqlite::Result<()> {
-    if heads.unmatched_die {
-        return bury(tx, setup, waiting, &burial(heads, Disposition::Unmatched, failure::unmatched()));
-    }
-    leave(tx, waiting.seq)?;
-    if !waiting.repeat {
-        let sql = "delete from posthaste_inbox where consumer = ?1 and message_id = ?2";
-        tx.prepare_cached(sql)?.execute(params![setup.consumer, &*waiting.work.id])?;
-    }
-    Ok(())
 }
 
 fn burial(heads: &DueHeads, disposition: Disposition, failure: Failure) -> Burial {

@@ -111,7 +111,6 @@ fn heads() -> DueHeads {
         handler_timeout: PATIENCE,
         retry: ConsumerRetry { delays_ms: vec![0, 0], then: None },
         dead_hold: false,
-        unmatched_die: false,
         unavailable_pause: Duration::ZERO,
         careful: false,
         chance: 0.0,

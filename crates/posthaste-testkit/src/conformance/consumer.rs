@@ -37,7 +37,7 @@ macro_rules! consumer_suite {
                 attempts_and_history_grow_until_a_message_dies
                 g3_after_a_death_the_followers_run_or_wait
                 f50_a_dependency_that_is_away_spends_no_attempt
-                what_no_handler_takes_any_more_is_dropped_or_dies
+                g5_what_no_handler_takes_any_more_is_a_dead_letter
                 f55_a_look_at_due_messages_is_bounded
                 g5_two_looks_at_once_do_each_message_once
                 the_next_due_time_is_told

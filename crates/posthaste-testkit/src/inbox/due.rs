@@ -115,7 +115,7 @@ impl MemoryInbox {
         let (now, handler_time) = (self.database.now(), began.elapsed());
         tx.commit(|tables| {
             for (row, taken) in ended.clone() {
-                if !taken && heads.unmatched_die {
+                if !taken {
                     let failure = Failure::new(
                         FailureKind::Poison(Disposition::Unmatched),
                         "consumer.unmatched",
@@ -137,14 +137,7 @@ impl MemoryInbox {
         .await?;
         due.handler_time += handler_time;
         for (row, taken) in &ended {
-            due.note(
-                &row.work,
-                match (taken, heads.unmatched_die) {
-                    (true, _) => DueStep::Done,
-                    (false, true) => DueStep::Dead,
-                    (false, false) => DueStep::Skipped,
-                },
-            );
+            due.note(&row.work, if *taken { DueStep::Done } else { DueStep::Dead });
         }
         Ok(None)
     }

@@ -156,8 +156,8 @@ impl Engine {
         true
     }
 
-    /// Messages that have met a lock take turns with the others, and at most half of the transactions: each of
-    /// them may wait for as long as a handler may take, again and again.
+    /// Messages that have met a lock take turns with the others, and have at most half of the transactions.
+    /// Each of them may wait for as long as a handler may take, again and again.
     fn conflict_turn(&self) -> ConflictTurn {
         let most = (self.transactions_max() / 2).max(1);
         match self.is_conflicts_turn {

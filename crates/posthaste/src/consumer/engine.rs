@@ -65,8 +65,10 @@ pub(super) struct Engine {
     pub(super) lives: u64,
     pub(super) arrivals: u64,
     answers: FuturesUnordered<Task<Answer>>,
-    reading: Option<Reading>,
+    pub(super) reading: Option<Reading>,
     pub(super) not_read_before: Instant,
+    /// Why the source could not be asked the last time.
+    pub(super) source_away: Option<String>,
     /// Transactions under way, deferrals and burials among them.
     pub(super) transactions: usize,
     /// Those among them whose message has met somebody's lock before, and whether one of these is next.
@@ -114,7 +116,7 @@ pub(super) struct Engine {
     pub(super) reported: Option<(Instant, String)>,
     pub(super) started_at: Timestamp,
     pub(super) probes: u64,
-    draining_since: Option<Instant>,
+    pub(super) draining_since: Option<Instant>,
 }
 
 impl Engine {
@@ -144,6 +146,7 @@ impl Engine {
             answers: FuturesUnordered::new(),
             reading: None,
             not_read_before: now,
+            source_away: None,
             transactions: 0,
             in_conflict: 0,
             is_conflicts_turn: false,
@@ -415,35 +418,6 @@ impl Engine {
         timers.chain(others).fold(now + TURN_MAX, Instant::min)
     }
 
-    /// It cannot go on, and nobody died: what is in hand is given back, or the next owner would count a death
-    /// and charge a message with it.
-    async fn fail(&mut self, why: String) -> Result<DrainOutcome, ConsumerEnd> {
-        self.say_goodbye().await;
-        Err(ConsumerEnd::Failed(why))
-    }
-
-    /// The end of a drain, once everything is written or its time is up.
-    async fn drained(&mut self, now: Instant) -> Option<DrainOutcome> {
-        let since = self.draining_since?;
-        self.reading = None;
-        let timeout = Duration::from_millis(self.settings.drain_timeout_ms);
-        let is_late = now.saturating_duration_since(since) >= timeout;
-        if !is_late
-            && (self.transactions > 0
-                || self.saves.is_out
-                || self.acks.is_out
-                || self.looks.is_out
-                || self.begins.is_out)
-        {
-            return None;
-        }
-        let is_written = self.say_goodbye().await;
-        // A source that is in trouble may not answer.
-        let drained = tokio::time::timeout(timeout, self.plan.source.drain(Duration::ZERO)).await;
-        let is_drained = matches!(drained, Ok(Ok(_)));
-        Some(if is_written && is_drained && !is_late { DrainOutcome::Clean } else { DrainOutcome::Hurried })
-    }
-
     /// Whether the database may be asked: it works, or it is time for a probe.
     pub(super) fn may_ask_database(&self, now: Instant) -> bool {
         self.database.passage(now) != Passage::Shut
@@ -489,7 +463,7 @@ impl Engine {
 }
 
 /// A call of the source that is under way.
-struct Reading {
+pub(super) struct Reading {
     task: Task<Result<Batch, SourceError>>,
     /// Whether it asks for changes alone.
     is_sign: bool,

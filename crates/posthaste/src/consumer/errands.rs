@@ -6,7 +6,7 @@ use super::engine::Engine;
 use super::failure::FailureKind;
 use super::partition::{PartitionState, Stage};
 use super::queue::Entry;
-use super::settings::{OnDead, Unmatched};
+use super::settings::OnDead;
 use super::store::{
     ApplyError, Applying, DeferOrBury, Deferring, DueHeads, DueOutcome, InboxError, InboxSwept,
     SavedPosition, Saving, Witness,
@@ -103,7 +103,6 @@ impl Engine {
             handler_timeout: self.settings.handler_timeout(),
             retry: self.settings.retry.clone(),
             dead_hold: self.settings.on_dead == OnDead::Hold,
-            unmatched_die: self.plan.unmatched == Unmatched::Dead,
             unavailable_pause: self.away_pause,
             careful: self.is_careful(),
             chance: self.clock.chance(),
@@ -120,8 +119,8 @@ impl Engine {
         self.acks.is_out = true;
         let (source, tickets) = (Arc::clone(&self.plan.source), std::mem::take(&mut self.to_ack));
         self.ask("ack", async move {
-            // What is acknowledged has left the source's hands at once. A broker that does not write positions
-            // holds up nobody.
+            // What is acknowledged has left the source's hands. A broker that writes no positions holds up
+            // nobody.
             let acked = tokio::time::timeout(ACK_WAIT, source.ack(&tickets)).await;
             let late =
                 || Err(SourceError::Transient("the broker has not written the positions yet".to_owned()));

@@ -29,13 +29,15 @@ impl Engine {
         let batch = match result {
             Ok(batch) => batch,
             Err(error) if error.is_transient() => {
-                tracing::warn!(consumer = %self.plan.name, %error, "the broker is out of reach; it is asked again");
-                self.last_error = Some(error.to_string());
+                self.source_is_away(error.to_string());
                 self.not_read_before = now + SOURCE_PAUSE;
                 return Ok(());
             }
             Err(error) => return Err(format!("{}: {error}", self.plan.name)),
         };
+        if self.source_away.take().is_some() {
+            tracing::info!(consumer = %self.plan.name, "the broker is back");
+        }
         for change in batch.changes {
             self.on_change(change, now);
         }

@@ -72,7 +72,6 @@ impl Meter {
                 DueStep::Failed(kind) => topic.failed(class(kind)),
                 DueStep::Retried => topic.retries.increment(1),
                 DueStep::Dead => topic.handled(HandledAs::Dead, 1),
-                DueStep::Skipped => topic.handled(HandledAs::Skipped, 1),
             }
         }
     }

@@ -25,14 +25,15 @@ mod intake;
 mod meter;
 mod outcome;
 mod saving;
-pub mod settings;
 mod watchdog;
 
 // What is in hand.
 use crate::window::{dependencies, partition, queue, share, transaction};
 
 // What the database's side of a consumer is made of. It lives with the inbox.
-pub use crate::inbox::{admin, failure, filter, headers, identity, letter, message, policy, range, store};
+pub use crate::inbox::{
+    admin, failure, filter, headers, identity, letter, message, policy, range, settings, store,
+};
 
 pub use failure::{Disposition, Failure, FailureKind, HandlerError};
 pub use filter::Filter;

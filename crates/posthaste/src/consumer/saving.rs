@@ -282,6 +282,8 @@ impl Engine {
             (false, format!("no partition is assigned{}", why.unwrap_or_default()))
         } else if self.is_stalled(now) {
             (false, "there is lag, and nothing was settled for a minute".to_owned())
+        } else if let Some(error) = &self.source_away {
+            (true, format!("the broker is out of reach: {error}"))
         } else if in_hand == 0 {
             (true, "idle".to_owned())
         } else {

@@ -21,6 +21,14 @@ pub(super) const STALLED_AFTER: Duration = Duration::from_secs(60);
 const SOURCE_AGE_MIN: Duration = Duration::from_secs(300);
 
 impl Engine {
+    /// The broker is out of reach, which is said once.
+    pub(super) fn source_is_away(&mut self, error: String) {
+        if self.source_away.is_none() {
+            tracing::warn!(consumer = %self.plan.name, error, "the broker is out of reach; it is asked again");
+        }
+        (self.last_error, self.source_away) = (Some(error.clone()), Some(error));
+    }
+
     /// Looks whether anything goes on. Answers whether the source is to be built anew.
     pub(super) fn watch(&mut self, now: Instant) -> bool {
         if !self.is_silent() {
@@ -55,6 +63,35 @@ impl Engine {
     pub(super) fn is_stalled(&self, now: Instant) -> bool {
         let is_still = now.saturating_duration_since(self.well_at) >= STALLED_AFTER;
         is_still && !self.looks.is_out && self.is_silent()
+    }
+
+    /// It cannot go on, and nobody died: what is in hand is given back, or the next owner would count a death
+    /// and charge a message with it.
+    pub(super) async fn fail(&mut self, why: String) -> Result<DrainOutcome, ConsumerEnd> {
+        self.say_goodbye().await;
+        Err(ConsumerEnd::Failed(why))
+    }
+
+    /// The end of a drain, once everything is written or its time is up.
+    pub(super) async fn drained(&mut self, now: Instant) -> Option<DrainOutcome> {
+        let since = self.draining_since?;
+        self.reading = None;
+        let timeout = Duration::from_millis(self.settings.drain_timeout_ms);
+        let is_late = now.saturating_duration_since(since) >= timeout;
+        if !is_late
+            && (self.transactions > 0
+                || self.saves.is_out
+                || self.acks.is_out
+                || self.looks.is_out
+                || self.begins.is_out)
+        {
+            return None;
+        }
+        let is_written = self.say_goodbye().await;
+        // A source that is in trouble may not answer.
+        let drained = tokio::time::timeout(timeout, self.plan.source.drain(Duration::ZERO)).await;
+        let is_drained = matches!(drained, Ok(Ok(_)));
+        Some(if is_written && is_drained && !is_late { DrainOutcome::Clean } else { DrainOutcome::Hurried })
     }
 
     /// How it ends once everything is given back: as it was told to, or because of its source.

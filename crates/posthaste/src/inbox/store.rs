@@ -166,8 +166,6 @@ pub struct DueHeads {
     pub retry: ConsumerRetry,
     /// Whether a message that dies here holds its key.
     pub dead_hold: bool,
-    /// Whether what no handler takes any more is a dead letter. Else it is dropped and counted.
-    pub unmatched_die: bool,
     /// How long a message whose dependency is away waits.
     pub unavailable_pause: Duration,
     /// Whether processes died here: then one message runs, and its attempt is written down and committed
@@ -201,10 +199,8 @@ pub enum DueStep {
     Failed(FailureKind),
     /// The failure counted, and it is tried again.
     Retried,
-    /// It was given up.
+    /// It was given up, or no handler takes it any more.
     Dead,
-    /// No handler takes it any more, and it was dropped.
-    Skipped,
 }
 
 impl DueOutcome {
@@ -229,16 +225,10 @@ impl DueOutcome {
         self.count(&DueStep::Dead)
     }
 
-    /// Messages that no handler takes any more.
-    #[must_use]
-    pub fn unmatched(&self) -> usize {
-        self.count(&DueStep::Skipped)
-    }
-
     /// Messages that are not deferred any more.
     #[must_use]
     pub fn moved(&self) -> usize {
-        self.done() + self.buried() + self.unmatched()
+        self.done() + self.buried()
     }
 }
 

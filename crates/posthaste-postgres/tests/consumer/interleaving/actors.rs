@@ -239,7 +239,6 @@ pub(super) async fn look(world: &World, inbox: &PostgresInbox, messages_max: usi
         handler_timeout: PATIENCE,
         retry: retry(),
         dead_hold: world.dead_hold,
-        unmatched_die: false,
         unavailable_pause: Duration::ZERO,
         careful: false,
         chance: 0.0,

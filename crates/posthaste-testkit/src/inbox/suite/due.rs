@@ -97,7 +97,7 @@ pub async fn f50_a_dependency_that_is_away_spends_no_attempt(fixture: &impl Cons
 }
 
 /// A deployment took its handler away.
-pub async fn what_no_handler_takes_any_more_is_dropped_or_dies(fixture: &impl ConsumerFixture) {
+pub async fn g5_what_no_handler_takes_any_more_is_a_dead_letter(fixture: &impl ConsumerFixture) {
     let member = member(fixture).await;
     member.defer(&[work("a", 1), work("a", 2)], &defer()).await;
     member.defer(&[work("b", 3)], &defer()).await;
@@ -105,16 +105,17 @@ pub async fn what_no_handler_takes_any_more_is_dropped_or_dies(fixture: &impl Co
     let inbox = fixture.inbox(CONSUMER, filter, &Arc::new(Script::default())).await;
     let newer = super::stage::StagedMember { fixture, script: Arc::clone(&member.script), inbox };
     assert!(!newer.inbox.takes(&work("a", 1).delivery) && member.inbox.takes(&work("a", 1).delivery));
-    let one = DueHeads { messages_max: 1, unmatched_die: true, ..heads() };
+    let one = DueHeads { messages_max: 1, ..heads() };
     fixture.make_due(CONSUMER).await;
     newer.due(&one).await;
     let letter = member.letter().await;
     assert_eq!(letter.disposition, "unmatched");
     let looked = newer.work_off(&heads()).await;
-    assert_eq!(steps(&looked), [DueStep::Skipped, DueStep::Skipped]);
+    assert_eq!(steps(&looked), [DueStep::Dead, DueStep::Dead]);
+    let marks = fixture.marks(CONSUMER).await;
+    assert!(marks.len() == 3 && marks.values().all(|outcome| *outcome == 'x'), "no mark lies: {marks:?}");
     assert!(member.effects().await.is_empty());
     assert_eq!(member.waiting().await, "");
-    assert!(!fixture.marks(CONSUMER).await.values().any(|outcome| *outcome == 'w'), "marks and rows agree");
 }
 
 /// Nothing is loaded or run without a bound.

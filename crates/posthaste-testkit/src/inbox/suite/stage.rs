@@ -132,7 +132,6 @@ pub(super) fn heads() -> DueHeads {
         handler_timeout: PATIENCE,
         retry: ConsumerRetry { delays_ms: vec![3_600_000], then: None },
         dead_hold: false,
-        unmatched_die: false,
         unavailable_pause: Duration::from_secs(3600),
         careful: false,
         chance: 0.0,
