@@ -18,7 +18,7 @@ impl KafkaAdmin {
         secrets: &[WantedSecret],
     ) -> Vec<Result<(), AdminFailure>> {
         let sent = self.send(changes, secrets).await;
-        read_back(self, changes, sent).await
+        read_back(self, changes, sent, secrets).await
     }
 
     async fn send(&self, changes: &[TopologyChange], secrets: &[WantedSecret]) -> Vec<Sent> {
@@ -146,17 +146,16 @@ impl KafkaAdmin {
                 ChangeAct::Add | ChangeAct::Change => self.native.allow(rights).await,
             };
             let judge = |error: NativeError| self.judge(error, "ALTER on CLUSTER");
-            match answers {
-                Ok(answers) => sent.extend(answers.into_iter().map(|answer| match answer {
-                    Ok(()) => Sent::Done,
-                    Err(error) => judge(error),
-                })),
-                Err(error) => sent.extend(batch.iter().map(|_| judge(error.clone()))),
-            }
+            let mut answers: Vec<Sent> = match answers {
+                Ok(answers) => {
+                    answers.into_iter().map(|answer| answer.map_or_else(judge, |()| Sent::Done)).collect()
+                }
+                Err(error) => batch.iter().map(|_| judge(error.clone())).collect(),
+            };
             let silent = || Sent::Unanswered("the brokers did not speak of it".to_owned());
-            sent.resize_with(sent.len().next_multiple_of(batch.len().max(1)), silent);
+            answers.resize_with(batch.len(), silent);
+            sent.append(&mut answers);
         }
-        sent.truncate(changes.len());
         sent
     }
 
