@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long a change may take until the broker shows it.
 const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+/// The same without an answer: then it may never have been asked for.
+const LOST_WITHIN: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
@@ -61,10 +63,11 @@ async fn until_shown(
     if changes.is_empty() {
         return Vec::new();
     }
-    let until = Instant::now() + SHOWN_WITHIN;
+    let is_answered = sent.iter().all(|sent| matches!(sent, Sent::Done));
+    let is_lost = sent.iter().any(|sent| matches!(sent, Sent::Unanswered(_)));
+    let until = Instant::now() + if is_lost { LOST_WITHIN } else { SHOWN_WITHIN };
     let mut pause = LOOK_AGAIN;
     // A password is tried only where no answer vouches for it.
-    let is_answered = sent.iter().all(|sent| matches!(sent, Sent::Done));
     let scope = Scope {
         named: changes.iter().map(|change| change.resource.flag_name()).collect(),
         kinds: changes.iter().map(|change| change.resource.kind).collect(),

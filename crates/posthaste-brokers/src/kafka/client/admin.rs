@@ -56,14 +56,22 @@ impl QuestionClient {
     }
 
     pub(in crate::kafka) fn admin(&self) -> &AdminClient<DefaultClientContext> {
-        // Only `drop` takes it.
+        // Only `end` and `drop` take it.
         self.0.as_ref().expect("it is there until it is dropped")
+    }
+
+    /// Ends it, and waits until its threads are gone. Whoever ends the process next must do so: a thread that
+    /// shakes hands while the process cleans up after the TLS library crashes.
+    pub(in crate::kafka) async fn end(mut self) {
+        let client = self.0.take();
+        // It fails only if a destructor panics.
+        let _ = tokio::task::spawn_blocking(move || drop(client)).await;
     }
 }
 
 impl Drop for QuestionClient {
     fn drop(&mut self) {
-        let client = self.0.take();
+        let Some(client) = self.0.take() else { return };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || drop(client))),
             Err(_) => drop(client),

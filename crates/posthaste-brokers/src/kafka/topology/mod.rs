@@ -26,12 +26,15 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rules::{KafkaRules, PARTITIONS, REPLICAS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// How long a request may take. A controller that moves is found again within this time.
 const ANSWER: Duration = Duration::from_secs(15);
 /// How long the first answer of any broker may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// When nobody has answered for this long, it is asked why, and asked again.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Topics of one question about settings.
 const TOPICS_AT_ONCE: usize = 200;
 
@@ -59,10 +62,23 @@ impl KafkaAdmin {
 
     /// The cluster's name, its brokers and its topics with what they are made of.
     async fn cluster(&self) -> Result<Cluster, AdminFailure> {
-        let client = Arc::clone(&self.client);
+        let (client, is_over) = (Arc::clone(&self.client), Arc::new(AtomicBool::new(false)));
+        let is_given_up = Arc::clone(&is_over);
         let asked = tokio::task::spawn_blocking(move || {
             let client = client.admin().inner();
-            let metadata = client.fetch_metadata(None, CONNECT_WAIT)?;
+            let (until, mut patience) = (Instant::now() + CONNECT_WAIT, PATIENCE);
+            let metadata = loop {
+                let asked = client.fetch_metadata(None, patience);
+                // A slow line needs a longer time, not a second question.
+                patience *= 2;
+                match asked {
+                    Err(error) if Instant::now() >= until || is_given_up.load(Ordering::Relaxed) => {
+                        return Err(error);
+                    }
+                    Err(_) => {}
+                    Ok(metadata) => break metadata,
+                }
+            };
             let topics = metadata.topics().iter().map(|topic| {
                 let partitions = topic.partitions();
                 let replicas = partitions.iter().map(|partition| partition.replicas().len()).min();
@@ -72,7 +88,20 @@ impl KafkaAdmin {
             let id = client.fetch_cluster_id(CONNECT_WAIT).unwrap_or_default();
             Ok::<_, rdkafka::error::KafkaError>(Cluster { id, servers, topics })
         });
-        match asked.await {
+        tokio::pin!(asked);
+        let answer = match tokio::time::timeout(PATIENCE, &mut asked).await {
+            Ok(answer) => answer,
+            // Somebody else finds out why meanwhile: what is refused has a name long before the time is over.
+            Err(_) => tokio::select! {
+                answer = &mut asked => answer,
+                Err(failure) = reach::reach(&self.config, CONNECT_WAIT) => {
+                    is_over.store(true, Ordering::Relaxed);
+                    let _ = asked.await;
+                    return Err(AdminFailure::Unreachable(failure.message));
+                }
+            },
+        };
+        match answer {
             Ok(Ok(cluster)) => Ok(cluster),
             _ => match reach::reach(&self.config, CONNECT_WAIT).await {
                 Err(failure) => Err(AdminFailure::Unreachable(failure.message)),
@@ -312,5 +341,14 @@ impl BrokerAdmin for KafkaAdmin {
         secrets: &[WantedSecret],
     ) -> Vec<Result<(), AdminFailure>> {
         self.apply_all(changes, secrets).await
+    }
+
+    async fn end(self: Box<Self>) {
+        let Self { client, native, .. } = *self;
+        drop(native);
+        // A request that somebody gave up ends the client when it ends.
+        if let Some(client) = Arc::into_inner(client) {
+            client.end().await;
+        }
     }
 }
