@@ -1,5 +1,5 @@
-//! The bare requests: topics by rdkafka's safe API, rights by a few bytes on a socket, because that API has no
-//! call for them. Requests are as large as those of the command.
+//! The bare requests: topics by rdkafka's safe API, rights by a few bytes on a socket, because that API has
+//! no call for them. Requests are as large as those of the command.
 
 use super::Names;
 use anyhow::{Context as _, bail, ensure};
@@ -161,7 +161,7 @@ impl Line {
         Ok(Self(TcpStream::connect(first).await.with_context(|| format!("cannot reach {first}"))?))
     }
 
-    async fn ask(&mut self, request: i16, body: &[u8]) -> anyhow::Result<Answer> {
+    async fn ask(&mut self, request: i16, body: &[u8]) -> anyhow::Result<BareAnswer> {
         let mut head = Vec::new();
         head.extend(request.to_be_bytes());
         head.extend(VERSION.to_be_bytes());
@@ -172,19 +172,19 @@ impl Line {
         let length = self.0.read_i32().await?;
         let mut bytes = vec![0; usize::try_from(length).context("a length below nothing")?];
         self.0.read_exact(&mut bytes).await?;
-        let mut answer = Answer { bytes, at: 0 };
+        let mut answer = BareAnswer { bytes, at: 0 };
         ensure!(answer.number::<4>()? == 7, "an answer to something else");
         Ok(answer)
     }
 }
 
 /// What a broker said, read from its beginning.
-struct Answer {
+struct BareAnswer {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Answer {
+impl BareAnswer {
     fn take(&mut self, count: usize) -> anyhow::Result<&[u8]> {
         let taken = self.bytes.get(self.at..self.at + count).context("the answer ends too soon")?;
         self.at += count;
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_read_from_its_beginning() {
-        let mut answer = Answer { bytes: vec![0, 0, 0, 7, 255, 255, 0, 1, b'x', 0, 0, 255, 255], at: 0 };
+        let mut answer = BareAnswer { bytes: vec![0, 0, 0, 7, 255, 255, 0, 1, b'x', 0, 0, 255, 255], at: 0 };
         assert_eq!(answer.number::<4>().expect("a number"), 7);
         assert!(answer.code().expect_err("an error").to_string().contains("-1 x"));
         answer.code().expect("no error, no words");

@@ -30,8 +30,8 @@ pub(crate) enum Sent {
     Unanswered(String),
 }
 
-/// Looks until everything that was not refused is shown, or the time is over. One answer for each change. What
-/// was refused and is there all the same was made by somebody else at the same time: it is done.
+/// Looks until everything that was not refused is shown, or the time is over. One answer for each change.
+/// What was refused and is there all the same was made by somebody else at the same time: it is done.
 pub(crate) async fn read_back(
     admin: &dyn BrokerAdmin,
     changes: &[TopologyChange],

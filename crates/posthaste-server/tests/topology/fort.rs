@@ -1,10 +1,14 @@
-//! A cluster as it is run: three nodes, certificates, an authorizer. One for all tests here, which take turns.
-//! Each has names of its own.
+//! A cluster as it is run: three nodes, certificates, an authorizer. One for all tests here, which take
+//! turns. Each has names of its own.
 
 use crate::desk::Desk;
 use posthaste_testkit::services::{Certs, Kafka, KafkaOptions, KafkaSecurity, Pair, ServiceError};
 use std::path::Path;
+use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard, OnceCell, RwLock};
+
+/// Ends a hang; nothing is timed by it.
+pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Fort {
     pub(crate) certs: Certs,

@@ -1,7 +1,8 @@
-//! Seed 003's topology on a cluster as it is run. The example's own file is applied, and the seed's tables say
-//! what must come of it.
+//! Seed 003's topology on a cluster as it is run. The example's own file is applied, and the seed's tables
+//! say what must come of it.
 
-use crate::fort::Fort;
+use crate::fort::{Fort, WAIT};
+use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::KafkaRight;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,7 +87,11 @@ async fn the_seeds_topology_is_made_kept_and_enforced() {
     let (kafka, desk) = (fort.kafka.read().await, fort.desk("admin").await);
     kafka.create_topic("others", 2, 3, &["retention.ms=77"]).await.expect("somebody else's");
     kafka.allow(&KafkaRight::topic("other", "READ", "others")).await.expect("somebody else's");
-    let before = kafka.rights().await.expect("rights");
+    let before = eventually("the right of others is shown", WAIT, || async {
+        let rights = kafka.rights().await.expect("rights");
+        rights.contains("User:other * READ ALLOW TOPIC others LITERAL").then_some(rights)
+    })
+    .await;
 
     let plan = desk.topology(&["plan", "-f", FILE]).ends(0);
     assert!(plan.lines().all(|line| line.chars().count() <= 80), "80 columns:\n{plan}");

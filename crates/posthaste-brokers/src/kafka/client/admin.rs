@@ -47,7 +47,7 @@ pub(in crate::kafka) async fn settings(
 
 /// A client for questions. Dropping it waits for its threads. So no thread of the runtime may drop it, not
 /// even when whoever asked has stopped waiting.
-pub(in crate::kafka) struct QuestionClient(Option<AdminClient<DefaultClientContext>>);
+pub(in crate::kafka) struct QuestionClient(pub(in crate::kafka) Option<AdminClient<DefaultClientContext>>);
 
 impl QuestionClient {
     pub(in crate::kafka) fn start(config: &KafkaConfig) -> Result<Self, String> {
@@ -56,22 +56,14 @@ impl QuestionClient {
     }
 
     pub(in crate::kafka) fn admin(&self) -> &AdminClient<DefaultClientContext> {
-        // Only `end` and `drop` take it.
+        // Only whoever owns it takes it, at its end.
         self.0.as_ref().expect("it is there until it is dropped")
-    }
-
-    /// Ends it, and waits until its threads are gone. Whoever ends the process next must do so: a thread that
-    /// shakes hands while the process cleans up after the TLS library crashes.
-    pub(in crate::kafka) async fn end(mut self) {
-        let client = self.0.take();
-        // It fails only if a destructor panics.
-        let _ = tokio::task::spawn_blocking(move || drop(client)).await;
     }
 }
 
 impl Drop for QuestionClient {
     fn drop(&mut self) {
-        let Some(client) = self.0.take() else { return };
+        let client = self.0.take();
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || drop(client))),
             Err(_) => drop(client),

@@ -27,17 +27,13 @@ impl KafkaAdmin {
             (Kind::Topic, ChangeAct::Add) => self.create(changes, false).await,
             (Kind::Topic, ChangeAct::Remove) => self.delete(changes).await,
             (Kind::Acl, act) => self.rule(changes, act).await,
-            (Kind::Topic, ChangeAct::Change) => {
+            (kind, _) => {
                 let mut sent = Vec::new();
                 for change in changes {
-                    sent.push(self.change_topic(change, false).await);
-                }
-                sent
-            }
-            _ => {
-                let mut sent = Vec::new();
-                for change in changes {
-                    sent.push(self.change_user(change, secrets).await);
+                    sent.push(match kind {
+                        Kind::Topic => self.change_topic(change, false).await,
+                        _ => self.change_user(change, secrets).await,
+                    });
                 }
                 sent
             }

@@ -22,19 +22,17 @@ use crate::{BuildError, Urls};
 use async_trait::async_trait;
 use native::{AclEntry, NativeAdmin, NativeError, TopicSetting};
 use rdkafka::admin::AdminOptions;
+use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rules::{KafkaRules, PARTITIONS, REPLICAS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a request may take. A controller that moves is found again within this time.
 const ANSWER: Duration = Duration::from_secs(15);
-/// How long the first answer of any broker may take.
+/// How long a login may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// When nobody has answered for this long, it is asked why, and asked again.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Topics of one question about settings.
 const TOPICS_AT_ONCE: usize = 200;
 
@@ -62,52 +60,22 @@ impl KafkaAdmin {
 
     /// The cluster's name, its brokers and its topics with what they are made of.
     async fn cluster(&self) -> Result<Cluster, AdminFailure> {
-        let (client, is_over) = (Arc::clone(&self.client), Arc::new(AtomicBool::new(false)));
-        let is_given_up = Arc::clone(&is_over);
-        let asked = tokio::task::spawn_blocking(move || {
-            let client = client.admin().inner();
-            let (until, mut patience) = (Instant::now() + CONNECT_WAIT, PATIENCE);
-            let metadata = loop {
-                let asked = client.fetch_metadata(None, patience);
-                // A slow line needs a longer time, not a second question.
-                patience *= 2;
-                match asked {
-                    Err(error) if Instant::now() >= until || is_given_up.load(Ordering::Relaxed) => {
-                        return Err(error);
-                    }
-                    Err(_) => {}
-                    Ok(metadata) => break metadata,
+        let mut why = format!("{}: no answer in time", self.config.url);
+        // Whoever is refused need not wait for long; a slow line may need it.
+        for patience in [1, 2, 4].map(Duration::from_secs) {
+            let client = Arc::clone(&self.client);
+            if let Ok(Ok(found)) = tokio::task::spawn_blocking(move || Cluster::ask(&client, patience)).await
+            {
+                return Ok(found);
+            }
+            if let Err(failure) = reach::reach(&self.config, Duration::from_secs(1)).await {
+                why = failure.message;
+                if failure.code != "kafka.unreachable" {
+                    break;
                 }
-            };
-            let topics = metadata.topics().iter().map(|topic| {
-                let partitions = topic.partitions();
-                let replicas = partitions.iter().map(|partition| partition.replicas().len()).min();
-                (topic.name().to_owned(), (partitions.len(), replicas.unwrap_or(0)))
-            });
-            let (topics, servers) = (topics.collect(), metadata.brokers().len());
-            let id = client.fetch_cluster_id(CONNECT_WAIT).unwrap_or_default();
-            Ok::<_, rdkafka::error::KafkaError>(Cluster { id, servers, topics })
-        });
-        tokio::pin!(asked);
-        let answer = match tokio::time::timeout(PATIENCE, &mut asked).await {
-            Ok(answer) => answer,
-            // Somebody else finds out why meanwhile: what is refused has a name long before the time is over.
-            Err(_) => tokio::select! {
-                answer = &mut asked => answer,
-                Err(failure) = reach::reach(&self.config, CONNECT_WAIT) => {
-                    is_over.store(true, Ordering::Relaxed);
-                    let _ = asked.await;
-                    return Err(AdminFailure::Unreachable(failure.message));
-                }
-            },
-        };
-        match answer {
-            Ok(Ok(cluster)) => Ok(cluster),
-            _ => match reach::reach(&self.config, CONNECT_WAIT).await {
-                Err(failure) => Err(AdminFailure::Unreachable(failure.message)),
-                Ok(()) => Err(AdminFailure::Unreachable(format!("{}: no answer in time", self.config.url))),
-            },
+            }
         }
+        Err(AdminFailure::Unreachable(why))
     }
 
     async fn topics(
@@ -264,6 +232,19 @@ struct Cluster {
     topics: BTreeMap<String, (usize, usize)>,
 }
 
+impl Cluster {
+    fn ask(client: &QuestionClient, within: Duration) -> KafkaResult<Self> {
+        let client = client.admin().inner();
+        let metadata = client.fetch_metadata(None, within)?;
+        let topics = metadata.topics().iter().map(|topic| {
+            let replicas = topic.partitions().iter().map(|partition| partition.replicas().len()).min();
+            (topic.name().to_owned(), (topic.partitions().len(), replicas.unwrap_or(0)))
+        });
+        let (topics, servers) = (topics.collect(), metadata.brokers().len());
+        Ok(Self { id: client.fetch_cluster_id(within).unwrap_or_default(), servers, topics })
+    }
+}
+
 /// The settings of a topic that may be shown.
 fn fill(topic: &mut Resource, found: Vec<TopicSetting>) {
     for setting in found.into_iter().filter(|setting| !setting.is_sensitive) {
@@ -318,8 +299,8 @@ impl BrokerAdmin for KafkaAdmin {
         if scope.kinds.contains(&Kind::Topic) {
             self.topics(scope, &cluster, &mut look).await?;
         }
-        let about_cluster = [Kind::User, Kind::Acl].into_iter().filter(|kind| scope.kinds.contains(kind));
-        let about_cluster: Vec<Kind> = about_cluster.collect();
+        let mut about_cluster = vec![Kind::User, Kind::Acl];
+        about_cluster.retain(|kind| scope.kinds.contains(kind));
         let blindness = if about_cluster.is_empty() { None } else { self.blindness().await };
         for kind in about_cluster {
             match (&blindness, kind) {
@@ -344,11 +325,12 @@ impl BrokerAdmin for KafkaAdmin {
     }
 
     async fn end(self: Box<Self>) {
-        let Self { client, native, .. } = *self;
-        drop(native);
-        // A request that somebody gave up ends the client when it ends.
-        if let Some(client) = Arc::into_inner(client) {
-            client.end().await;
+        drop(self.native);
+        // A request that somebody gave up ends the client when it ends. Everybody else waits for its threads:
+        // a process that ends before them may crash in the TLS library.
+        if let Some(mut client) = Arc::into_inner(self.client) {
+            let client = client.0.take();
+            let _ = tokio::task::spawn_blocking(move || drop(client)).await;
         }
     }
 }

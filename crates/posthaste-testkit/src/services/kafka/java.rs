@@ -59,9 +59,6 @@ impl Java {
             "-XX:+UseSerialGC".to_owned(),
             format!("-XX:TieredStopAtLevel={}", if jvm.optimises { 4 } else { 1 }),
             "-XX:-UsePerfData".to_owned(),
-            // A JVM warns on standard output, of an archive that was moved for one. That is the console's.
-            "-Xlog:disable".to_owned(),
-            "-Xlog:all=warning:stderr".to_owned(),
             format!("-Xmx{}m", jvm.heap_mb),
             format!("-Dlog4j2.configurationFile={}", dir.join("log4j2.properties").display()),
             "-cp".to_owned(),
