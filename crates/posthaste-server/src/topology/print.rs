@@ -156,8 +156,8 @@ fn made_of(change: &TopologyChange) -> String {
         Kind::Acl => right(change),
         Kind::Topic => {
             let words = settings.iter().map(|(name, value)| match name.as_str() {
-                "partitions" => (0, format!("{value} partitions")),
-                "replicas" => (1, format!("{value} replicas")),
+                "partitions" => (0, counted(value, "partition")),
+                "replicas" => (1, counted(value, "replica")),
                 "min.insync.replicas" => (2, format!("min ISR {value}")),
                 "retention.ms" => (3, shown(name, value)),
                 "compression.type" => (4, value.clone()),
@@ -175,6 +175,11 @@ fn made_of(change: &TopologyChange) -> String {
             words.collect::<Vec<_>>().join(", ")
         }
     }
+}
+
+/// `1 partition`.
+fn counted(value: &str, noun: &str) -> String {
+    value.parse().map_or_else(|_| format!("{value} {noun}s"), |count| plural(count, noun))
 }
 
 /// `ALLOW READ topic core.*`.

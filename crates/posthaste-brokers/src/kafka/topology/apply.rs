@@ -129,6 +129,10 @@ impl KafkaAdmin {
         let more = [NewPartitions::new(name, count)];
         let options = Self::options().validate_only(is_trial);
         let answers = self.client.admin().create_partitions(&more, &options).await;
+        // Somebody else may have done the same a moment ago: the look decides.
+        if !is_trial && matches!(answers.as_deref(), Ok([Err((_, Code::InvalidPartitions))])) {
+            return Sent::Unanswered(format!("{name} has other partitions than a moment ago"));
+        }
         let mut sent = self.answers(std::slice::from_ref(change), answers, "ALTER", &[]);
         sent.pop().unwrap_or(Sent::Done)
     }
