@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at something that is on its way.
+const PAUSE: Duration = Duration::from_millis(200);
 /// Resources of one request.
 const AT_ONCE: usize = 200;
 
@@ -103,7 +105,7 @@ impl BareCluster {
         Ok(())
     }
 
-    /// Takes all of it away.
+    /// Takes all of it away, and waits until it is gone.
     pub(super) async fn remove(&self, names: &Names) -> anyhow::Result<()> {
         let client = self.client()?;
         for batch in names.topics.chunks(AT_ONCE) {
@@ -118,7 +120,13 @@ impl BareCluster {
         let mut answer = line.ask(DELETE_ACLS, &body).await?;
         answer.number::<4>()?;
         ensure!(answer.number::<4>()? as usize == names.principals.len(), "rights cannot be taken away");
-        Ok(())
+        loop {
+            let metadata = tokio::task::block_in_place(|| client.inner().fetch_metadata(None, PATIENCE))?;
+            if !metadata.topics().iter().any(|topic| names.topics.iter().any(|name| name == topic.name())) {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await; // pace
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 mod bare;
 
 use crate::child::{Product, Scratch};
-use crate::output::{Usage, remark, seconds};
+use crate::output::{Usage, remark, seconds, thousands};
 use crate::report::{Report, rounded};
 use anyhow::ensure;
 use bare::BareCluster;
@@ -91,7 +91,7 @@ pub(super) async fn run(args: &TopologyArgs, product: &Product, scratch: &Scratc
     };
     let cluster = BareCluster::new(servers);
     let mut report = Report::default();
-    let run = uuid::Uuid::now_v7().simple().to_string();
+    let run = uuid::Uuid::now_v7().simple().to_string().split_off(24);
     let (mut bare, mut ours, mut file) = (Vec::new(), Vec::new(), None);
     let mut names = Names::new(args, &run);
     for round in 0..APPLIES {
@@ -102,8 +102,8 @@ pub(super) async fn run(args: &TopologyArgs, product: &Product, scratch: &Scratc
         let path = scratch.write(&format!("topology-{round}"), &names.file(servers))?;
         let words = ["topology", "apply", "--yes", "--file", path.to_str().unwrap_or_default()];
         let ((said, _), took) = timed(product.watched(&words)).await?;
-        let count = names.topics.len() + names.acls();
-        ensure!(said.contains(&format!("{count} changes were made")), "not everything was made:\n{said}");
+        let made = format!("{} changes were made", thousands((names.topics.len() + names.acls()) as u64));
+        ensure!(said.contains(&made), "not everything was made: {:?}", said.lines().last());
         ours.push(took);
         remark(&format!("bench: from nothing: {} bare, {} by apply", seconds(bare[round]), seconds(took)));
         file = Some(path);
@@ -117,7 +117,7 @@ pub(super) async fn run(args: &TopologyArgs, product: &Product, scratch: &Scratc
     for _ in 0..args.rounds {
         looks.push(timed(cluster.look(&names)).await?.1);
         let ((said, used), took) = timed(product.watched(&words)).await?;
-        ensure!(said.contains("no difference"), "the plan is not empty:\n{said}");
+        ensure!(said.contains("no difference"), "the plan is not empty: {:?}", said.lines().last());
         plans.push(took);
         peak = peak.max(used);
     }

@@ -2,7 +2,7 @@
 //! needs.
 
 use super::{BrokerPlan, Unasked};
-use crate::output::{columns, escape, is_colourful, plural};
+use crate::output::{columns, escape, is_colourful, plural, thousands};
 use posthaste_brokers::topology::{
     Allowed, ChangeAct, Kind, Missing, ResourceName, Risk, SettingChange, TopologyChange, TopologyPlan, Unit,
     in_words,
@@ -268,8 +268,11 @@ pub(crate) fn totals(plans: &[BrokerPlan], unasked: &[Unasked], allowed: &Allowe
         (with('-'), "to remove or shorten"),
         (with('x'), "blocked"),
     ];
-    let mut words: Vec<String> =
-        words.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+    let mut words: Vec<String> = words
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{} {word}", thousands(*count as u64)))
+        .collect();
     if words.is_empty() {
         words.push("no difference".to_owned());
     }

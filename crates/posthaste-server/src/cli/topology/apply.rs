@@ -11,8 +11,8 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Changes of one request and one read-back.
-const AT_ONCE: usize = 200;
+/// Changes of one read-back, which asks for all rights each time. Requests are smaller.
+const AT_ONCE: usize = 2_000;
 
 #[derive(Debug, Args)]
 pub(super) struct ApplyArgs {
