@@ -85,7 +85,11 @@ fn expected_settings(days: u64) -> BTreeMap<String, String> {
 async fn the_seeds_topology_is_made_kept_and_enforced() {
     let (fort, _turn) = require_service!(Fort::enter().await);
     let (kafka, desk) = (fort.kafka.read().await, fort.desk("admin").await);
-    kafka.create_topic("others", 2, 3, &["retention.ms=77"]).await.expect("somebody else's");
+    match kafka.create_topic("others", 2, 3, &["retention.ms=77"]).await {
+        // On a busy machine the Java client asks twice.
+        Err(error) if error.to_string().contains("already exists") => {}
+        made => made.expect("somebody else's"),
+    }
     kafka.allow(&KafkaRight::topic("other", "READ", "others")).await.expect("somebody else's");
     let before = eventually("the right of others is shown", WAIT, || async {
         let rights = kafka.rights().await.expect("rights");
@@ -109,8 +113,11 @@ async fn the_seeds_topology_is_made_kept_and_enforced() {
         );
         assert_eq!(kafka.settings_of(&topic).await.expect("settings"), expected_settings(days), "{topic}");
     }
-    let rights = kafka.rights().await.expect("rights");
-    assert_eq!(rights.difference(&before).count(), 17, "{rights:#?}");
+    let rights = eventually("the witness sees 17 rights more", WAIT, || async {
+        let rights = kafka.rights().await.expect("rights");
+        (rights.difference(&before).count() == 17).then_some(rights)
+    })
+    .await;
     assert!(rights.is_superset(&before), "{rights:#?}");
     assert!(rights.contains("User:AuditService * READ DENY TOPIC __ PREFIXED"), "{rights:#?}");
     assert!(desk.topology(&["apply", "--yes", "-f", FILE]).ends(0).contains("nothing to do"));
@@ -133,7 +140,10 @@ async fn the_seeds_topology_is_made_kept_and_enforced() {
     desk.topology(&["apply", "--yes", "-f", FILE]).ends(2);
     desk.topology(&["apply", "--yes", "-f", FILE, "--allow-destroy", "acl:User:AuditService"]).ends(0);
     desk.topology(&["check", "-f", FILE]).ends(0);
-    assert_eq!(kafka.rights().await.expect("rights"), rights, "and those of others");
+    eventually("all rights are as they were, and those of others", WAIT, || async {
+        (kafka.rights().await.expect("rights") == rights).then_some(())
+    })
+    .await;
     let others = BTreeMap::from([("retention.ms".to_owned(), "77".to_owned())]);
     assert_eq!(kafka.settings_of("others").await.expect("settings"), others);
 
