@@ -8,6 +8,7 @@
 use super::Common;
 use super::sqlite::broker_of;
 use crate::output::{Usage, remark, scrub};
+use crate::sample::ProcessUsage;
 use anyhow::{Context as _, bail};
 use posthaste::route::Order;
 use posthaste_brokers::SinkConfig;
@@ -24,6 +25,9 @@ use toml::{Table, Value};
 
 /// A drained stop has its own deadline of 15 s; a relay that needs more than this is stuck.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A peak of memory is looked at so often.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// The `posthaste` that is measured.
 pub(super) struct Product {
@@ -83,6 +87,28 @@ impl Product {
         } else {
             bail!("posthaste {}: {why}", words.join(" "))
         }
+    }
+
+    /// Lets it do something to its end, and gives what it prints and its memory at its peak, in MB.
+    pub(super) async fn watched(&self, words: &[&str]) -> anyhow::Result<(String, f64)> {
+        let mut command = self.command();
+        let child = command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let pid = child.id().context("it has ended")?;
+        let (mut peak, ends) = (0_f64, child.wait_with_output());
+        tokio::pin!(ends);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut ends => break ended?,
+                () = tokio::time::sleep(BETWEEN_LOOKS) => {}
+            }
+            // Nothing is known of one that has just ended.
+            peak = ProcessUsage::of(pid).map_or(peak, |usage| peak.max(usage.rss_peak_mb));
+        };
+        let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        if !ended.status.success() {
+            bail!("posthaste {}: {}{out}", words.join(" "), err.trim());
+        }
+        Ok((out.into_owned(), peak))
     }
 }
 

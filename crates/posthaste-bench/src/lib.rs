@@ -1,9 +1,10 @@
 //! `posthaste-bench`: measure on your own database and broker.
 //!
-//! Five questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
+//! Six questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
 //! the acknowledgement (`latency`), what does an append cost (`append`), how fast is an adopted table drained
-//! (`adopt`), and how fast does a consumer take a topic (`consume`). Every figure that depends on the machine
-//! comes with a baseline from the same run, so that what is reported is a ratio.
+//! (`adopt`), how fast does a consumer take a topic (`consume`), and what does a topology cost (`topology`).
+//! Every figure that depends on the machine comes with a baseline from the same run, so that what is reported
+//! is a ratio.
 //!
 //! ```text
 //! ground (a schema of its own) ─▶ fill ─▶ baseline ─▶ child: posthaste run ─▶ sample ─▶ report
@@ -30,6 +31,7 @@ mod pipe;
 mod report;
 mod sample;
 mod sqlite;
+mod topology;
 pub mod yard;
 
 use child::{Product, Scratch, Setup};
@@ -55,6 +57,7 @@ Examples:
   posthaste-bench adopt --store … --rounds 3              somebody else's table
   posthaste-bench consume --store … --sink kafka://localhost:9092
   posthaste-bench drain --store sqlite:scratch.db --sink local
+  posthaste-bench topology --brokers kafka://localhost:9092 --replicas 1
 
 It works in a schema of its own, which it makes and drops, and with a stream of
 its own on NATS; on SQLite, in files that it makes and removes. It loads the
@@ -62,7 +65,7 @@ server as much as it can: do not run it beside anything that matters.
 `posthaste run` is measured as a child process with the configuration that is
 printed; --config-set changes it.";
 
-/// Measures drain rate, latency, append cost, an adopted table or a consumer
+/// Measures drain rate, latency, append cost, an adopted table, a consumer or a topology
 #[derive(Debug, Parser)]
 #[command(name = "posthaste-bench", version, after_help = EXAMPLES, propagate_version = true, term_width = 80)]
 struct Cli {
@@ -98,17 +101,21 @@ enum What {
     Adopt(Box<adopt::AdoptArgs>),
     /// How fast a consumer takes a topic, each effect once and in order
     Consume(Box<consume::ConsumeArgs>),
+    /// What a plan and an apply cost, against bare requests
+    Topology(topology::TopologyArgs),
 }
 
 impl What {
-    fn common(&self) -> &Common {
-        match self {
+    /// What those with an outbox have in common, or the one without.
+    fn common(&self) -> Result<&Common, &topology::TopologyArgs> {
+        Ok(match self {
             Self::Drain(args) => &args.common,
             Self::Latency(args) => &args.common,
             Self::Append(args) => &args.common,
             Self::Adopt(args) => &args.common,
             Self::Consume(args) => &args.common,
-        }
+            Self::Topology(args) => return Err(args),
+        })
     }
 }
 
@@ -206,14 +213,22 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     {
         return consume::run_child(plan).await;
     }
-    let common = what.common();
     let (product, scratch) = (Product::find(global.posthaste).await?, Scratch::make()?);
+    let common = match what.common() {
+        Ok(common) => common,
+        Err(args) => {
+            let mut report = topology::run(args, &product, &scratch).await?;
+            surroundings(&mut report, &product.version);
+            let missed = report.missed();
+            return report.print(global.json).and(missed);
+        }
+    };
     // A mistake in the options has a name before anything is made.
     let setup = Setup { sink: "check", target: &common.sink, options: None, order: common.order.into() };
     let path = setup.write(common, &scratch, &product).await?;
     if common.store.starts_with("sqlite:") {
         let config = SqliteConfig::from_url(&common.store)?;
-        let mut report = sqlite::run(config, &what, scratch, &product).await?;
+        let mut report = sqlite::run(config, common, &what, scratch, &product).await?;
         conditions(&mut report, common, &product.version);
         return report.print(global.json);
     }
@@ -241,6 +256,8 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Append(args) => Box::pin(append::run(bench, args, &mut report)).await?,
         What::Adopt(args) => Box::pin(adopt::run(bench, args, &mut report)).await?,
         What::Consume(args) => Box::pin(consume::run(bench, args, &mut report)).await?,
+        // It has no outbox, and never comes here.
+        What::Topology(_) => {}
     }
     report.detail("server", bench.ground.facts().await?);
     conditions(&mut report, bench.common, &bench.product.version);
@@ -252,6 +269,11 @@ fn conditions(report: &mut Report, common: &Common, version: &str) {
     report.detail("payload_bytes", common.payload_bytes);
     report.detail("keys", common.keys);
     report.detail("spread", format!("{:?}", common.spread).to_lowercase());
+    surroundings(report, version);
+}
+
+/// What was measured, and on what.
+fn surroundings(report: &mut Report, version: &str) {
     report.detail("posthaste", version);
     report.detail("cores", std::thread::available_parallelism().map_or(0, usize::from));
 }

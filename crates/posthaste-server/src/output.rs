@@ -152,7 +152,7 @@ pub(crate) fn base16(bytes: &[u8]) -> String {
 }
 
 /// The width of the terminal that the table is printed on; 0 where there is none.
-fn columns() -> u16 {
+pub(crate) fn columns() -> u16 {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col)
 }
 

@@ -26,6 +26,13 @@ async fn start(kind: &str) -> Result<(Server, String), ServiceError> {
             let url = format!("kafka://{}", server.bootstrap());
             (Server::Kafka(server), url)
         }
+        // As it is run: three nodes, and rights.
+        "kafka-cluster" => {
+            let server =
+                Kafka::start(&KafkaOptions::default().nodes(3).authorizer().for_throughput()).await?;
+            let url = format!("kafka://{}", server.bootstrap());
+            (Server::Kafka(server), url)
+        }
         "nats" => {
             let server = Nats::start(&NatsOptions::default()).await?;
             let url = server.url();
@@ -42,7 +49,7 @@ async fn start(kind: &str) -> Result<(Server, String), ServiceError> {
             (Server::Redis(server), url)
         }
         other => {
-            let why = "known are kafka, nats, rabbitmq, redis".to_owned();
+            let why = "known are kafka, kafka-cluster, nats, rabbitmq, redis".to_owned();
             return Err(ServiceError::Failed { service: other.to_owned(), why });
         }
     })

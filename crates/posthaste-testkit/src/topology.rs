@@ -63,6 +63,17 @@ impl Kafka {
             .collect())
     }
 
+    /// The node that decides for the cluster now.
+    ///
+    /// # Errors
+    ///
+    /// `Failed` with what Kafka said.
+    pub async fn controller(&self) -> Result<u32, ServiceError> {
+        let rows = self.console.ask(&self.client(&[]), "controller", &[]).await?;
+        let node = rows.first().and_then(|row| words(row).first()?.parse().ok());
+        node.ok_or_else(|| ServiceError::failed("kafka", "it has no controller"))
+    }
+
     /// Reads a topic as a member of a group, with these properties of the Java client.
     ///
     /// # Errors

@@ -29,6 +29,10 @@ pub enum Mutation {
     DeferWithoutMark,
     /// Marks above the saved position are purged.
     PurgeAbovePosition,
+    /// A topology's plan removes what neither the file nor the command line names.
+    RemoveUnnamed,
+    /// Rights are taken away before the new ones are given.
+    RightsGoFirst,
 }
 
 impl Mutation {

@@ -39,11 +39,11 @@ impl Bench<'_> {
 
 pub(super) async fn run(
     config: SqliteConfig,
+    common: &Common,
     what: &What,
     scratch: Scratch,
     product: &Product,
 ) -> anyhow::Result<Report> {
-    let common = what.common();
     if !matches!(common.sink.as_str(), "local" | "null") {
         return Err(
             Usage("on SQLite, a measurement delivers to --sink local or --sink null".to_owned()).into()
@@ -67,6 +67,8 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Adopt(_) => {
             return Err(Usage("only a table in PostgreSQL can be adopted".to_owned()).into());
         }
+        // It has no outbox, and never comes here.
+        What::Topology(_) => {}
         What::Consume(_) => {
             return Err(Usage("consume measures PostgreSQL only".to_owned()).into());
         }

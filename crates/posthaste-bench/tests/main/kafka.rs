@@ -16,7 +16,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// The broker of all tests.
 pub(super) async fn shared() -> Result<&'static Kafka, ServiceError> {
     static SHARED: OnceCell<Result<Kafka, ServiceError>> = OnceCell::const_new();
-    let start = || RUNTIME.block_on(Kafka::start(&KafkaOptions::default()));
+    let start = || RUNTIME.block_on(Kafka::start(&KafkaOptions::default().authorizer()));
     let start = async || tokio::task::spawn_blocking(start).await.expect("no panic");
     SHARED.get_or_init(start).await.as_ref().map_err(Clone::clone)
 }

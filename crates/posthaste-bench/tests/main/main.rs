@@ -6,6 +6,7 @@ mod consume;
 mod kafka;
 mod nats;
 mod redis;
+mod topology;
 mod whole;
 
 use posthaste::event::{Event, StoredEvent, Timestamp};

@@ -355,4 +355,7 @@ pub trait BrokerAdmin: Rules + Send + Sync {
         changes: &[TopologyChange],
         secrets: &[WantedSecret],
     ) -> Vec<Result<(), AdminFailure>>;
+
+    /// Ends it. To be called before the process ends.
+    async fn end(self: Box<Self>) {}
 }

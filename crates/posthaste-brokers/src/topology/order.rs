@@ -4,6 +4,7 @@
 //! allows more comes before what allows less. Removals are last.
 
 use super::{ChangeAct, Kind, Resource, TopologyChange};
+use posthaste::mutation::{Mutation, active};
 
 /// Sorts changes into the order in which they are made.
 pub fn in_order(changes: &mut [TopologyChange]) {
@@ -16,10 +17,15 @@ pub fn in_order(changes: &mut [TopologyChange]) {
 fn rank(change: &TopologyChange) -> u8 {
     let is_removal = change.act == ChangeAct::Remove;
     match change.resource.kind {
-        // Rights that are added come after what they are about, rights that go come before it.
-        Kind::Acl if is_removal == denies(&change.resource) => 4,
-        Kind::Acl => 5,
-        _ if is_removal => 6,
+        Kind::Acl if active(Mutation::RightsGoFirst) => 5 - u8::from(is_removal),
+        // What is alike is made together, so each of the four has a place of its own.
+        Kind::Acl => match (is_removal, denies(&change.resource)) {
+            (false, false) => 4,
+            (true, true) => 5,
+            (false, true) => 6,
+            (true, false) => 7,
+        },
+        _ if is_removal => 8,
         Kind::User => 0,
         Kind::Topic if change.act == ChangeAct::Add => 1,
         Kind::Topic => 2,

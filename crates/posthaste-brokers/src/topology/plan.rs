@@ -4,6 +4,7 @@ use super::{
     ChangeAct, Kind, Resource, ResourceName, Risk, Rules, SettingChange, TopologyChange, TopologyLook,
     Unseen, WantedResource, in_order,
 };
+use posthaste::mutation::{Mutation, active};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -88,14 +89,14 @@ pub fn plan(request: &PlanRequest<'_>, rules: &dyn Rules) -> TopologyPlan {
     let PlanRequest { wanted, look, .. } = *request;
     let (unseen, notes) = (look.unseen.clone(), look.notes.clone());
     let mut plan = TopologyPlan { unseen, notes, ..TopologyPlan::default() };
+    let made: Vec<Resource> = wanted.iter().map(WantedResource::resource).collect();
     let mut live: HashMap<_, &Resource> =
-        look.resources.iter().map(|resource| (key(resource), resource)).collect();
-    for wanted in wanted.iter().filter(|wanted| look.sees(wanted.kind, &wanted.name)) {
-        let resource = wanted.resource();
-        let change = match live.remove(&key(&resource)) {
+        look.resources.iter().map(|resource| (resource.identity(), resource)).collect();
+    for (wanted, made) in wanted.iter().zip(&made).filter(|(it, _)| look.sees(it.kind, &it.name)) {
+        let change = match live.remove(&made.identity()) {
             None => {
-                let risk = rules.risk_of_adding(&resource, look);
-                Some(TopologyChange { act: ChangeAct::Add, resource, settings: Vec::new(), risk })
+                let (act, risk) = (ChangeAct::Add, rules.risk_of_adding(made, look));
+                Some(TopologyChange { act, resource: made.clone(), settings: Vec::new(), risk })
             }
             Some(was) => changed(wanted, was, rules),
         };
@@ -107,7 +108,7 @@ pub fn plan(request: &PlanRequest<'_>, rules: &dyn Rules) -> TopologyPlan {
     let named: HashSet<(Kind, &str)> =
         wanted.iter().map(|wanted| (wanted.kind, wanted.name.as_str())).collect();
     let mut left: Vec<&Resource> = live.into_values().collect();
-    left.sort_by_key(|resource| key(resource));
+    left.sort_by(|one, other| one.identity().cmp(&other.identity()));
     for resource in left {
         if goes(request, &named, resource) {
             let risk = rules.risk_of_removing(resource);
@@ -129,13 +130,6 @@ pub fn plan(request: &PlanRequest<'_>, rules: &dyn Rules) -> TopologyPlan {
     plan
 }
 
-/// What tells a resource from the others, as something to sort and look up by.
-fn key(resource: &Resource) -> (Kind, String, Vec<(String, String)>) {
-    let (kind, name, settings) = resource.identity();
-    let settings = settings.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
-    (kind, name.to_owned(), settings.collect())
-}
-
 /// Whether something that the file does not name is to be removed: because the command line names it, or
 /// because it is one right too many of a principal that the file describes whole. That one still needs the
 /// flag, by its risk.
@@ -144,7 +138,8 @@ fn goes(request: &PlanRequest<'_>, named: &HashSet<(Kind, &str)>, resource: &Res
     let is_drift = is_right && request.exclusive.contains(&resource.name);
     // A resource of the file cannot be meant, however it differs. A principal of it may have more rights.
     let is_of_file = !is_right && named.contains(&(resource.kind, resource.name.as_str()));
-    is_drift || (!is_of_file && request.remove.contains(&resource.flag_name()))
+    let is_named = request.remove.contains(&resource.flag_name()) || active(Mutation::RemoveUnnamed);
+    is_drift || (!is_of_file && is_named)
 }
 
 /// The settings of the file that differ. Those that it does not name are not looked at.

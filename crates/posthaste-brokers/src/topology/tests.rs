@@ -2,7 +2,9 @@
 
 use super::file::OrDefault;
 use super::*;
+use posthaste::mutation::{Mutation, set};
 use proptest::prelude::*;
+use std::time::{Duration, Instant};
 
 /// Rules that call every change plain and every removal destruction.
 struct Mild;
@@ -141,6 +143,48 @@ fn nobody_lacks_a_right_in_between() {
     assert_eq!(first, BTreeSet::from(["Add acl ALLOW", "Remove acl DENY"]), "{order:?}");
     assert_eq!(second, BTreeSet::from(["Add acl DENY", "Remove acl ALLOW"]), "{order:?}");
     assert_eq!(order[6], "Remove topic ");
+}
+
+/// The rules of a plan are worth something only if breaking them is seen.
+#[test]
+fn a_plan_that_is_broken_on_purpose_turns_red() {
+    for (mutation, test) in [
+        (Mutation::RemoveUnnamed, f87_what_the_file_lacks_is_somebody_elses_and_stays as fn()),
+        (Mutation::RightsGoFirst, nobody_lacks_a_right_in_between),
+    ] {
+        set(Some(mutation));
+        let ended = std::panic::catch_unwind(test);
+        set(None);
+        assert!(ended.is_err(), "{mutation:?} is not seen");
+    }
+}
+
+/// The time that a plan takes for so many rights: half of them are there, and a tenth too many.
+fn time_for(rights: usize) -> Duration {
+    let of = |n: usize| (format!("User:{}", n % 1_000), format!("topic-{n}"));
+    let file: Vec<WantedResource> = (0..rights)
+        .map(of)
+        .map(|(who, on)| wanted(Kind::Acl, &who, &[("permission", "ALLOW"), ("on", &on)]))
+        .collect();
+    let live = (rights / 2..rights + rights / 10).map(of);
+    let live = look(live.map(|(who, on)| right(&who, "ALLOW", &on)).collect());
+    let exclusive: Vec<String> = (0..1_000).map(|n| format!("User:{n}")).collect();
+    let exclusive: Vec<&str> = exclusive.iter().map(String::as_str).collect();
+    let started = Instant::now();
+    let plan = planned(&file, &live, &[], &exclusive);
+    let took = started.elapsed();
+    assert_eq!(plan.changes.len(), rights / 2 + rights / 10);
+    assert_eq!(plan.same.get(&Kind::Acl), Some(&(rights - rights / 2)));
+    took
+}
+
+/// Ten times as many would take a hundred times as long, were each compared with each.
+#[test]
+fn a_hundred_thousand_rights_are_compared_in_time() {
+    let some = (0..3).map(|_| time_for(10_000)).min().expect("three times");
+    // The machine's other work only ever adds; so a second try counts, too.
+    let is_fine = |many: Duration| many < some * 30;
+    assert!(is_fine(time_for(100_000)) || is_fine(time_for(100_000)), "10,000 take {some:?}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod source_huge;
 mod source_own;
 mod source_place;
 mod stream;
+mod topology_huge;
 mod verdicts;
 
 use crate::ground::load::{Account, Copy, Load};

@@ -60,6 +60,13 @@ pub(crate) struct Unasked {
     pub(crate) why: String,
 }
 
+/// Ends what was asked.
+pub(crate) async fn end(plans: Vec<BrokerPlan>) {
+    for broker in plans {
+        broker.admin.end().await;
+    }
+}
+
 /// Looks at every broker of the file and compares.
 pub(crate) async fn plans(
     setting: &TopologySetting,
@@ -83,7 +90,10 @@ pub(crate) async fn plans(
                 let plan = plan(&request, &*admin);
                 plans.push(BrokerPlan { table: table.clone(), topology, admin, look, plan });
             }
-            Err(error) => unasked.push(Unasked { broker: table.name.clone(), why: error.to_string() }),
+            Err(error) => {
+                admin.end().await;
+                unasked.push(Unasked { broker: table.name.clone(), why: error.to_string() });
+            }
         }
     }
     unknown_names(flags, &plans, &unasked)?;

@@ -1,29 +1,44 @@
-//! A plan for people: what differs, in 80 columns, with the flag that each risk needs.
+//! A plan for people: what differs, in 80 columns or those of a narrow terminal, with the flag that each risk
+//! needs.
 
 use super::{BrokerPlan, Unasked};
-use crate::output::{escape, is_colourful, plural};
+use crate::output::{columns, escape, is_colourful, plural, thousands};
 use posthaste_brokers::topology::{
     Allowed, ChangeAct, Kind, Missing, ResourceName, Risk, SettingChange, TopologyChange, TopologyPlan, Unit,
     in_words,
 };
 use std::collections::BTreeMap;
 
-const WIDTH: usize = 80;
-/// Names beyond this width get a line of their own.
-const NAMES_MAX: usize = 34;
+/// Wider lines are hard to read, and narrower ones hold no name.
+const WIDTH: std::ops::RangeInclusive<usize> = 40..=80;
 
-/// Colours, where somebody sees them.
+/// Colours, where somebody sees them, and the width that there is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paint {
     is_on: bool,
+    width: usize,
 }
 
-/// Colours for standard output.
+/// For standard output.
 pub(crate) fn paint_for() -> Paint {
-    Paint { is_on: is_colourful() }
+    let width = match columns() {
+        0 => *WIDTH.end(),
+        columns => usize::from(columns).clamp(*WIDTH.start(), *WIDTH.end()),
+    };
+    Paint { is_on: is_colourful(), width }
 }
 
 impl Paint {
+    /// Names beyond this width get a line of their own.
+    fn names_max(self) -> usize {
+        self.width * 2 / 5 + 2
+    }
+
+    /// A text in the lines that it needs.
+    pub(crate) fn lines(self, text: &str) -> String {
+        wrap(&escape::line(text), self.width).join("\n")
+    }
+
     fn sign(self, sign: char) -> String {
         let colour = match sign {
             '+' => 32,
@@ -38,35 +53,34 @@ impl Paint {
 /// The plan of a broker. `all` lists what is somebody else's.
 pub(crate) fn plan_text(broker: &BrokerPlan, allowed: &Allowed, all: bool, paint: Paint) -> String {
     let head = format!("{}  {}", broker.table.name, broker.look.words);
-    let mut lines = wrap(&escape::line(&head), WIDTH);
+    let mut lines = vec![paint.lines(&head)];
     let labels: Vec<String> = broker.plan.changes.iter().map(label).collect();
-    let longest = labels.iter().map(|label| label.chars().count()).filter(|width| *width <= NAMES_MAX).max();
-    let column = longest.unwrap_or(NAMES_MAX);
+    let longest =
+        labels.iter().map(|label| label.chars().count()).filter(|width| *width <= paint.names_max()).max();
+    let column = longest.unwrap_or(paint.names_max());
     for (change, label) in broker.plan.changes.iter().zip(&labels) {
         let mut details = details(change);
         details.extend(change.missing(allowed).into_iter().filter_map(|missing| match missing {
             Missing::Flag(flag, name) => Some(format!("{flag} {name}")),
             Missing::Blocked(_) => None,
         }));
-        entry(&mut lines, &paint.sign(sign(change)), label, column, &details);
+        entry(&mut lines, paint, sign(change), (label, column), &details);
     }
     for unseen in &broker.plan.unseen {
         let what = unseen
             .name
             .as_ref()
             .map_or_else(|| plural_of(unseen.kind), |name| format!("{} {name}", unseen.kind));
-        entry(
-            &mut lines,
-            &paint.sign('?'),
-            &escape::line(&what),
-            column,
-            &[format!("not seen: {}", unseen.why)],
-        );
+        let why = [format!("not seen: {}", unseen.why)];
+        entry(&mut lines, paint, '?', (&escape::line(&what), column), &why);
     }
     for note in &broker.plan.notes {
-        lines.extend(wrap(&escape::line(note), WIDTH - 4).into_iter().map(|line| format!("    {line}")));
+        lines
+            .extend(wrap(&escape::line(note), paint.width - 4).into_iter().map(|line| format!("    {line}")));
     }
-    lines.extend(wrap(&balance(&broker.plan, all), WIDTH - 2).into_iter().map(|line| format!("  {line}")));
+    lines.extend(
+        wrap(&balance(&broker.plan, all), paint.width - 2).into_iter().map(|line| format!("  {line}")),
+    );
     if all {
         for (kind, names) in grouped(&broker.plan.others) {
             for name in names {
@@ -78,9 +92,15 @@ pub(crate) fn plan_text(broker: &BrokerPlan, allowed: &Allowed, all: bool, paint
 }
 
 /// A sign, a name, and what there is to say about it.
-fn entry(lines: &mut Vec<String>, sign: &str, label: &str, column: usize, details: &[String]) {
-    let indent = 4 + column + 2;
-    let mut rows = details.iter().flat_map(|detail| wrap(&escape::line(detail), WIDTH - indent));
+fn entry(
+    lines: &mut Vec<String>,
+    paint: Paint,
+    sign: char,
+    (label, column): (&str, usize),
+    details: &[String],
+) {
+    let (sign, indent) = (paint.sign(sign), 4 + column + 2);
+    let mut rows = details.iter().flat_map(|detail| wrap(&escape::line(detail), paint.width - indent));
     let width = label.chars().count();
     if width > column {
         lines.push(format!("  {sign} {label}"));
@@ -136,8 +156,8 @@ fn made_of(change: &TopologyChange) -> String {
         Kind::Acl => right(change),
         Kind::Topic => {
             let words = settings.iter().map(|(name, value)| match name.as_str() {
-                "partitions" => (0, format!("{value} partitions")),
-                "replicas" => (1, format!("{value} replicas")),
+                "partitions" => (0, counted(value, "partition")),
+                "replicas" => (1, counted(value, "replica")),
                 "min.insync.replicas" => (2, format!("min ISR {value}")),
                 "retention.ms" => (3, shown(name, value)),
                 "compression.type" => (4, value.clone()),
@@ -155,6 +175,11 @@ fn made_of(change: &TopologyChange) -> String {
             words.collect::<Vec<_>>().join(", ")
         }
     }
+}
+
+/// `1 partition`.
+fn counted(value: &str, noun: &str) -> String {
+    value.parse().map_or_else(|_| format!("{value} {noun}s"), |count| plural(count, noun))
 }
 
 /// `ALLOW READ topic core.*`.
@@ -243,8 +268,11 @@ pub(crate) fn totals(plans: &[BrokerPlan], unasked: &[Unasked], allowed: &Allowe
         (with('-'), "to remove or shorten"),
         (with('x'), "blocked"),
     ];
-    let mut words: Vec<String> =
-        words.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+    let mut words: Vec<String> = words
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{} {word}", thousands(*count as u64)))
+        .collect();
     if words.is_empty() {
         words.push("no difference".to_owned());
     }
@@ -289,5 +317,21 @@ mod tests {
         assert_eq!(wrap("a bc def", 5), ["a bc", "def"]);
         assert_eq!(wrap("abcdefgh ij", 5), ["abcdefgh", "ij"]);
         assert_eq!(wrap("", 5), [""]);
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_narrow_lines() {
+        let details = ["ALLOW READ topic core.events.v1 is not in the file: User:x loses it".to_owned()];
+        for width in [40, 60, 80] {
+            let paint = Paint { is_on: false, width };
+            let mut lines = Vec::new();
+            for label in ["acl short".to_owned(), format!("topic {}", "x".repeat(paint.names_max()))] {
+                entry(&mut lines, paint, '-', (&label, paint.names_max()), &details);
+            }
+            assert!(lines.iter().all(|line| line.chars().count() <= width), "{lines:#?}");
+            assert!(lines[0].starts_with("  - acl short"), "{lines:#?}");
+        }
+        let colours = Paint { is_on: true, width: 80 };
+        assert_eq!(colours.sign('+'), "\u{1b}[32m+\u{1b}[0m");
     }
 }

@@ -173,3 +173,42 @@ async fn f36_whoever_may_not_read_is_refused_by_name_and_others_flow() {
     member.stop().await;
     rig.check("with a service that may not read").await;
 }
+
+/// A right that is taken away stops a consumer that runs, and it says which one. When a topology gives it
+/// back, the consumer goes on by itself, with nothing lost or twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn f36_a_right_that_is_taken_away_stops_a_running_consumer() {
+    let (fort, _turn) = require_service!(Fort::enter().await);
+    let rig = require_service!(fort.rig("revoked", "").await);
+    rig.publish(20, "order").await;
+    let member = rig.start();
+    rig.until_settled().await;
+    let right = KafkaRight::topic("billing", "READ", "revoked");
+    fort.kafka.read().await.revoke(&right).await.expect("revoked");
+    let refused = member.says("client-billing.pem may not read revoked").await;
+    assert!(refused.contains("allow READ on them"), "{refused}");
+    // One broker has refused; the others learn of it in a moment.
+    let doctor = || rig.cli(&["doctor", "--json"]).out;
+    eventually("others are refused, too", WAIT, || async {
+        doctor().contains("client-billing.pem may not read topic").then_some(())
+    })
+    .await;
+    rig.publish(20, "order").await;
+    doctor();
+    assert_eq!(rig.count(EFFECTS).await, 20, "what came afterwards is not for its eyes");
+
+    let url = fort.kafka.read().await.bootstrap();
+    let url: Vec<&str> = url.split(',').collect();
+    rig.write(
+        "topology.toml",
+        &format!(
+            "[brokers.kafka]\ntype = \"kafka\"\nurl = {url:?}\n\
+             [[principal]]\nname = \"billing\"\nread = [\"revoked\"]\ngroups = [\"revoked\"]\n"
+        ),
+    );
+    let said = rig.cli(&["topology", "apply", "--yes"]).ok();
+    assert!(said.contains("+ acl billing") && said.contains("1 change was made"), "{said}");
+    rig.until_settled().await;
+    rig.finish(member, "after a right was away").await;
+    assert_eq!(rig.count(EFFECTS).await, 40);
+}

@@ -3,6 +3,8 @@
 
 mod desk;
 mod files;
+mod fort;
 mod one;
 mod phoenix;
 mod points;
+mod trouble;

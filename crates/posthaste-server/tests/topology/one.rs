@@ -157,6 +157,41 @@ async fn a_death_leaves_a_prefix_and_the_same_command_does_the_rest() {
     }
 }
 
+/// Whoever comes second finds done what he wants to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_apply_at_once_do_no_harm() {
+    let kafka = require_service!(node().await);
+    for round in 0..3 {
+        let grown = format!("both{round}.grown");
+        kafka
+            .create_topic(&grown, 1, 1, &["retention.ms=604800000", "segment.ms=77777"])
+            .await
+            .expect("made");
+        let text = format!(
+            "{}{}[[principal]]\nname = \"both{round}\"\nread = [\"both.*\"]\ngroups = [\"both\"]\n",
+            topic(&grown, "compression = \"lz4\""),
+            topic(&format!("both{round}.new"), "")
+        );
+        let desk = Desk::with_file(&kafka.bootstrap(), &text);
+        let hazard = format!("topic:{grown}");
+        let apply = || desk.topology(&["apply", "--yes", "--allow-hazard", &hazard]);
+        std::thread::scope(|scope| {
+            for one in [scope.spawn(apply), scope.spawn(apply)] {
+                one.join().expect("no panic").ends(0);
+            }
+        });
+        desk.topology(&["check"]).ends(0);
+        assert!(apply().ends(0).contains("nothing to do"));
+        assert_eq!(kafka.partitions(&grown).await.expect("partitions").len(), 3);
+        let expected = [("compression.type", "lz4"), ("retention.ms", "604800000"), ("segment.ms", "77777")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(settings(kafka, &grown).await, BTreeMap::from(expected));
+        let rights = kafka.rights().await.expect("rights");
+        let ours = rights.iter().filter(|right| right.starts_with(&format!("User:both{round} ")));
+        assert_eq!(ours.count(), 2, "{rights:#?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn passwords_are_compared_by_logging_in_and_shown_nowhere() {
     let kafka = require_service!(node().await);

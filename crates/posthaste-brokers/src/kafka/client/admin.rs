@@ -47,7 +47,7 @@ pub(in crate::kafka) async fn settings(
 
 /// A client for questions. Dropping it waits for its threads. So no thread of the runtime may drop it, not
 /// even when whoever asked has stopped waiting.
-pub(in crate::kafka) struct QuestionClient(Option<AdminClient<DefaultClientContext>>);
+pub(in crate::kafka) struct QuestionClient(pub(in crate::kafka) Option<AdminClient<DefaultClientContext>>);
 
 impl QuestionClient {
     pub(in crate::kafka) fn start(config: &KafkaConfig) -> Result<Self, String> {
@@ -56,7 +56,7 @@ impl QuestionClient {
     }
 
     pub(in crate::kafka) fn admin(&self) -> &AdminClient<DefaultClientContext> {
-        // Only `drop` takes it.
+        // Only whoever owns it takes it, at its end.
         self.0.as_ref().expect("it is there until it is dropped")
     }
 }

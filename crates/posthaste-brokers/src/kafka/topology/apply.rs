@@ -18,7 +18,7 @@ impl KafkaAdmin {
         secrets: &[WantedSecret],
     ) -> Vec<Result<(), AdminFailure>> {
         let sent = self.send(changes, secrets).await;
-        read_back(self, changes, sent).await
+        read_back(self, changes, sent, secrets).await
     }
 
     async fn send(&self, changes: &[TopologyChange], secrets: &[WantedSecret]) -> Vec<Sent> {
@@ -27,17 +27,13 @@ impl KafkaAdmin {
             (Kind::Topic, ChangeAct::Add) => self.create(changes, false).await,
             (Kind::Topic, ChangeAct::Remove) => self.delete(changes).await,
             (Kind::Acl, act) => self.rule(changes, act).await,
-            (Kind::Topic, ChangeAct::Change) => {
+            (kind, _) => {
                 let mut sent = Vec::new();
                 for change in changes {
-                    sent.push(self.change_topic(change, false).await);
-                }
-                sent
-            }
-            _ => {
-                let mut sent = Vec::new();
-                for change in changes {
-                    sent.push(self.change_user(change, secrets).await);
+                    sent.push(match kind {
+                        Kind::Topic => self.change_topic(change, false).await,
+                        _ => self.change_user(change, secrets).await,
+                    });
                 }
                 sent
             }
@@ -133,6 +129,10 @@ impl KafkaAdmin {
         let more = [NewPartitions::new(name, count)];
         let options = Self::options().validate_only(is_trial);
         let answers = self.client.admin().create_partitions(&more, &options).await;
+        // Somebody else may have done the same a moment ago: the look decides.
+        if !is_trial && matches!(answers.as_deref(), Ok([Err((_, Code::InvalidPartitions))])) {
+            return Sent::Unanswered(format!("{name} has other partitions than a moment ago"));
+        }
         let mut sent = self.answers(std::slice::from_ref(change), answers, "ALTER", &[]);
         sent.pop().unwrap_or(Sent::Done)
     }
@@ -146,17 +146,16 @@ impl KafkaAdmin {
                 ChangeAct::Add | ChangeAct::Change => self.native.allow(rights).await,
             };
             let judge = |error: NativeError| self.judge(error, "ALTER on CLUSTER");
-            match answers {
-                Ok(answers) => sent.extend(answers.into_iter().map(|answer| match answer {
-                    Ok(()) => Sent::Done,
-                    Err(error) => judge(error),
-                })),
-                Err(error) => sent.extend(batch.iter().map(|_| judge(error.clone()))),
-            }
+            let mut answers: Vec<Sent> = match answers {
+                Ok(answers) => {
+                    answers.into_iter().map(|answer| answer.map_or_else(judge, |()| Sent::Done)).collect()
+                }
+                Err(error) => batch.iter().map(|_| judge(error.clone())).collect(),
+            };
             let silent = || Sent::Unanswered("the brokers did not speak of it".to_owned());
-            sent.resize_with(sent.len().next_multiple_of(batch.len().max(1)), silent);
+            answers.resize_with(batch.len(), silent);
+            sent.append(&mut answers);
         }
-        sent.truncate(changes.len());
         sent
     }
 

@@ -22,6 +22,7 @@ use crate::{BuildError, Urls};
 use async_trait::async_trait;
 use native::{AclEntry, NativeAdmin, NativeError, TopicSetting};
 use rdkafka::admin::AdminOptions;
+use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rules::{KafkaRules, PARTITIONS, REPLICAS};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 /// How long a request may take. A controller that moves is found again within this time.
 const ANSWER: Duration = Duration::from_secs(15);
-/// How long the first answer of any broker may take.
+/// How long a login may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// Topics of one question about settings.
 const TOPICS_AT_ONCE: usize = 200;
@@ -59,26 +60,22 @@ impl KafkaAdmin {
 
     /// The cluster's name, its brokers and its topics with what they are made of.
     async fn cluster(&self) -> Result<Cluster, AdminFailure> {
-        let client = Arc::clone(&self.client);
-        let asked = tokio::task::spawn_blocking(move || {
-            let client = client.admin().inner();
-            let metadata = client.fetch_metadata(None, CONNECT_WAIT)?;
-            let topics = metadata.topics().iter().map(|topic| {
-                let partitions = topic.partitions();
-                let replicas = partitions.iter().map(|partition| partition.replicas().len()).min();
-                (topic.name().to_owned(), (partitions.len(), replicas.unwrap_or(0)))
-            });
-            let (topics, servers) = (topics.collect(), metadata.brokers().len());
-            let id = client.fetch_cluster_id(CONNECT_WAIT).unwrap_or_default();
-            Ok::<_, rdkafka::error::KafkaError>(Cluster { id, servers, topics })
-        });
-        match asked.await {
-            Ok(Ok(cluster)) => Ok(cluster),
-            _ => match reach::reach(&self.config, CONNECT_WAIT).await {
-                Err(failure) => Err(AdminFailure::Unreachable(failure.message)),
-                Ok(()) => Err(AdminFailure::Unreachable(format!("{}: no answer in time", self.config.url))),
-            },
+        let mut why = format!("{}: no answer in time", self.config.url);
+        // Whoever is refused need not wait for long; a slow line may need it.
+        for patience in [1, 2, 4].map(Duration::from_secs) {
+            let client = Arc::clone(&self.client);
+            if let Ok(Ok(found)) = tokio::task::spawn_blocking(move || Cluster::ask(&client, patience)).await
+            {
+                return Ok(found);
+            }
+            if let Err(failure) = reach::reach(&self.config, Duration::from_secs(1)).await {
+                why = failure.message;
+                if failure.code != "kafka.unreachable" {
+                    break;
+                }
+            }
         }
+        Err(AdminFailure::Unreachable(why))
     }
 
     async fn topics(
@@ -235,6 +232,19 @@ struct Cluster {
     topics: BTreeMap<String, (usize, usize)>,
 }
 
+impl Cluster {
+    fn ask(client: &QuestionClient, within: Duration) -> KafkaResult<Self> {
+        let client = client.admin().inner();
+        let metadata = client.fetch_metadata(None, within)?;
+        let topics = metadata.topics().iter().map(|topic| {
+            let replicas = topic.partitions().iter().map(|partition| partition.replicas().len()).min();
+            (topic.name().to_owned(), (topic.partitions().len(), replicas.unwrap_or(0)))
+        });
+        let (topics, servers) = (topics.collect(), metadata.brokers().len());
+        Ok(Self { id: client.fetch_cluster_id(within).unwrap_or_default(), servers, topics })
+    }
+}
+
 /// The settings of a topic that may be shown.
 fn fill(topic: &mut Resource, found: Vec<TopicSetting>) {
     for setting in found.into_iter().filter(|setting| !setting.is_sensitive) {
@@ -289,8 +299,8 @@ impl BrokerAdmin for KafkaAdmin {
         if scope.kinds.contains(&Kind::Topic) {
             self.topics(scope, &cluster, &mut look).await?;
         }
-        let about_cluster = [Kind::User, Kind::Acl].into_iter().filter(|kind| scope.kinds.contains(kind));
-        let about_cluster: Vec<Kind> = about_cluster.collect();
+        let mut about_cluster = vec![Kind::User, Kind::Acl];
+        about_cluster.retain(|kind| scope.kinds.contains(kind));
         let blindness = if about_cluster.is_empty() { None } else { self.blindness().await };
         for kind in about_cluster {
             match (&blindness, kind) {
@@ -312,5 +322,15 @@ impl BrokerAdmin for KafkaAdmin {
         secrets: &[WantedSecret],
     ) -> Vec<Result<(), AdminFailure>> {
         self.apply_all(changes, secrets).await
+    }
+
+    async fn end(self: Box<Self>) {
+        drop(self.native);
+        // A request that somebody gave up ends the client when it ends. Everybody else waits for its threads:
+        // a process that ends before them may crash in the TLS library.
+        if let Some(mut client) = Arc::into_inner(self.client) {
+            let client = client.0.take();
+            let _ = tokio::task::spawn_blocking(move || drop(client)).await;
+        }
     }
 }

@@ -359,7 +359,7 @@ impl BrokerAdmin for NatsAdmin {
                 Err(error) => Sent::Refused(error.to_string()),
             });
         }
-        read_back(self, changes, sent).await
+        read_back(self, changes, sent, &[]).await
     }
 }
 

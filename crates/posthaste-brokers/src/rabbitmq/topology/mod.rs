@@ -355,7 +355,7 @@ impl BrokerAdmin for RabbitmqAdmin {
         for change in changes {
             sent.push(self.send(change).await);
         }
-        read_back(self, changes, sent).await
+        read_back(self, changes, sent, &[]).await
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{FileArgs, RiskArgs, is_whole, load, show};
 use crate::cli::Context;
-use crate::output::{Usage, ask, is_interactive, remark};
-use crate::topology::{BrokerPlan, PlanFlags, SavedPlan, Unasked, plans};
+use crate::output::{Usage, ask, is_interactive, plural, remark};
+use crate::topology::{BrokerPlan, PlanFlags, SavedPlan, Unasked, end, plans};
 use clap::Args;
 use posthaste::crash_point;
 use posthaste_brokers::topology::{Allowed, ChangeAct, Missing, TopologyChange};
@@ -11,8 +11,8 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Changes of one request and one read-back.
-const AT_ONCE: usize = 200;
+/// Changes of one read-back, which asks for all rights each time. Requests are smaller.
+const AT_ONCE: usize = 2_000;
 
 #[derive(Debug, Args)]
 pub(super) struct ApplyArgs {
@@ -54,14 +54,16 @@ pub(super) async fn run(context: &Context, args: ApplyArgs) -> anyhow::Result<Ex
     if count > 0 && !args.yes {
         if !is_interactive() {
             let why = "say --yes to do it; nobody is there to ask. Nothing was done";
-            return Err(Usage(format!("{count} changes: {why}")).into());
+            return Err(Usage(format!("{}: {why}", plural(count as u64, "change"))).into());
         }
-        if !ask(&format!("Make {count} changes"))? {
+        if !ask(&format!("Make {}", plural(count as u64, "change")))? {
             remark("nothing was done");
             return Ok(ExitCode::FAILURE);
         }
     }
-    make(context, &found, &unasked).await
+    let made = make(context, &found, &unasked).await;
+    end(found).await;
+    made
 }
 
 /// What may be done. A plan file says what was reviewed; the risks are still named on this command line.
@@ -130,9 +132,10 @@ async fn make(context: &Context, found: &[BrokerPlan], unasked: &[Unasked]) -> a
             if !failures.is_empty() {
                 let rest = found.iter().map(|broker| broker.plan.changes.len()).sum::<usize>() - done;
                 anyhow::bail!(
-                    "broker `{}`: {}\n  {done} changes were made, {rest} were not. The same command again does the rest",
+                    "broker `{}`: {}\n  {}, {rest} not. The same command again does the rest",
                     broker.table.name,
-                    failures.join("\n  ")
+                    failures.join("\n  "),
+                    made(done)
                 );
             }
         }
@@ -140,11 +143,16 @@ async fn make(context: &Context, found: &[BrokerPlan], unasked: &[Unasked]) -> a
     let is_whole = is_whole(found, unasked);
     let words = match (done, is_whole) {
         (0, true) => "nothing to do".to_owned(),
-        (done, true) => format!("{done} changes were made"),
-        (done, false) => format!("{done} changes were made, and not everything could be seen"),
+        (done, true) => made(done),
+        (done, false) => format!("{}, and not everything could be seen", made(done)),
     };
     context.out().data(&json!({ "changed": done, "complete": is_whole }), || words)?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `1 change was made`.
+fn made(count: usize) -> String {
+    format!("{} {} made", plural(count as u64, "change"), if count == 1 { "was" } else { "were" })
 }
 
 /// Neighbours that are changed in the same way go together.

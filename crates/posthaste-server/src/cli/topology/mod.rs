@@ -5,8 +5,8 @@ mod apply;
 use super::Context;
 use crate::output::{Usage, remark};
 use crate::topology::{
-    BrokerPlan, DEFAULT_FILE, PlanFlags, SavedPlan, TopologySetting, Unasked, export, paint_for, plan_text,
-    plans, schema, short_line, totals,
+    BrokerPlan, DEFAULT_FILE, PlanFlags, SavedPlan, TopologySetting, Unasked, end, export, paint_for,
+    plan_text, plans, schema, short_line, totals,
 };
 use clap::{Args, Subcommand};
 use posthaste_brokers::topology::{
@@ -245,9 +245,9 @@ fn show(
     let paint = paint_for();
     let mut parts: Vec<String> = found.iter().map(|broker| plan_text(broker, allowed, all, paint)).collect();
     for broker in unasked {
-        parts.push(format!("{}  {}", broker.broker, crate::output::escape::line(&broker.why)));
+        parts.push(paint.lines(&format!("{}  {}", broker.broker, broker.why)));
     }
-    parts.push(format!("{}{end}", totals(found, unasked, allowed)));
+    parts.push(paint.lines(&format!("{}{end}", totals(found, unasked, allowed))));
     context.out().exact(&parts.join("\n"))
 }
 
@@ -302,6 +302,7 @@ async fn plan(context: &Context, args: PlanArgs) -> anyhow::Result<ExitCode> {
         SavedPlan::new(&setting.files, &flags, &found).write(file)?;
         remark(&format!("written to {}: `posthaste topology apply {}`", file.display(), file.display()));
     }
+    end(found).await;
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -354,7 +355,9 @@ async fn check(context: &Context, args: &CheckArgs) -> anyhow::Result<ExitCode> 
     for note in found.iter().flat_map(|broker| &broker.plan.notes) {
         remark(note);
     }
-    Ok(match (is_whole(&found, &unasked), lines.is_empty()) {
+    let is_whole = is_whole(&found, &unasked);
+    end(found).await;
+    Ok(match (is_whole, lines.is_empty()) {
         (false, _) => ExitCode::FAILURE,
         (true, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(3),
@@ -372,6 +375,7 @@ async fn write_export(context: &Context, args: ExportArgs) -> anyhow::Result<Exi
     for table in &brokers {
         let admin = table.admin().map_err(|error| Usage(format!("broker `{}`: {error}", table.name)))?;
         let look = admin.look(&scope).await;
+        admin.end().await;
         looks.push((table, look.map_err(|error| anyhow::anyhow!("broker `{}`: {error}", table.name))?));
     }
     let pattern = args.pattern.as_deref().map(posthaste::route::Pattern::new);

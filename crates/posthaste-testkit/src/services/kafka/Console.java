@@ -84,6 +84,7 @@ public class Console {
       case "users" -> users(client);
       case "topics" -> admin(client).listTopics().names().get().forEach(Console::row);
       case "fetch" -> fetch(client, a[0], a[1]);
+      case "controller" -> row(admin(client).describeMetadataQuorum().quorumInfo().get().leaderId());
       default -> throw new IllegalArgumentException(command);
     }
   }
