@@ -410,7 +410,7 @@ pub trait Source: Send + Sync + 'static {
     async fn next(&self, limit: Limit, wait: Duration) -> Result<Batch, SourceError>;
 
     /// Says that these are done, after the handler's transaction has committed. One answer for each, in
-    /// order. When it returns, the broker has it; so give it many at once. Dropping the future takes none back.
+    /// order. When it returns, the broker has it: give it many at once. Dropping the future takes none back.
     async fn ack(&self, tickets: &[Ticket]) -> Result<Vec<Standing>, SourceError>;
 
     /// Gives a message back: it is delivered again, not before `delay` has passed. The delay is this source's

@@ -62,8 +62,9 @@ pub const HANDLERS: &str = "handlers";
 
 /// Checks that each of these handlers is there and may be called, with the consumer's login.
 pub async fn examine_handlers(config: &PostgresConfig, handlers: &[SqlHandler]) -> Vec<Finding> {
+    // Why there is no session, the other checks say.
+    let Ok(mut session) = Sessions::new(config.clone()).session().await else { return Vec::new() };
     let checked = async {
-        let mut session = Sessions::new(config.clone()).session().await?;
         for handler in handlers {
             handler.check(&mut session).await?;
         }
