@@ -218,6 +218,9 @@ impl KafkaAdmin {
             Code::ClusterAuthorizationFailed
             | Code::TopicAuthorizationFailed
             | Code::GroupAuthorizationFailed => self.lacks(right),
+            Code::SecurityDisabled => {
+                "the brokers have no authorizer (authorizer.class.name), so there are no rights".to_owned()
+            }
             code if error.words.is_empty() => code.to_string(),
             _ => error.words.clone(),
         }

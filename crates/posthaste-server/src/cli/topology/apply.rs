@@ -132,7 +132,7 @@ async fn make(context: &Context, found: &[BrokerPlan], unasked: &[Unasked]) -> a
             if !failures.is_empty() {
                 let rest = found.iter().map(|broker| broker.plan.changes.len()).sum::<usize>() - done;
                 anyhow::bail!(
-                    "broker `{}`: {}\n  {}, {rest} not. The same command again does the rest",
+                    "broker `{}`: {}\n  {}, {rest} not. When that is mended, the same command again does the rest",
                     broker.table.name,
                     failures.join("\n  "),
                     made(done)
