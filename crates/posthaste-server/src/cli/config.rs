@@ -103,10 +103,10 @@ fn check(context: &Context, config: &Config) -> anyhow::Result<()> {
     let routes: usize = config.outboxes.iter().map(|outbox| outbox.routes.routes().len()).sum();
     let answer = json!({
         "file": config.file, "ok": true, "outboxes": config.outboxes.len(), "sinks": config.sinks.len(),
-        "routes": routes, "warnings": config.warnings,
+        "routes": routes, "consumers": config.consumers.len(), "warnings": config.warnings,
     });
     context.out().data(&answer, || {
-        let parts = [
+        let mut parts = vec![
             if config.outboxes.len() == 1 {
                 "1 outbox".to_owned()
             } else {
@@ -115,6 +115,9 @@ fn check(context: &Context, config: &Config) -> anyhow::Result<()> {
             plural(config.sinks.len() as u64, "sink"),
             plural(routes as u64, "route"),
         ];
+        if !config.consumers.is_empty() {
+            parts.push(plural(config.consumers.len() as u64, "consumer"));
+        }
         format!("ok: {file}: {}", parts.join(", "))
     })
 }
