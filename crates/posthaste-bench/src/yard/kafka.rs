@@ -248,9 +248,19 @@ impl KafkaYard {
 
     /// Partition, first and next offset.
     fn ends(&self, consumer: &BaseConsumer) -> YardResult<Vec<(i32, i64, i64)>> {
-        let end = |partition| {
-            let marks = consumer.fetch_watermarks(&self.topic, partition, PATIENCE);
-            marks.map(|(low, high)| (partition, low, high)).map_err(YardError::new)
+        let until = Instant::now() + PATIENCE;
+        let end = |partition| loop {
+            match consumer.fetch_watermarks(&self.topic, partition, PATIENCE) {
+                Ok((low, high)) => return Ok((partition, low, high)),
+                // The topic was made a moment ago, and its leader has not heard of it.
+                Err(error)
+                    if error.rdkafka_error_code() == Some(Code::NotLeaderForPartition)
+                        && Instant::now() < until =>
+                {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(error) => return Err(YardError::new(error)),
+            }
         };
         (0..self.partitions).map(end).collect()
     }
