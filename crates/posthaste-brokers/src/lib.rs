@@ -49,7 +49,6 @@ pub mod rabbitmq;
 pub mod redis;
 #[cfg_attr(not(feature = "broker"), allow(dead_code))]
 mod secret;
-#[cfg_attr(not(feature = "kafka"), allow(dead_code))] // each broker with a source uses it
 mod source;
 mod table;
 #[cfg(test)]
@@ -65,19 +64,16 @@ pub use kinds::{
 #[cfg(feature = "broker")]
 pub use options::Options;
 pub use secret::{Secret, Urls};
-pub use source::GroupMember;
+pub use source::{GroupMember, SourceConfig, source_checks};
 
 #[cfg(feature = "broker")]
 use options::HasOptions;
 use posthaste::sink::{Finding, NullSink, Sink, StdoutSink};
-use posthaste::source::Source;
-use posthaste::source::log::LogReader;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use table::SinkTable;
 
 /// The option that bounds a call, of every kind of sink that has a broker to wait for.
@@ -268,122 +264,6 @@ pub fn checks() -> Vec<(&'static str, &'static [&'static str])> {
     ]
 }
 
-/// A source as configuration describes it: `type` names the broker, the rest is how to reach it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "type", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum SourceConfig {
-    /// Apache Kafka.
-    #[cfg(feature = "kafka")]
-    Kafka(Box<kafka::KafkaConfig>),
-}
-
-impl<'de> Deserialize<'de> for SourceConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let SinkTable { kind, rest } = SinkTable::deserialize(deserializer)?;
-        Self::read(kind, rest).map_err(D::Error::custom)
-    }
-}
-
-#[cfg(feature = "schema")]
-impl schemars::JsonSchema for SourceConfig {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "SourceConfig".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        SourceTable::json_schema(generator)
-    }
-}
-
-/// The words of a source's table.
-#[cfg(feature = "schema")]
-#[derive(schemars::JsonSchema)]
-#[serde(tag = "type", rename_all = "kebab-case")]
-#[cfg_attr(feature = "kafka", expect(dead_code))] // only its schema is used
-enum SourceTable {
-    /// Apache Kafka.
-    #[cfg(feature = "kafka")]
-    Kafka(kafka::SourceKeys),
-}
-
-impl SourceConfig {
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
-    fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
-        match kind {
-            #[cfg(feature = "kafka")]
-            "kafka" => {
-                let keys: kafka::SourceKeys = serde_json::from_value(Value::Object(table))?;
-                Ok(Self::Kafka(Box::new(keys.into())))
-            }
-            other => Err(serde::de::Error::custom(format_args!("a broker of type `{other}` cannot be read"))),
-        }
-    }
-
-    /// The same broker as a source, if it can be one.
-    #[must_use]
-    pub fn of_sink(sink: &SinkConfig) -> Option<Self> {
-        match sink {
-            #[cfg(feature = "kafka")]
-            SinkConfig::Kafka(config) => Some(Self::Kafka(config.clone())),
-            _ => None,
-        }
-    }
-
-    /// Checks the options alone, without a broker and without the files that they name.
-    pub fn check(&self) -> Result<(), BuildError> {
-        match *self {
-            #[cfg(feature = "kafka")]
-            Self::Kafka(ref config) => config.check_words(),
-        }
-    }
-
-    /// Checks the options, and the files that they name.
-    pub fn check_files(&self) -> Result<(), BuildError> {
-        match *self {
-            #[cfg(feature = "kafka")]
-            Self::Kafka(ref config) => config.check(),
-        }
-    }
-
-    /// Begins to join the group. Needs a runtime to be called in.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
-    pub fn build(&self, member: &GroupMember) -> Result<Arc<dyn Source>, BuildError> {
-        match *self {
-            #[cfg(feature = "kafka")]
-            Self::Kafka(ref config) => Ok(Arc::new(kafka::KafkaSource::start(config, member)?)),
-        }
-    }
-
-    /// Reads topics without joining the group. A broker that is down is no error yet.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
-    pub fn reader(&self, group: &str) -> Result<Arc<dyn LogReader>, BuildError> {
-        match *self {
-            #[cfg(feature = "kafka")]
-            Self::Kafka(ref config) => Ok(Arc::new(kafka::KafkaReader::new(config, group)?)),
-        }
-    }
-
-    /// What `posthaste doctor` says about this source and the group, whose consumer keeps its marks for so
-    /// long, or for ever. Nobody joins it.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
-    pub async fn examine(&self, member: &GroupMember, marks: Option<Duration>) -> Vec<Finding> {
-        match *self {
-            #[cfg(feature = "kafka")]
-            Self::Kafka(ref config) => kafka::examine_source(config, member, marks).await,
-        }
-    }
-}
-
-/// Names of the checks that `posthaste doctor` makes of sources, by their type.
-#[must_use]
-pub fn source_checks() -> Vec<(&'static str, &'static [&'static str])> {
-    vec![
-        #[cfg(feature = "kafka")]
-        ("kafka", kafka::SOURCE_CHECKS),
-    ]
-}
-
 /// What is wrong with a sink's configuration. The text names the option or the file, never a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -473,26 +353,5 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<SinkConfig>(bad).is_err(), "{bad}");
         }
-    }
-
-    #[cfg(feature = "kafka")]
-    #[test]
-    fn a_source_has_the_keys_of_a_connection_and_no_more() {
-        let read = |text| serde_json::from_str::<SourceConfig>(text).map_err(|error| error.to_string());
-        let source =
-            read(r#"{"type":"kafka","url":["a:1","b:2"],"user":"u","password":"p","require_tls":true}"#);
-        let sink: SinkConfig = serde_json::from_str(
-            r#"{"type":"kafka","url":["a:1","b:2"],"user":"u","password":"p","require_tls":true}"#,
-        )
-        .expect("valid");
-        assert_eq!(SourceConfig::of_sink(&sink), source.clone().ok());
-        source.expect("valid").check().expect("valid");
-        let unknown = read(r#"{"type":"kafka","url":"a:1","linger_ms":1}"#).expect_err("a sink's");
-        assert!(unknown.contains("`linger_ms`") && unknown.contains("`ca_file`"), "{unknown}");
-        let null = read(r#"{"type":"null"}"#).expect_err("nothing to read");
-        assert!(null.contains("cannot be read"), "{null}");
-        assert!(read(r#"{"type":"kafka","url":"a:1","user":"u"}"#).expect("words").check().is_err());
-        let null = SinkConfig::Null {};
-        assert_eq!(SourceConfig::of_sink(&null), None);
     }
 }

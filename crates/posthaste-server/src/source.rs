@@ -51,7 +51,8 @@ pub(crate) async fn examine(setting: &ConsumerSetting) -> Vec<Finding> {
             // Marks in tables that are not ours are never removed.
             let days = u64::from(setting.settings.retention.marks_days);
             let marks = setting.own.tables.mapping().is_none().then(|| Duration::from_secs(days * 86_400));
-            source.examine(&GroupMember::new(setting.group(), &setting.own.topics), marks).await
+            let member = GroupMember::new(setting.group(), &setting.own.topics);
+            source.examine(&GroupMember { order: setting.own.order, ..member }, marks).await
         }
         #[cfg(feature = "sqlite")]
         SourceSetting::Local(_) => examine_log(setting).await,

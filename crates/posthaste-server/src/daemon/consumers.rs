@@ -163,6 +163,7 @@ fn join(
 ) -> Result<Arc<dyn Source>, SourceError> {
     let group = GroupMember {
         member: Some(member.to_owned()),
+        order: setting.own.order,
         start_from: setting.own.start_from,
         in_hand_max: settings.in_hand_max,
         handover_wait: Duration::from_millis(settings.handover_wait_ms),
