@@ -26,6 +26,7 @@ mod call;
 mod dial;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod findings;
+mod handler;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]
@@ -58,6 +59,7 @@ mod testing;
 mod tls;
 pub mod topology;
 
+pub use handler::HandlerConfig;
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
@@ -68,7 +70,7 @@ pub use source::{GroupMember, SourceConfig, source_checks};
 
 #[cfg(feature = "broker")]
 use options::HasOptions;
-use posthaste::sink::{Finding, NullSink, Sink, StdoutSink};
+use posthaste::sink::{NullSink, Sink, StdoutSink};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};

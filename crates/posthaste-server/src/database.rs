@@ -10,8 +10,11 @@ use posthaste::consumer::{ConsumerSettings, Filter, InboxStore};
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::sink::Finding;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
+use posthaste_brokers::HandlerConfig;
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
-use posthaste_postgres::consumer::{Handler, InboxOptions, PostgresInbox, SqlHandler, mapped};
+use posthaste_postgres::consumer::{
+    Handler, InboxOptions, OutsideHandler, PostgresInbox, SqlHandler, mapped,
+};
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
 use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
@@ -100,7 +103,7 @@ impl Database {
         };
         let mut admin = PostgresAdmin::connect(login.unwrap_or(config).clone()).await?;
         for setting in consumers {
-            admin.map_tables(&setting.name, setting.group(), &setting.own.tables);
+            admin.map_tables(&setting.name, setting.group(), &setting.tables());
         }
         Ok(Some(Box::new(admin)))
     }
@@ -253,12 +256,26 @@ pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
     ]
 }
 
+/// Who handles messages.
+#[derive(Clone, Copy)]
+pub(crate) enum HandledBy<'a> {
+    /// A function of the database.
+    Function(&'a str),
+    /// Somebody who answers requests.
+    Receiver(&'a HandlerConfig),
+}
+
 impl ConsumerSetting {
-    /// The handlers: what each takes, and its SQL function.
-    pub(crate) fn handlers(&self) -> impl Iterator<Item = (Filter, &str)> {
+    /// The handlers: what each takes, and who it is.
+    pub(crate) fn handlers(&self) -> impl Iterator<Item = (Filter, HandledBy<'_>)> {
         self.own.handle.iter().filter_map(|handle| {
             let (topics, addresses) = (handle.topics.clone(), handle.addresses.clone());
-            Some((Filter { topics, addresses, types: handle.types.clone() }, handle.sql.as_deref()?))
+            let by = match (&handle.sql, &handle.http) {
+                (Some(function), _) => HandledBy::Function(function),
+                (None, Some(receiver)) => HandledBy::Receiver(receiver),
+                (None, None) => return None,
+            };
+            Some((Filter { topics, addresses, types: handle.types.clone() }, by))
         })
     }
 }
@@ -271,11 +288,21 @@ pub(crate) async fn examine_login(
     posthaste_postgres::doctor::examine_consumer(&setting.database, bounds).await
 }
 
-/// Checks the functions that are to handle a consumer's messages.
+/// Checks the functions and the receivers that are to handle a consumer's messages.
 pub(crate) async fn examine_handlers(setting: &ConsumerSetting) -> Vec<Finding> {
-    let handler = |(_, function): (Filter, &str)| SqlHandler::new(&setting.database.schema, function);
-    let handlers: Vec<SqlHandler> = setting.handlers().map(handler).collect();
-    posthaste_postgres::doctor::examine_handlers(&setting.database, &handlers).await
+    let (mut functions, mut findings) = (Vec::new(), Vec::new());
+    for (_, by) in setting.handlers() {
+        match by {
+            HandledBy::Function(function) => {
+                functions.push(SqlHandler::new(&setting.database.schema, function));
+            }
+            HandledBy::Receiver(receiver) => findings.extend(receiver.examine(&setting.name).await),
+        }
+    }
+    if !functions.is_empty() {
+        findings.extend(posthaste_postgres::doctor::examine_handlers(&setting.database, &functions).await);
+    }
+    findings
 }
 
 /// Compares the tables of a consumer that are not ours with what it needs of them.
@@ -292,13 +319,22 @@ pub(crate) async fn inbox(
         transactions_max: settings.transactions_max,
         dead_letters: setting.own.dead_letters.clone(),
         group: setting.own.group.clone(),
-        tables: setting.own.tables.clone(),
+        tables: setting.tables(),
         ..InboxOptions::new(&*setting.name)
     };
-    let handler = |(filter, function): (Filter, &str)| {
-        let handler: Arc<dyn Handler> = Arc::new(SqlHandler::new(&setting.database.schema, function));
-        (filter, handler)
+    let schema = &setting.database.schema;
+    let handler = |(filter, by)| {
+        let handler: Arc<dyn Handler> = match by {
+            HandledBy::Function(function) => Arc::new(SqlHandler::new(schema, function)),
+            HandledBy::Receiver(receiver) => {
+                let remote = receiver.build(&setting.name);
+                let remote =
+                    remote.map_err(|error| StoreError::fatal(StoreCode::Layout, error.to_string()))?;
+                Arc::new(OutsideHandler::new(schema, remote))
+            }
+        };
+        Ok::<_, StoreError>((filter, handler))
     };
-    let handlers = setting.handlers().map(handler).collect();
+    let handlers = setting.handlers().map(handler).collect::<Result<_, _>>()?;
     Ok(Arc::new(PostgresInbox::connect(setting.database.clone(), options, handlers).await?))
 }

@@ -87,6 +87,7 @@ mod client;
 mod config;
 mod entry;
 mod examine;
+pub(crate) mod handler;
 mod reload;
 mod sender;
 mod sink;

@@ -14,8 +14,11 @@ use posthaste::consumer::{
     ConsumerSettings, DeadLetterTopic, Identity, IdentityFrom, IdentityScope, Order, Unmatched,
 };
 use posthaste::inbox::CONSUMER_BYTES_MAX;
+use posthaste::inbox::remote::MarkedBy;
 use posthaste::source::StartFrom;
+use posthaste_brokers::HandlerConfig;
 use posthaste_postgres::PostgresConfig;
+use posthaste_postgres::consumer::InboxTables;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,6 +65,12 @@ pub(crate) struct ConsumerOwn {
     pub(crate) handle: Vec<HandleSection>,
 }
 
+impl ConsumerOwn {
+    fn is_marked_by_app(&self) -> bool {
+        self.handle.iter().any(|handle| handle.marks == Some(MarkedBy::App))
+    }
+}
+
 fn identity() -> Vec<IdentityFrom> {
     Identity::default().from
 }
@@ -78,6 +87,12 @@ pub(crate) struct HandleSection {
     pub(crate) addresses: Vec<String>,
     /// A function of the database, `schema.function`, that takes a `posthaste.message`.
     pub(crate) sql: Option<String>,
+    /// A receiver that each message is posted to: its URL, or a table with `url` and the keys of an HTTP sink.
+    pub(crate) http: Option<HandlerConfig>,
+    /// Who marks what such a receiver has handled: we do, after its answer, or the application does, in its
+    /// own transaction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) marks: Option<MarkedBy>,
 }
 
 /// One consumer.
@@ -99,6 +114,11 @@ impl ConsumerSetting {
     /// Its group at the broker.
     pub(crate) fn group(&self) -> &str {
         self.own.group.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The tables that it writes. Those of the application are the application's alone.
+    pub(crate) fn tables(&self) -> InboxTables {
+        if self.own.is_marked_by_app() { InboxTables::MarkedByApp } else { self.own.tables.clone() }
     }
 
     /// How it names messages.
@@ -231,13 +251,44 @@ fn check_handlers(review: &mut Review<'_>, path: &str, own: &ConsumerOwn) {
     if own.handle.is_empty() {
         review.problem(
             path,
-            format!("[{path}] has no handler: write [[{path}.handle]] with an `sql` function"),
+            format!(
+                "[{path}] has no handler: write [[{path}.handle]] with an `sql` function, or with `http`"
+            ),
         );
     }
     for (index, handle) in own.handle.iter().enumerate() {
         let path = format!("{path}.handle[{index}]");
-        if handle.sql.as_ref().is_none_or(String::is_empty) {
-            review.problem(&path, "a handler needs `sql`, for example sql = \"billing.on_event\"");
+        match (handle.sql.as_ref().filter(|sql| !sql.is_empty()), &handle.http) {
+            (None, None) => review.problem(
+                &path,
+                "a handler needs `sql`, for example sql = \"billing.on_event\", or `http`, for example http = \
+                 \"http://127.0.0.1:8080/events\"",
+            ),
+            (Some(_), Some(_)) => {
+                review.problem(&path, "a handler has `sql` or `http`, not both: write two handlers");
+            }
+            (Some(_), None) if handle.marks.is_some() => {
+                let why = "`marks` is for handlers with `http`: a function in SQL runs in the transaction of its mark";
+                review.problem(&member(&path, "marks"), why);
+            }
+            (Some(_), None) => {}
+            (None, Some(http)) => {
+                if let Err(error) = http.check() {
+                    review.problem(&member(&path, "http"), format!("{path}.http: {error}"));
+                }
+            }
+        }
+    }
+    if own.is_marked_by_app() {
+        if own.handle.iter().any(|handle| handle.marks != Some(MarkedBy::App)) {
+            let why = "marks = \"app\" must be said of all handlers of a consumer, or of none: what waits and what is dead is kept \
+                       in one way. Make two consumers";
+            review.problem(&member(path, "handle"), why);
+        }
+        if own.tables != InboxTables::default() {
+            let why =
+                "with marks = \"app\" the application keeps its marks where it likes: leave `tables` out";
+            review.problem(&member(path, "tables"), why);
         }
     }
 }

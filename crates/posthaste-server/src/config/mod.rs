@@ -190,12 +190,20 @@ impl Config {
             let (key, why) = found.filter(|(key, _)| *key == "password_file")?;
             Some((tree::member("consumers", &consumer.name), key, why))
         });
+        let handlers = self.consumers.iter().flat_map(|consumer| {
+            let table = tree::member("consumers", &consumer.name);
+            let receivers = consumer.own.handle.iter().enumerate().map(|(at, handle)| (at, &handle.http));
+            receivers.filter_map(move |(at, receiver)| {
+                let why = receiver.as_ref()?.check_files().err()?;
+                Some((format!("{table}.handle[{at}]"), "http", format!("http: {why}")))
+            })
+        });
         let problem = |(table, key, why): (String, &str, String)| {
             let place = self.tree.place(&tree::member(&table, key));
             format!("{place}: {}.{why}", self.tree.shown(&table))
         };
         let problems: Vec<String> =
-            outboxes.chain(sinks).chain(sources).chain(consumers).map(problem).collect();
+            outboxes.chain(sinks).chain(sources).chain(consumers).chain(handlers).map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::new(problems.join("\n"))) }
     }
 }

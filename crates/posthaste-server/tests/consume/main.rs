@@ -23,6 +23,8 @@ mod deaths;
 #[cfg(feature = "kafka")]
 mod example;
 mod handlers;
+#[cfg(feature = "http")]
+mod http;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "kafka")]
