@@ -33,6 +33,8 @@ mod kafka_foreign;
 mod kafka_members;
 #[cfg(feature = "kafka")]
 mod kafka_positions;
+#[cfg(feature = "http")]
+mod languages;
 mod letters;
 mod members;
 mod operator;

@@ -162,6 +162,11 @@ fn what_cannot_be_is_refused_with_its_line() {
         (BASE[..handle].to_owned(), "line 18: [consumers.finance-service] has no handler"),
         (with("sql = \"finance.on_campaign\"", ""), "line 24: a handler needs `sql`"),
         (
+            with("sql = \"f", "http = \"http://h/\"\nsql = \"f"),
+            "line 24: a handler has `sql` or `http`, not both",
+        ),
+        (with("sql = \"f", "marks = \"app\"\nsql = \"f"), "`marks` is for handlers with `http`"),
+        (
             with("url = \"postgres://finance", "url_file = \"/x\"\nurl = \"postgres://finance"),
             "a consumer has `url` or `url_file`, not both",
         ),
