@@ -50,6 +50,8 @@ pub mod rabbitmq;
 pub mod redis;
 #[cfg_attr(not(feature = "broker"), allow(dead_code))]
 mod secret;
+#[cfg(feature = "http")]
+mod snippet;
 mod source;
 mod table;
 #[cfg(test)]

@@ -3,14 +3,14 @@
 //! Everything else in this program knows the seams only. A further kind of store is a variant here.
 
 use crate::config::{ConsumerSetting, scrub};
+use crate::handlers::HandledBy;
 use posthaste::Limits;
 use posthaste::admin::{Admin, AdminError};
 use posthaste::consumer::admin::ConsumerAdmin;
-use posthaste::consumer::{ConsumerSettings, Filter, InboxStore};
+use posthaste::consumer::{ConsumerSettings, InboxStore};
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::sink::Finding;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
-use posthaste_brokers::HandlerConfig;
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
 use posthaste_postgres::consumer::{
     Handler, InboxOptions, OutsideHandler, PostgresInbox, SqlHandler, mapped,
@@ -254,30 +254,6 @@ pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
         #[cfg(feature = "sqlite")]
         ("outbox (SQLite)", posthaste_sqlite::CHECKS),
     ]
-}
-
-/// Who handles messages.
-#[derive(Clone, Copy)]
-pub(crate) enum HandledBy<'a> {
-    /// A function of the database.
-    Function(&'a str),
-    /// Somebody who answers requests.
-    Receiver(&'a HandlerConfig),
-}
-
-impl ConsumerSetting {
-    /// The handlers: what each takes, and who it is.
-    pub(crate) fn handlers(&self) -> impl Iterator<Item = (Filter, HandledBy<'_>)> {
-        self.own.handle.iter().filter_map(|handle| {
-            let (topics, addresses) = (handle.topics.clone(), handle.addresses.clone());
-            let by = match (&handle.sql, &handle.http) {
-                (Some(function), _) => HandledBy::Function(function),
-                (None, Some(receiver)) => HandledBy::Receiver(receiver),
-                (None, None) => return None,
-            };
-            Some((Filter { topics, addresses, types: handle.types.clone() }, by))
-        })
-    }
 }
 
 /// Checks what a consumer rests on, with its own login.

@@ -44,7 +44,7 @@ pub struct OutsideHandler {
     remote: Arc<dyn RemoteHandler>,
     outbox: Outbox,
     permits: Semaphore,
-    kept: Mutex<FxHashMap<CallId, Kept>>,
+    kept: Mutex<FxHashMap<CallId, KeptReply>>,
 }
 
 /// One attempt of one delivery.
@@ -61,7 +61,7 @@ impl CallId {
     }
 }
 
-struct Kept {
+struct KeptReply {
     reply: Result<Vec<Event>, Failure>,
     since: Instant,
 }
@@ -74,7 +74,7 @@ impl OutsideHandler {
         Self { remote, outbox: Outbox::new(schema), permits, kept }
     }
 
-    fn kept(&self) -> MutexGuard<'_, FxHashMap<CallId, Kept>> {
+    fn kept(&self) -> MutexGuard<'_, FxHashMap<CallId, KeptReply>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +103,7 @@ impl OutsideHandler {
         if !matches!(&told, Err(Failure { kind: FailureKind::Unavailable(_), .. })) {
             let (since, mut kept) = (Instant::now(), self.kept());
             kept.retain(|_, kept| since.duration_since(kept.since) < KEPT_MAX);
-            kept.insert(id, Kept { reply, since });
+            kept.insert(id, KeptReply { reply, since });
         }
         told
     }
@@ -268,7 +268,7 @@ impl PostgresInbox {
         if let Some(at) = refused
             && let Some(Some(Err(failure))) = replies.into_iter().nth(at)
         {
-            // Alone it counts, and the next attempt is another one. In company it is named, and asked for alone.
+            // Alone it counts, and the next attempt is another one. In company it is named, and runs alone.
             if batch.len() == 1 {
                 self.forget_replies([works[at]]);
             }

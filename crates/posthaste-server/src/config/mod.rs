@@ -26,9 +26,10 @@ mod timeout;
 mod tree;
 
 pub(crate) use crate::secret::{scrub, shown_value};
-pub(crate) use consumer::{ConsumerSetting, settings_keys};
+pub(crate) use consumer::{ConsumerOwn, ConsumerSetting, settings_keys};
 pub(crate) use env::{Overlay, TOPOLOGY_PREFIX, overlay};
 pub(crate) use problem::{ConfigError, read_whole};
+pub(crate) use resolve::Review;
 pub(crate) use schema::schema;
 pub(crate) use section::LogFormat;
 pub(crate) use sink::{SinkConfig, sink_checks};

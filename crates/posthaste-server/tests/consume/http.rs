@@ -277,7 +277,7 @@ async fn g5_an_application_that_admits_has_its_effects_once() {
     member.stop().await;
 }
 
-/// A receiver that is away pauses what needs it: no attempt, no letter, `Retry-After` is kept, and it goes on.
+/// A receiver that is away pauses what needs it: no attempt, no letter, `Retry-After` is kept, it goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn f50_a_receiver_that_is_away_costs_no_attempt() {
     for marks in [MarkedBy::Posthaste, MarkedBy::App] {
@@ -306,8 +306,8 @@ async fn assert_innocent(rig: &Rig, member: &Member) {
     crate::handlers::assert_innocent(rig, member, "after a receiver was away").await;
 }
 
-/// Answers that are none: half of one, one of ten megabytes, events that cannot be, 404, a redirect. Each is an
-/// attempt of its message, and others do not notice.
+/// Answers that are none: half of one, one of ten megabytes, events that cannot be, 404, a redirect. Each is
+/// an attempt of its message, and others do not notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn f49_an_answer_that_is_none_is_an_attempt() {
     let settings = "retry = { delays_ms = [50] }";

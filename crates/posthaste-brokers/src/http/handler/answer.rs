@@ -1,12 +1,12 @@
 //! The body of an answer: events that follow from the message.
 //!
 //! ```json
-//! {"events": [{"topic": "invoices.made", "key": "42", "headers": {"type": "invoice"}, "payload": {"id": 7}}]}
+//! {"events": [{"topic": "invoices", "key": "42", "headers": {"type": "made"}, "payload": {"id": 7}}]}
 //! ```
 //!
-//! It is looked at only if its type is [`EVENTS_TYPE`]. Anything else is a receiver's small talk. A payload is
-//! JSON and stays as it is written, or bytes in base64. Each event carries on the chain, the trace and the
-//! saga of its message, as one that a handler in the process makes.
+//! It is looked at only if its type is [`EVENTS_TYPE`]. Anything else is a receiver's small talk. A payload
+//! is JSON and stays as it is written, or bytes in base64. Each event carries on the chain, the trace and
+//! the saga of its message, as one that a handler in the process makes.
 
 use super::super::client::connection::{Connection, ResponseHead};
 use base64::Engine;

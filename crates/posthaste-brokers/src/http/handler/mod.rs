@@ -1,8 +1,8 @@
 //! A consumer's handler behind HTTP: one `POST` for each message.
 //!
 //! The request is the one that the sink would make of the message, by the same code: headers, encoding,
-//! signatures. Beside them stands who asks, and for which place: `posthaste-consumer`, `-topic`, `-partition`,
-//! `-position`, `-attempt`. The address is the operator's own, so addresses that are not public are no
+//! signatures. Beside them stands who asks, and for which place: `posthaste-consumer`, `-topic`,
+//! `-partition`, `-position`, `-attempt`. The address is the operator's own, so addresses that are not public are no
 //! danger.
 //!
 //! # Answers
@@ -32,10 +32,10 @@ use super::client::guard::{Guarded, System};
 use super::config::{HttpConfig, Words};
 use super::entry::{Adding, carried};
 use super::reload::{Current, Reload};
-use super::snippet::{masked, snippet};
 use super::verdict::{self, NoResponse, OnStatus, Statuses};
 use crate::BuildError;
 use crate::lock::locked;
+use crate::snippet::{masked, snippet};
 use async_trait::async_trait;
 use hyper::StatusCode;
 use hyper::header::HeaderName;

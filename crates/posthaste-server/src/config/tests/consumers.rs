@@ -58,7 +58,7 @@ fn a_consumer_has_its_own_login_and_the_engines_settings() {
     );
     assert_eq!(database.password_file, Some("/run/p".into()));
     let handlers: Vec<_> = consumer.handlers().collect();
-    let crate::database::HandledBy::Function(function) = handlers[0].1 else { panic!("a function") };
+    let crate::handlers::HandledBy::Function(function) = handlers[0].1 else { panic!("a function") };
     assert_eq!((handlers.len(), function), (1, "finance.on_campaign"));
     assert!(handlers[0].0.takes("any", None, Some("campaign_created")));
     // What nobody set is shown, too.

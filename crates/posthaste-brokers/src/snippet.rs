@@ -8,13 +8,13 @@ const CUT: usize = 4;
 const MASK: &str = "***";
 
 /// The beginning of a body. `hidden` are our secrets, the longest first.
-pub(super) fn snippet(body: &[u8], hidden: &[String]) -> String {
+pub(crate) fn snippet(body: &[u8], hidden: &[String]) -> String {
     let text: String = masked(body, hidden).chars().take(CHARS).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A body without our secrets and without control characters.
-pub(super) fn masked(body: &[u8], hidden: &[String]) -> String {
+pub(crate) fn masked(body: &[u8], hidden: &[String]) -> String {
     let text = String::from_utf8_lossy(body);
     // The body may have been cut in the middle of a letter, or of a secret.
     let mut text = text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned();
