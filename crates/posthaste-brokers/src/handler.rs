@@ -115,3 +115,35 @@ impl HandlerConfig {
         None
     }
 }
+
+#[cfg(all(test, feature = "http"))]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn checked(value: Value) -> Result<(), String> {
+        let config: HandlerConfig = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_receiver_is_a_url_or_a_table_with_one() {
+        for good in [
+            json!("http://127.0.0.1:8080/events"),
+            json!({ "url": "https://h.example/x", "max_in_flight": 4, "statuses": { "404": "reject" } }),
+        ] {
+            assert_eq!(checked(good.clone()), Ok(()), "{good}");
+        }
+        for (bad, words) in [
+            (json!("not a url"), "url"),
+            (json!(7), "must be a URL, or a table"),
+            (json!({ "token": "t" }), "`url` is missing"),
+            (json!({ "url": "http://h/", "tokn": "t" }), "unknown field `tokn`"),
+            (json!({ "url": "http://h/", "delivery_timeout_ms": 5 }), "`handler_timeout_ms`"),
+            (json!({ "url": "http://h/", "max_in_flight": 0 }), "max_in_flight"),
+        ] {
+            let said = checked(bad.clone()).expect_err("refused");
+            assert!(said.contains(words), "{bad}: {said}");
+        }
+    }
+}

@@ -42,8 +42,8 @@
 //! `entry` makes a request of a message. `sink` runs a call by the engine of all brokers (`crate::call`),
 //! with one message in flight for each key. It makes requests and puts them into the queue of their host.
 //! Each `sender` takes them from there, one after another, with a slot of the host and a connection.
-//! `verdict` is the table below in code. `examine` looks at receivers for `posthaste doctor`. `handler` asks one
-//! to handle the messages of a consumer.
+//! `verdict` is the table below in code. `examine` looks at receivers for `posthaste doctor`. `handler` asks
+//! one to handle the messages of a consumer.
 //!
 //! # What an answer is worth
 //!

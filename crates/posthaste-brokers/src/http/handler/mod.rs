@@ -2,8 +2,8 @@
 //!
 //! The request is the one that the sink would make of the message, by the same code: headers, encoding,
 //! signatures. Beside them stands who asks, and for which place: `posthaste-consumer`, `-topic`,
-//! `-partition`, `-position`, `-attempt`. The address is the operator's own, so addresses that are not public are no
-//! danger.
+//! `-partition`, `-position`, `-attempt`. The address is the operator's own, so addresses that are not public
+//! are no danger.
 //!
 //! # Answers
 //!
