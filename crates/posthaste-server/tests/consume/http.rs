@@ -7,7 +7,7 @@ use crate::member::{Member, WAIT};
 use crate::rig::Rig;
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::ServiceError;
+use posthaste_testkit::services::{PgBouncer, Postgres, PostgresOptions, ServiceError, Version};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -114,6 +114,7 @@ async fn answer(
             let body = "no order, and token hunter2-secret";
             return Some(format!("HTTP/1.1 422 No\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
         }
+        "slow" => tokio::time::sleep(std::time::Duration::from_millis(200)).await, // the receiver's work
         "gone" => return empty("404 Not Found"),
         "moved" => return Some("HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n".to_owned()),
         "half" if attempt < 2 => {
@@ -365,5 +366,31 @@ async fn a_receiver_that_says_nothing_is_out_of_time() {
     let dead = "select count(*) from posthaste.inbox_dead_letters where disposition = 'timeout' and error_code = 'http.timeout'";
     rig.until(dead, 2).await;
     silent.abort();
+    member.stop().await;
+}
+
+/// Three consumers behind a pooler with 20 connections, and a receiver that takes its time: a request holds no
+/// connection, so none of them starves.
+#[tokio::test(flavor = "multi_thread")]
+async fn f30_consumers_that_wait_for_answers_hold_no_connections() {
+    let server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default()).await);
+    let mut rig = Rig::set_on(server, "in_hand_max = 512").await;
+    let service = Service::start(&rig, MarkedBy::Posthaste).await;
+    let bouncer = require_service!(PgBouncer::start(rig.server()).await);
+    let direct = format!("url = \"{}\"", rig.url());
+    rig.reconfigure(&direct, &format!("url = \"{}\"\npooled = true\nrelay = false", bouncer.url()));
+    let http = format!("http = \"http://{}/events\"", service.address);
+    let others = ["second", "third"].map(|name| {
+        format!(
+            "[consumers.{name}]\nsource = \"broker\"\ntopics = [\"orders\"]\n[[consumers.{name}.handle]]\n{http}\n"
+        )
+    });
+    rig.reconfigure("sql = \"trial.handle\"", &format!("{http}\n{}", others.concat()));
+    rig.publish(48, "slow").await;
+    let member = rig.start();
+    rig.until("select count(*) from posthaste.inbox where outcome = 'd'", 3 * 48).await;
+    let each = "select count(*) from (select from posthaste.inbox group by consumer having count(*) = 48) c";
+    assert_eq!(rig.count(each).await, 3);
+    assert_innocent(&rig, &member).await;
     member.stop().await;
 }
