@@ -3,7 +3,7 @@
     python3 billing.py 8080
 
 Needs nothing but Python. Effects happen at least once: a request whose answer was lost comes again, with the same
-Message-ID. The events of an answer are appended once, with the mark of the message.
+Posthaste-Id. The events of an answer are appended once, with the mark of the message.
 """
 
 import json

@@ -14,7 +14,7 @@ async function handle(message, order) {
   try {
     await client.query("begin");
     const { rows } = await client.query("select posthaste.admit($1, $2, $3, $4::int, $5::bigint) as first", [
-      message["posthaste-consumer"], message["message-id"], message["posthaste-topic"],
+      message["posthaste-consumer"], message["posthaste-id"], message["posthaste-topic"],
       message["posthaste-partition"], message["posthaste-position"],
     ]);
     if (rows[0].first) { // nobody has done it

@@ -32,7 +32,7 @@ class Billing(BaseHTTPRequestHandler):
         with database().transaction(), database().cursor() as cursor:
             cursor.execute(
                 "select posthaste.admit(%s, %s, %s, %s::int, %s::bigint)",
-                (message["Posthaste-Consumer"], message["Message-ID"], message["Posthaste-Topic"],
+                (message["Posthaste-Consumer"], message["Posthaste-Id"], message["Posthaste-Topic"],
                  message["Posthaste-Partition"], message["Posthaste-Position"]),
             )
             if cursor.fetchone()[0]:  # first: nobody has done it

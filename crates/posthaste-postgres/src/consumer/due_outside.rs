@@ -114,8 +114,15 @@ impl PostgresInbox {
                 due.handler_time += time;
                 Ok(())
             }
-            // Only our own append ran here: whatever failed is the database's. The replies are kept.
-            Err(Stop::Failed { failure, .. }) => Err(InboxError::Unavailable(failure.message)),
+            Err(Stop::Failed { at, failure }) => match (failure.kind.clone(), at.and_then(|at| rows.get(at)))
+            {
+                // Its own events cannot be appended.
+                (FailureKind::Error | FailureKind::Timeout | FailureKind::Panic, Some(row)) => {
+                    self.record(row, failure, heads, due).await
+                }
+                (FailureKind::Conflict, _) => Err(InboxError::Conflict(failure.message)),
+                _ => Err(InboxError::Unavailable(failure.message)),
+            },
             Err(Stop::Committed { .. }) => Err(InboxError::Broken(committed().message)),
         }
     }

@@ -135,7 +135,7 @@ async fn answer(
     }
     let n: i32 =
         serde_json::from_slice::<serde_json::Value>(&asked.body).expect("JSON")["n"].as_i64()? as i32;
-    let (id, key, kind) = (header("message-id"), header("key"), header("type"));
+    let (id, key, kind) = (header("posthaste-id"), header("key"), header("type"));
     let tx = client.transaction().await.ok()?;
     let mut is_first = true;
     if marks == MarkedBy::App {

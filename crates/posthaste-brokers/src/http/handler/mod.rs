@@ -1,9 +1,9 @@
 //! A consumer's handler behind HTTP: one `POST` for each message.
 //!
 //! The request is the one that the sink would make of the message, by the same code: headers, encoding,
-//! signatures. Beside them stands who asks, and for which place: `posthaste-consumer`, `-topic`,
-//! `-partition`, `-position`, `-attempt`. The address is the operator's own, so addresses that are not public
-//! are no danger.
+//! signatures. Beside them stands who asks, and for which place: `posthaste-consumer`, `-id`,
+//! `-topic`, `-partition`, `-position`, `-attempt`. The address is the operator's own, so addresses that are
+//! not public are no danger.
 //!
 //! # Answers
 //!
@@ -56,6 +56,7 @@ const HEADER_BYTES_MAX: usize = 6 << 10;
 /// How much of an answer a dead letter keeps.
 const WORDS_BYTES_MAX: usize = 4 << 10;
 
+static ID: HeaderName = HeaderName::from_static("posthaste-id");
 static CONSUMER: HeaderName = HeaderName::from_static("posthaste-consumer");
 static TOPIC: HeaderName = HeaderName::from_static("posthaste-topic");
 static PARTITION: HeaderName = HeaderName::from_static("posthaste-partition");
@@ -268,6 +269,7 @@ fn request(message: &Message<'_>, to: &Endpoint, current: &Current) -> Result<Re
     ];
     let texts = [
         (&KEY, received.key.as_deref()),
+        (&ID, Some(message.id().as_bytes())),
         (&CONSUMER, Some(message.consumer().as_bytes())),
         (&TOPIC, Some(partition.topic.as_bytes())),
     ];
