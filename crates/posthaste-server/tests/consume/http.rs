@@ -369,8 +369,8 @@ async fn a_receiver_that_says_nothing_is_out_of_time() {
     member.stop().await;
 }
 
-/// Three consumers behind a pooler with 20 connections, and a receiver that takes its time: a request holds no
-/// connection, so none of them starves.
+/// Three consumers behind a pooler with 20 connections, and a receiver that takes its time: a request holds
+/// no connection, so none of them starves.
 #[tokio::test(flavor = "multi_thread")]
 async fn f30_consumers_that_wait_for_answers_hold_no_connections() {
     let server = require_service!(Postgres::start(Version::V15, &PostgresOptions::default()).await);
