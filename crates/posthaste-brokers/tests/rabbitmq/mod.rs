@@ -11,6 +11,7 @@ mod fake;
 mod login;
 mod odd;
 mod outage;
+mod source;
 mod tls;
 mod topology;
 mod verdicts;
