@@ -10,7 +10,7 @@
 //! is known to the management alone.
 
 use super::refusal::{self, Refusal};
-use lapin::options::QueueDeclareOptions;
+use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{Connection, ErrorKind};
 use posthaste::consumer::Order;
@@ -43,6 +43,22 @@ pub(super) async fn look(connection: &Connection, queue: &str) -> Result<Declare
     let found = found.map_err(|error| refusal::of(&error, queue))?;
     let (ready, consumers) = (found.message_count(), found.consumer_count());
     Ok(DeclaredQueue { ready, consumers, arguments: arguments(connection, queue).await? })
+}
+
+/// Whether the queue may be read. A subscription that is no legal one is refused in any case, and its right is
+/// looked at first.
+pub(super) async fn may_read(connection: &Connection, queue: &str) -> Result<bool, Refusal> {
+    let told = |error: lapin::Error| refusal::of(&error, queue);
+    let channel = connection.create_channel().await.map_err(told)?;
+    let illegal = BTreeMap::from([("x-priority".into(), text("none"))]);
+    let options = BasicConsumeOptions::default();
+    match channel.basic_consume(queue.into(), "".into(), options, FieldTable::from(illegal)).await {
+        Ok(_) => Ok(true),
+        Err(error) => match error.kind() {
+            ErrorKind::ProtocolError(said) => Ok(said.get_id() != refusal::ACCESS_REFUSED),
+            _ => Err(told(error)),
+        },
+    }
 }
 
 async fn arguments(

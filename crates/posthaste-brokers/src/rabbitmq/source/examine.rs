@@ -28,7 +28,10 @@ pub(crate) async fn examine(config: &RabbitmqConfig, plan: &GroupMember) -> Vec<
     ];
     for queue in &plan.topics {
         match declared::look(&wire.connection, queue).await {
-            Ok(found) => findings.extend(of_queue(config, plan, queue, &wire.version, &found)),
+            Ok(found) => {
+                findings.push(right(&wire, queue).await);
+                findings.extend(of_queue(config, plan, queue, &wire.version, &found));
+            }
             Err(Refusal { failure, .. }) => {
                 findings.push(finding("queue", Level::Fail, failure.message.to_string()));
             }
@@ -54,6 +57,19 @@ fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     Finding { check: check.to_owned(), level, text: text.into() }
 }
 
+async fn right(wire: &Wire, queue: &str) -> Finding {
+    match declared::may_read(&wire.connection, queue).await {
+        Ok(true) => finding("queue", Level::Ok, format!("queue {queue:?} is there, and may be read")),
+        Ok(false) => {
+            let text = format!(
+                "queue {queue:?} may not be read by this user. Its messages wait; allow `read` on it"
+            );
+            finding("queue", Level::Fail, text)
+        }
+        Err(Refusal { failure, .. }) => finding("queue", Level::Fail, failure.message.to_string()),
+    }
+}
+
 fn of_queue(
     config: &RabbitmqConfig,
     plan: &GroupMember,
@@ -61,7 +77,7 @@ fn of_queue(
     version: &str,
     found: &DeclaredQueue,
 ) -> Vec<Finding> {
-    let mut findings = vec![finding("queue", Level::Ok, format!("queue {queue:?} is there"))];
+    let mut findings = Vec::new();
     if found.arguments.is_none() {
         findings.push(match config.quorum_queues {
             true => {

@@ -14,7 +14,7 @@ use posthaste::source::{
     AckScope, Batch, Capabilities, Drained, Limit, NackOrder, Partition, PartitionView, SeekTo, Source,
     SourceError, Standing, Ticket,
 };
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -41,8 +41,9 @@ pub(super) struct QueueMember {
     called: Notify,
     /// Acknowledgements are to be written, by queue.
     pub(super) acked: Vec<Notify>,
-    /// The defect that a test shows to be one.
+    /// The defect that a test shows to be one, and how many queues have it behind them.
     cancels: AtomicBool,
+    cancelled: AtomicUsize,
 }
 
 impl std::fmt::Debug for RabbitmqSource {
@@ -69,6 +70,7 @@ impl RabbitmqSource {
             called: Notify::new(),
             acked: plan.topics.iter().map(|_| Notify::new()).collect(),
             cancels: AtomicBool::new(false),
+            cancelled: AtomicUsize::new(0),
         });
         let link = |index: usize| {
             let (member, config, servers) = (Arc::clone(&member), config.clone(), servers.clone());
@@ -133,6 +135,17 @@ impl QueueMember {
 
     pub(super) fn cancels(&self) -> bool {
         self.cancels.load(Ordering::SeqCst) && self.shelves().is_closing
+    }
+
+    pub(super) fn cancelled(&self) {
+        self.cancelled.fetch_add(1, Ordering::SeqCst);
+        self.stir();
+    }
+
+    /// Whether everything is cancelled that a test wanted to be.
+    fn is_sabotaged(&self) -> bool {
+        let queues = self.shelves().views().len();
+        !self.cancels() || self.cancelled.load(Ordering::SeqCst) >= queues
     }
 }
 
@@ -243,6 +256,9 @@ impl Source for RabbitmqSource {
         };
         // What is not settled by then is given up. Nothing is cancelled: see `wire`.
         let _ = tokio::time::timeout_at(deadline.into(), emptied).await;
+        while !self.member.is_sabotaged() {
+            self.member.ended.notified().await;
+        }
         let (abandoned, _) = self.member.shelves().unsettled();
         for link in &self.links {
             link.close().await;

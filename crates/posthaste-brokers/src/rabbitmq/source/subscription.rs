@@ -154,6 +154,7 @@ impl QueueDialler {
                         is_cancelled = true;
                         let tag = subscription.consumer.tag();
                         let _ = subscription.channel.basic_cancel(tag, BasicCancelOptions::default()).await;
+                        self.member.cancelled();
                     }
                 }
             }
