@@ -8,7 +8,7 @@ use posthaste::source::{Change, Delivery, Limit, Source, Standing};
 use posthaste_brokers::GroupMember;
 use posthaste_brokers::rabbitmq::RabbitmqSource;
 use posthaste_testkit::inbox::InboxDatabase;
-use posthaste_testkit::proxy::Proxy;
+use posthaste_testkit::services::Proxy;
 use posthaste_testkit::require_service;
 use std::collections::BTreeSet;
 
