@@ -26,8 +26,8 @@
 //! Here are the options. `client` is the connection, and knows nothing of events. `entry` makes an event a
 //! message. `sink` publishes a call's messages, one in flight for each key. `verdict` is the table below in
 //! code. `examine` looks at the broker for `posthaste doctor`, and `topology` for its administrator. The
-//! implementation of AMQP is our own, and `client` says why. `source` reads queues, by lapin's consumer: what is
-//! wrong with lapin is in its publisher.
+//! implementation of AMQP is our own, and `client` says why. `source` reads queues, by lapin's consumer: what
+//! is wrong with lapin is in its publisher.
 //!
 //! # What a confirmation is worth
 //!

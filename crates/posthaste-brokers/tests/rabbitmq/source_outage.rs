@@ -8,8 +8,8 @@ use posthaste::source::{Change, Delivery, Limit, Source, Standing};
 use posthaste_brokers::GroupMember;
 use posthaste_brokers::rabbitmq::RabbitmqSource;
 use posthaste_testkit::inbox::InboxDatabase;
-use posthaste_testkit::services::Proxy;
 use posthaste_testkit::require_service;
+use posthaste_testkit::services::Proxy;
 use std::collections::BTreeSet;
 
 const ALL: Limit = Limit { events: 1_000, bytes: 1 << 24 };

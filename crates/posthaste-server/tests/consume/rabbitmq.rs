@@ -3,9 +3,18 @@
 use crate::member::Member;
 use crate::rig::Rig;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::shared_rabbitmq;
+use posthaste_testkit::services::{Rabbitmq, shared_rabbitmq};
 
 const EFFECTS: &str = "select count(*) from trial.effects";
+
+/// Declares a durable queue with these arguments, in Erlang's words.
+pub(crate) async fn declare(server: &Rabbitmq, queue: &str, arguments: &str) {
+    let name = format!("rabbit_misc:r(<<\"/\">>, queue, <<{queue:?}>>)");
+    let declare = format!(
+        "element(1, rabbit_amqqueue:declare({name}, true, false, [{arguments}], none, <<\"guest\">>))"
+    );
+    assert_eq!(server.eval(&declare).await.expect("declared"), "{ok, new}");
+}
 
 impl Rig {
     /// Appends messages of this type to the outbox, on all keys in turn.
@@ -66,7 +75,7 @@ async fn f45_a_classic_queue_ends_the_start_with_what_to_declare() {
     let server = require_service!(shared_rabbitmq().await);
     let rig = require_service!(Rig::set_on_rabbitmq(server, "").await);
     let classic = format!("{}.classic", rig.topic);
-    rig.declare_queue(server, &classic, "").await;
+    declare(server, &classic, "").await;
     let topic = rig.topic.clone();
     rig.reconfigure(&format!("topics = [\"{topic}\"]"), &format!("topics = [\"{classic}\"]"));
     let mut member = rig.start();

@@ -139,18 +139,9 @@ impl Rig {
         let rig = Self::on(ground, directory(), Wire::Queue, queue.clone(), &sink, consumer).await;
         let single =
             "{<<\"x-queue-type\">>, longstr, <<\"quorum\">>}, {<<\"x-single-active-consumer\">>, bool, true}";
-        rig.declare_queue(server, &queue, single).await;
-        rig.declare_queue(server, &format!("{queue}.dead"), "").await;
+        crate::rabbitmq::declare(server, &queue, single).await;
+        crate::rabbitmq::declare(server, &format!("{queue}.dead"), "").await;
         Ok(rig)
-    }
-
-    #[cfg(feature = "rabbitmq")]
-    pub(crate) async fn declare_queue(&self, server: &Rabbitmq, queue: &str, arguments: &str) {
-        let name = format!("rabbit_misc:r(<<\"/\">>, queue, <<{queue:?}>>)");
-        let declare = format!(
-            "element(1, rabbit_amqqueue:declare({name}, true, false, [{arguments}], none, <<\"guest\">>))"
-        );
-        assert_eq!(server.eval(&declare).await.expect("declared"), "{ok, new}");
     }
 
     /// Another broker behind the same name.

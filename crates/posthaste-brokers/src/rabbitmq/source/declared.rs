@@ -6,8 +6,8 @@
 //! exist before. It takes the right to configure the queue. Where that is missing, the operator's word
 //! (`quorum_queues`) counts, and without it the start is refused.
 //!
-//! What is set by a **policy** cannot be seen this way: a delivery limit or a dead-letter exchange of a policy
-//! is known to the management alone.
+//! What is set by a **policy** cannot be seen this way: a delivery limit or a dead-letter exchange of a
+//! policy is known to the management alone.
 
 use super::refusal::{self, Refusal};
 use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
@@ -45,8 +45,8 @@ pub(super) async fn look(connection: &Connection, queue: &str) -> Result<Declare
     Ok(DeclaredQueue { ready, consumers, arguments: arguments(connection, queue).await? })
 }
 
-/// Whether the queue may be read. A subscription that is no legal one is refused in any case, and its right is
-/// looked at first.
+/// Whether the queue may be read. A subscription that is no legal one is refused in any case, and its right
+/// is looked at first.
 pub(super) async fn may_read(connection: &Connection, queue: &str) -> Result<bool, Refusal> {
     let told = |error: lapin::Error| refusal::of(&error, queue);
     let channel = connection.create_channel().await.map_err(told)?;

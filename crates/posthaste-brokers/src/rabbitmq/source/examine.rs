@@ -1,5 +1,5 @@
-//! What `posthaste doctor` says about a source: whether the broker lets us in, and whether the queues are there,
-//! may be read, keep the order, lose nothing and are not far behind.
+//! What `posthaste doctor` says about a source: whether the broker lets us in, and whether the queues are
+//! there, may be read, keep the order, lose nothing and are not far behind.
 //!
 //! Nobody subscribes: a look must not become the active consumer.
 

@@ -10,10 +10,10 @@
 //!
 //! # Order
 //!
-//! A queue with a single active consumer delivers to one member at a time, in order, and gives everything that
-//! was not acknowledged to the next one when that member's connection is gone, in order again. It does not do
-//! so for `basic.cancel`: then the next member gets what comes after the messages that the first one still
-//! has. So nothing is ever cancelled, nothing is requeued, and a member that leaves cuts its connection
+//! A queue with a single active consumer delivers to one member at a time, in order, and gives everything
+//! that was not acknowledged to the next one when that member's connection is gone, in order again. It does
+//! not do so for `basic.cancel`: then the next member gets what comes after the messages that the first one
+//! still has. So nothing is ever cancelled, nothing is requeued, and a member that leaves cuts its connection
 //! (`wire`). Without an order (`order = "none"`) several members take from one queue.
 //!
 //! Everybody who has subscribed has the queue, in the words of the seam: the broker does not tell a member

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ShelfState {
     /// It came, and nobody has it.
     Fresh,
     /// With the consumer.
@@ -23,9 +23,9 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Held {
+struct Shelved {
     delivery: Delivery,
-    stage: Stage,
+    stage: ShelfState,
     /// How often it was given back here.
     nacks: u32,
 }
@@ -44,7 +44,7 @@ pub(super) struct Shelf {
     epoch: i64,
     is_up: bool,
     is_paused: bool,
-    held: BTreeMap<i64, Held>,
+    held: BTreeMap<i64, Shelved>,
     /// The highest tag of this connection.
     last: i64,
     acks: Vec<Acks>,
@@ -67,7 +67,7 @@ pub(super) struct Shelves {
 
 impl Shelf {
     fn out(&self) -> usize {
-        self.held.values().filter(|held| held.stage == Stage::Out).count()
+        self.held.values().filter(|held| held.stage == ShelfState::Out).count()
     }
 
     fn settles(&self, ticket: &Ticket) -> bool {
@@ -109,8 +109,8 @@ impl Shelves {
         self.changes.push_back(Change::Assigned { partition, epoch });
     }
 
-    /// The connection is gone, and with it everything that it brought. Who waits for an acknowledgement hears
-    /// that it was not written.
+    /// The connection is gone, and with it everything that it brought. Whoever waits for an acknowledgement
+    /// hears that it was not written.
     pub(super) fn revoke(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         if std::mem::take(&mut queue.is_up) {
@@ -128,7 +128,7 @@ impl Shelves {
         let ticket = Ticket { partition: queue.partition.clone(), epoch: queue.epoch, number };
         let delivery = super::message::delivery(delivered, ticket);
         queue.last = queue.last.max(number);
-        queue.held.insert(number, Held { delivery, stage: Stage::Fresh, nacks: 0 });
+        queue.held.insert(number, Shelved { delivery, stage: ShelfState::Fresh, nacks: 0 });
     }
 
     /// What changed, or what goes out now. Changes come alone: what is here may belong to an assignment that
@@ -150,16 +150,16 @@ impl Shelves {
             for held in queue.held.values_mut() {
                 match held.stage {
                     _ if room == 0 => return Batch { changes: Vec::new(), deliveries },
-                    Stage::Out => continue,
-                    Stage::Back(due) if due > now && self.nack_order == NackOrder::Kept => break,
-                    Stage::Back(due) if due > now => continue,
-                    Stage::Back(_) | Stage::Fresh => {}
+                    ShelfState::Out => continue,
+                    ShelfState::Back(due) if due > now && self.nack_order == NackOrder::Kept => break,
+                    ShelfState::Back(due) if due > now => continue,
+                    ShelfState::Back(_) | ShelfState::Fresh => {}
                 }
                 bytes += held.delivery.message.bytes();
                 if bytes > limit.bytes && !deliveries.is_empty() {
                     return Batch { changes: Vec::new(), deliveries };
                 }
-                held.stage = Stage::Out;
+                held.stage = ShelfState::Out;
                 room -= 1;
                 let mut delivery = held.delivery.clone();
                 delivery.ticket.epoch = queue.epoch;
@@ -172,7 +172,7 @@ impl Shelves {
 
     /// When the next one that was given back goes out again.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let due = |held: &Held| if let Stage::Back(due) = held.stage { Some(due) } else { None };
+        let due = |held: &Shelved| if let ShelfState::Back(due) = held.stage { Some(due) } else { None };
         let waiting = self.queues.iter().filter(|queue| queue.is_up && !queue.is_paused);
         waiting.flat_map(|queue| queue.held.values().filter_map(due)).min()
     }
@@ -192,7 +192,7 @@ impl Shelves {
             };
             let queue = &mut self.queues[index];
             // What was given back meanwhile stays so.
-            if queue.held.get(&ticket.number).is_some_and(|held| held.stage == Stage::Out) {
+            if queue.held.get(&ticket.number).is_some_and(|held| held.stage == ShelfState::Out) {
                 queue.held.remove(&ticket.number);
                 tags.entry(index).or_default().push(ticket.number.unsigned_abs());
             }
@@ -217,8 +217,8 @@ impl Shelves {
     pub(super) fn nack(&mut self, ticket: &Ticket, due: Instant) -> Standing {
         let queue = self.queues.iter_mut().find(|queue| queue.partition == ticket.partition);
         let Some(queue) = queue.filter(|queue| queue.settles(ticket)) else { return Standing::Revoked };
-        if let Some(held) = queue.held.get_mut(&ticket.number).filter(|held| held.stage == Stage::Out) {
-            (held.stage, held.nacks) = (Stage::Back(due), held.nacks.saturating_add(1));
+        if let Some(held) = queue.held.get_mut(&ticket.number).filter(|held| held.stage == ShelfState::Out) {
+            (held.stage, held.nacks) = (ShelfState::Back(due), held.nacks.saturating_add(1));
         }
         Standing::Settled
     }
@@ -233,7 +233,7 @@ impl Shelves {
         let queue = self.owned(partition)?;
         let before = queue.epoch;
         queue.epoch += 1;
-        queue.held.values_mut().for_each(|held| held.stage = Stage::Fresh);
+        queue.held.values_mut().for_each(|held| held.stage = ShelfState::Fresh);
         let after = queue.epoch;
         self.changes.push_back(Change::Revoked { partition: partition.clone(), epoch: before });
         self.changes.push_back(Change::Assigned { partition: partition.clone(), epoch: after });

@@ -161,8 +161,8 @@ impl QueueDialler {
         }
     }
 
-    /// Writes acknowledgements, and waits until the broker has them: AMQP does not answer one, but answers the
-    /// next question only after it.
+    /// Writes acknowledgements, and waits until the broker has them: AMQP does not answer one, but answers
+    /// the next question only after it.
     async fn write(&self, channel: &Channel, acks: Vec<Acks>, before: u64) -> Result<(), String> {
         let tags = || acks.iter().flat_map(|acks| acks.tags.iter().copied());
         let told = |error: lapin::Error| error.to_string();
@@ -173,8 +173,8 @@ impl QueueDialler {
         for tag in tags().filter(|tag| *tag > before) {
             channel.basic_ack(tag, BasicAckOptions::default()).await.map_err(told)?;
         }
-        // CRASH: the handler's transaction has committed, and the broker may not have heard of it. It delivers
-        // again, and the mark says that it is done (G5).
+        // After a death here the handler's transaction has committed, and the broker may not have heard of
+        // it. It delivers again, and the mark says that it is done (G5).
         let asked = channel.basic_qos(self.member.prefetch(), BasicQosOptions::default());
         match timeout(ACK_WAIT, asked).await {
             Ok(answer) => answer.map_err(told)?,
