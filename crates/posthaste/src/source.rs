@@ -176,8 +176,7 @@ pub struct Ticket {
 pub enum Standing {
     /// It was in hand and is settled. Said again, it is so again.
     Settled,
-    /// The partition was taken away, or sought elsewhere. The message belongs to somebody else now, or to
-    /// a later delivery; nothing was changed.
+    /// The partition was taken away, or sought elsewhere. The message is another's now; nothing was changed.
     Revoked,
 }
 

@@ -54,14 +54,50 @@ async fn g5_processes_that_read_a_queue_are_killed_and_each_effect_happens_once_
     assert!(status.contains("has no positions"), "{status}");
     let topic = rig.topic.clone();
     for args in [
-        &["consumers", "seek", "billing", "--topic", &topic, "--partition", "0", "--to", "latest"][..],
-        &["consumers", "seek", "billing", "--topic", &topic, "--partition", "0", "--to", "5"],
-        &["consumers", "replay", "billing", "--topic", &topic, "--from", "earliest", "--to", "latest"],
+        &[
+            "consumers",
+            "seek",
+            "billing",
+            "--topic",
+            &topic,
+            "--partition",
+            "0",
+            "--to",
+            "latest",
+            "--reason",
+            "t",
+        ][..],
+        &[
+            "consumers",
+            "seek",
+            "billing",
+            "--topic",
+            &topic,
+            "--partition",
+            "0",
+            "--to",
+            "5",
+            "--reason",
+            "t",
+        ],
+        &[
+            "consumers",
+            "replay",
+            "billing",
+            "--topic",
+            &topic,
+            "--from",
+            "earliest",
+            "--to",
+            "latest",
+            "--reason",
+            "t",
+        ],
     ] {
         let refused = rig.cli(args);
         assert!(refused.code != 0 && refused.err.contains("has no positions"), "{args:?}: {}", refused.err);
     }
-    let doctor = rig.cli(&["doctor"]);
+    let doctor = rig.cli(&["doctor", "--json"]);
     assert!(doctor.out.contains("single active consumer"), "{}{}", doctor.out, doctor.err);
     for member in members {
         member.stop().await;
@@ -71,15 +107,15 @@ async fn g5_processes_that_read_a_queue_are_killed_and_each_effect_happens_once_
 
 /// A queue that cannot keep the order is refused with what to declare.
 #[tokio::test(flavor = "multi_thread")]
-async fn f45_a_classic_queue_ends_the_start_with_what_to_declare() {
+async fn f45_a_classic_queue_is_refused_with_what_to_declare() {
     let server = require_service!(shared_rabbitmq().await);
     let rig = require_service!(Rig::set_on_rabbitmq(server, "").await);
     let classic = format!("{}.classic", rig.topic);
     declare(server, &classic, "").await;
     let topic = rig.topic.clone();
     rig.reconfigure(&format!("topics = [\"{topic}\"]"), &format!("topics = [\"{classic}\"]"));
-    let mut member = rig.start();
+    let member = rig.start();
     let said = member.says("x-queue-type = quorum").await;
     assert!(said.contains(&classic), "{said}");
-    assert!(!member.ends().await.success());
+    member.page("/readyz", "it is not ready", |status, _| status == 503).await;
 }

@@ -35,14 +35,19 @@ pub(super) struct DeclaredQueue {
     pub(super) arguments: Option<BTreeMap<String, String>>,
 }
 
-/// Looks at a queue. A queue that does not exist is refused with `rabbitmq.no_queue`.
-pub(super) async fn look(connection: &Connection, queue: &str) -> Result<DeclaredQueue, Refusal> {
+/// Looks at a queue. A queue that does not exist is refused with `rabbitmq.no_queue`. What is right for the
+/// order is guessed first: lapin's log calls each guess that is wrong an error.
+pub(super) async fn look(
+    connection: &Connection,
+    queue: &str,
+    order: Order,
+) -> Result<DeclaredQueue, Refusal> {
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let channel = connection.create_channel().await.map_err(|error| refusal::of(&error, queue))?;
     let found = channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
     let found = found.map_err(|error| refusal::of(&error, queue))?;
     let (ready, consumers) = (found.message_count(), found.consumer_count());
-    Ok(DeclaredQueue { ready, consumers, arguments: arguments(connection, queue).await? })
+    Ok(DeclaredQueue { ready, consumers, arguments: arguments(connection, queue, order).await? })
 }
 
 /// Whether the queue may be read. A subscription that is no legal one is refused in any case, and its right
@@ -64,9 +69,13 @@ pub(super) async fn may_read(connection: &Connection, queue: &str) -> Result<boo
 async fn arguments(
     connection: &Connection,
     queue: &str,
+    order: Order,
 ) -> Result<Option<BTreeMap<String, String>>, Refusal> {
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     let mut guess = BTreeMap::from([(TYPE.to_owned(), text("quorum"))]);
+    if order != Order::None {
+        guess.insert(SINGLE.to_owned(), AMQPValue::Boolean(true));
+    }
     for _ in 0..GUESSES_MAX {
         let channel = connection.create_channel().await.map_err(|error| refusal::of(&error, queue))?;
         let table: BTreeMap<_, _> =
@@ -84,7 +93,7 @@ async fn arguments(
         match difference(said.get_message().as_str()) {
             // A queue that is not durable is no quorum queue.
             Some((name, _)) if !name.starts_with("x-") => {
-                guess.insert(TYPE.to_owned(), text("classic"));
+                guess = BTreeMap::from([(TYPE.to_owned(), text("classic"))]);
                 break;
             }
             Some((name, None)) => drop(guess.remove(&name)),

@@ -27,7 +27,7 @@ pub(crate) async fn examine(config: &RabbitmqConfig, plan: &GroupMember) -> Vec<
         finding("authenticated", Level::Ok, format!("connected as {who}")),
     ];
     for queue in &plan.topics {
-        match declared::look(&wire.connection, queue).await {
+        match declared::look(&wire.connection, queue, plan.order).await {
             Ok(found) => {
                 findings.push(right(&wire, queue).await);
                 findings.extend(of_queue(config, plan, queue, &wire.version, &found));

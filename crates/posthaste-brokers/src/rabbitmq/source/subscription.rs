@@ -108,7 +108,7 @@ impl QueueDialler {
 
     async fn subscribe(&self, wire: Wire) -> Result<Subscription, Refusal> {
         let (queue, order) = (self.queue(), self.member.plan.order);
-        let found = declared::look(&wire.connection, queue).await?;
+        let found = declared::look(&wire.connection, queue, order).await?;
         found.check(queue, &wire.version, order, self.config.quorum_queues)?;
         let told = |error: lapin::Error| refusal::of(&error, queue);
         let channel = wire.connection.create_channel().await.map_err(told)?;
