@@ -53,7 +53,7 @@ impl GroupMember {
         }
     }
 
-    #[cfg_attr(not(feature = "kafka"), allow(dead_code))] // each broker with a source uses it
+    #[cfg_attr(not(any(feature = "kafka", feature = "rabbitmq")), allow(dead_code))] // each broker with a source uses it
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let wrong = match () {
             () if self.group.is_empty() => ("group", "must not be empty"),
@@ -73,6 +73,9 @@ pub enum SourceConfig {
     /// Apache Kafka.
     #[cfg(feature = "kafka")]
     Kafka(Box<crate::kafka::KafkaConfig>),
+    /// RabbitMQ.
+    #[cfg(feature = "rabbitmq")]
+    Rabbitmq(Box<crate::rabbitmq::RabbitmqConfig>),
 }
 
 impl<'de> Deserialize<'de> for SourceConfig {
@@ -97,21 +100,29 @@ impl schemars::JsonSchema for SourceConfig {
 #[cfg(feature = "schema")]
 #[derive(schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "kebab-case")]
-#[cfg_attr(feature = "kafka", expect(dead_code))] // only its schema is used
+#[cfg_attr(any(feature = "kafka", feature = "rabbitmq"), expect(dead_code))] // only its schema is used
 enum SourceTable {
     /// Apache Kafka.
     #[cfg(feature = "kafka")]
     Kafka(crate::kafka::SourceKeys),
+    /// RabbitMQ.
+    #[cfg(feature = "rabbitmq")]
+    Rabbitmq(crate::rabbitmq::SourceKeys),
 }
 
 impl SourceConfig {
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
     fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
         match kind {
             #[cfg(feature = "kafka")]
             "kafka" => {
                 let keys: crate::kafka::SourceKeys = serde_json::from_value(Value::Object(table))?;
                 Ok(Self::Kafka(Box::new(keys.into())))
+            }
+            #[cfg(feature = "rabbitmq")]
+            "rabbitmq" => {
+                let keys: crate::rabbitmq::SourceKeys = serde_json::from_value(Value::Object(table))?;
+                Ok(Self::Rabbitmq(Box::new(keys.into())))
             }
             other => Err(serde::de::Error::custom(format_args!("a broker of type `{other}` cannot be read"))),
         }
@@ -123,6 +134,8 @@ impl SourceConfig {
         match sink {
             #[cfg(feature = "kafka")]
             SinkConfig::Kafka(config) => Some(Self::Kafka(config.clone())),
+            #[cfg(feature = "rabbitmq")]
+            SinkConfig::Rabbitmq(config) => Some(Self::Rabbitmq(config.clone())),
             _ => None,
         }
     }
@@ -132,6 +145,8 @@ impl SourceConfig {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => config.check_words(),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(ref config) => config.check_words().map(drop),
         }
     }
 
@@ -140,34 +155,44 @@ impl SourceConfig {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => config.check(),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(ref config) => config.check().map(drop),
         }
     }
 
     /// Begins to join the group. Needs a runtime to be called in.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
     pub fn build(&self, member: &GroupMember) -> Result<Arc<dyn Source>, BuildError> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaSource::start(config, member)?)),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(ref config) => {
+                Ok(Arc::new(crate::rabbitmq::RabbitmqSource::start(config, member)?))
+            }
         }
     }
 
     /// Reads topics without joining the group. A broker that is down is no error yet.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
     pub fn reader(&self, group: &str) -> Result<Arc<dyn LogReader>, BuildError> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaReader::new(config, group)?)),
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(_) => Ok(Arc::new(crate::rabbitmq::QueueReader)),
         }
     }
 
     /// What `posthaste doctor` says about this source and the group, whose consumer keeps its marks for so
     /// long, or for ever. Nobody joins it.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
     pub async fn examine(&self, member: &GroupMember, marks: Option<Duration>) -> Vec<Finding> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => crate::kafka::examine_source(config, member, marks).await,
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(ref config) => crate::rabbitmq::examine_source(config, member).await,
         }
     }
 }
@@ -178,6 +203,8 @@ pub fn source_checks() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
         #[cfg(feature = "kafka")]
         ("kafka", crate::kafka::SOURCE_CHECKS),
+        #[cfg(feature = "rabbitmq")]
+        ("rabbitmq", crate::rabbitmq::SOURCE_CHECKS),
     ]
 }
 

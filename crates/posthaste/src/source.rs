@@ -176,8 +176,7 @@ pub struct Ticket {
 pub enum Standing {
     /// It was in hand and is settled. Said again, it is so again.
     Settled,
-    /// The partition was taken away, or sought elsewhere. The message belongs to somebody else now, or to
-    /// a later delivery; nothing was changed.
+    /// The partition was taken away, or sought elsewhere. The message is another's now; nothing was changed.
     Revoked,
 }
 
@@ -331,7 +330,7 @@ pub struct Capabilities {
     pub orders_keys: bool,
     /// Whether deliveries say how often they were handed out before.
     pub counts_redeliveries: bool,
-    /// Whether [`seek`](Source::seek) works.
+    /// Whether [`seek`](Source::seek) works. A queue has no positions, and answers to `Earliest` alone.
     pub seeks: bool,
     /// How long the source may go without a call of `next` before it lets its partitions go.
     pub stall_limit: Duration,
@@ -426,8 +425,8 @@ pub trait Source: Send + Sync + 'static {
     async fn resume(&self, partition: &Partition) -> Result<(), SourceError>;
 
     /// Goes on elsewhere in the partition, for this group. The epoch grows: what is in hand is revoked, and
-    /// settles nothing that was sought away from. Answers with the new epoch. The changes of the next calls
-    /// tell the same: revoked, and assigned again.
+    /// settles nothing. Answers with the new epoch, and the next changes tell the same: revoked, assigned
+    /// again. `Earliest` of a queue is what was not acknowledged: what is in hand, in order, then the rest.
     async fn seek(&self, _partition: &Partition, _to: SeekTo) -> Result<i64, SourceError> {
         Err(SourceError::Unsupported("seek"))
     }

@@ -10,7 +10,7 @@ use posthaste::envelope::AMQP_BINDING;
 use posthaste::sink::{Message, Verdict};
 
 /// The header that tells a tombstone from an empty payload.
-const TOMBSTONE: &str = "Posthaste-Tombstone";
+pub(super) const TOMBSTONE: &str = "Posthaste-Tombstone";
 /// RabbitMQ routes by these two headers. It wants lists in them, and closes the channel over anything else.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 

@@ -26,7 +26,8 @@
 //! Here are the options. `client` is the connection, and knows nothing of events. `entry` makes an event a
 //! message. `sink` publishes a call's messages, one in flight for each key. `verdict` is the table below in
 //! code. `examine` looks at the broker for `posthaste doctor`, and `topology` for its administrator. The
-//! implementation of AMQP is our own, and `client` says why.
+//! implementation of AMQP is our own, and `client` says why. `source` reads queues, by lapin's consumer: what
+//! is wrong with lapin is in its publisher.
 //!
 //! # What a confirmation is worth
 //!
@@ -67,11 +68,14 @@ mod client;
 mod entry;
 mod examine;
 mod sink;
+mod source;
 mod topology;
 mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::RabbitmqSink;
+pub use source::{CHECKS as SOURCE_CHECKS, QueueReader, RabbitmqSource};
+pub(crate) use source::{SourceKeys, examine as examine_source};
 pub(crate) use topology::RabbitmqAdmin;
 
 use crate::options::{Options, between, has_options};

@@ -41,6 +41,8 @@ mod operator;
 #[cfg(feature = "kafka")]
 mod outage;
 mod poison;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 mod range;
 mod refusals;
 mod restore;

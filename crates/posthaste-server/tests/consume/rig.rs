@@ -9,6 +9,8 @@ use crate::wire::{Parcel, Wire};
 use posthaste_testkit::conformance::eventually;
 #[cfg(feature = "kafka")]
 use posthaste_testkit::services::Kafka;
+#[cfg(feature = "rabbitmq")]
+use posthaste_testkit::services::Rabbitmq;
 use posthaste_testkit::services::{Postgres, ServiceError, TestDatabase};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -126,6 +128,20 @@ impl Rig {
     ) -> Result<Self, ServiceError> {
         let ground = Ground::Shared(TestDatabase::create().await?);
         Ok(Self::on(ground, directory(), Wire::OwnKafka(kafka), topic.to_owned(), sink, consumer).await)
+    }
+
+    /// On the shared server and a queue of RabbitMQ of its own. Messages come over the outbox.
+    #[cfg(feature = "rabbitmq")]
+    pub(crate) async fn set_on_rabbitmq(server: &Rabbitmq, consumer: &str) -> Result<Self, ServiceError> {
+        let queue = format!("orders-{}", uuid::Uuid::now_v7().simple());
+        let sink = format!("type = \"rabbitmq\"\nurl = \"{}\"\nexchange = \"\"", server.url());
+        let ground = Ground::Shared(TestDatabase::create().await?);
+        let rig = Self::on(ground, directory(), Wire::Queue, queue.clone(), &sink, consumer).await;
+        let single =
+            "{<<\"x-queue-type\">>, longstr, <<\"quorum\">>}, {<<\"x-single-active-consumer\">>, bool, true}";
+        crate::rabbitmq::declare(server, &queue, single).await;
+        crate::rabbitmq::declare(server, &format!("{queue}.dead"), "").await;
+        Ok(rig)
     }
 
     /// Another broker behind the same name.

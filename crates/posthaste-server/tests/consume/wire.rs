@@ -31,6 +31,9 @@ pub(crate) enum Wire {
     /// One that a test restarts.
     #[cfg(feature = "kafka")]
     OwnKafka(Arc<tokio::sync::RwLock<Kafka>>),
+    /// A queue behind the outbox. Nothing lies there that has a position.
+    #[cfg(feature = "rabbitmq")]
+    Queue,
 }
 
 impl Wire {
@@ -57,6 +60,8 @@ impl Wire {
             Self::Kafka(kafka) => send(kafka, topic, parcels).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => send(&*kafka.read().await, topic, parcels).await,
+            #[cfg(feature = "rabbitmq")]
+            Self::Queue => panic!("{topic}: its messages come over the outbox"),
         }
     }
 
@@ -72,6 +77,8 @@ impl Wire {
             Self::Kafka(kafka) => committed(kafka, topic).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => committed(&*kafka.read().await, topic).await,
+            #[cfg(feature = "rabbitmq")]
+            Self::Queue => BTreeMap::new(),
         }
     }
 
@@ -92,6 +99,8 @@ impl Wire {
             Self::Kafka(kafka) => lying(kafka, topic).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => lying(&*kafka.read().await, topic).await,
+            #[cfg(feature = "rabbitmq")]
+            Self::Queue => Vec::new(),
         }
     }
 }

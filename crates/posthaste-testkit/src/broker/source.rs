@@ -69,7 +69,7 @@ impl MemorySource {
                     let ticket = Ticket { partition: partition.clone(), epoch: slot.epoch, number: position };
                     batch.deliveries.push(Delivery {
                         ticket,
-                        position: Some(position),
+                        position: (self.broker.kind == BrokerKind::Log).then_some(position),
                         redelivery: Some(slot.counts.get(&position).copied().unwrap_or(0)),
                         published_at: Some(*at),
                         address: None,
@@ -155,7 +155,8 @@ impl Source for MemorySource {
     }
 
     async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<i64, SourceError> {
-        if self.broker.kind == BrokerKind::Queue {
+        let is_queue = self.broker.kind == BrokerKind::Queue;
+        if is_queue && to != SeekTo::Earliest {
             return Err(SourceError::Unsupported("seek"));
         }
         let log = {
@@ -174,8 +175,13 @@ impl Source for MemorySource {
                 .unwrap_or(end),
         };
         let (before, after) = self.with_slot(partition, |slot| {
-            (slot.start, slot.epoch) = (start, slot.epoch + 1);
-            slot.messages.clear();
+            slot.epoch += 1;
+            if is_queue {
+                slot.messages.retain(|_, status| *status == MessageState::Done);
+            } else {
+                slot.start = start;
+                slot.messages.clear();
+            }
             (slot.epoch - 1, slot.epoch)
         })?;
         let mut world = self.broker.world();

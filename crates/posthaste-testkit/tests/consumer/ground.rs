@@ -102,7 +102,11 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) fn new(partitions: u32) -> Self {
-        let broker = MemoryBroker::new(BrokerKind::Log, 100_000);
+        Self::of(BrokerKind::Log, partitions)
+    }
+
+    pub(crate) fn of(kind: BrokerKind, partitions: u32) -> Self {
+        let broker = MemoryBroker::new(kind, 100_000);
         broker.declare(TOPIC, partitions);
         Self {
             broker,

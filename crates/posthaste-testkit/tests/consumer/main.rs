@@ -3,6 +3,7 @@
 mod counting;
 mod ground;
 mod order;
+mod queue;
 
 use bytes::Bytes;
 use ground::{Act, Ground, NAME, PATIENCE, TOPIC, received};

@@ -14,6 +14,10 @@
 //! be said of a topic, its partitions wait for each other: it is said of all of them, or the last one would
 //! be taken for one that was added.
 //!
+//! A queue has no positions: whatever was not acknowledged comes. What was handed out before is asked for
+//! again, under the epoch that counts. Several members may have one queue, so neither a position nor a death
+//! is read out of its row: one that takes it beside another has not seen that one die.
+//!
 //! Reading begins one before the position. The record there is evidence: if its time is another one, this is
 //! another log. A position that somebody else moved at the broker has no effect and is said loudly.
 
@@ -21,6 +25,7 @@ use super::store::{InboxError, InboxStore, SavedPosition, Taken, Witness};
 use crate::crash_point;
 use crate::mutation::{Mutation, active};
 use crate::source::{Partition, PartitionView, SeekTo, Source, SourceError, StartFrom};
+use crate::store::Care;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -116,6 +121,9 @@ impl Beginning {
     pub(super) async fn run(self) -> Result<(Witness, Vec<Begun>), BeginError> {
         let names: Vec<Partition> = self.partitions.iter().map(|(partition, _)| partition.clone()).collect();
         let taking = self.store.take(&names, &self.member).await.map_err(BeginError::Store)?;
+        if !self.source.capabilities().seeks {
+            return Ok((taking.witness, self.begin_queues(taking.taken).await?));
+        }
         let views = self.source.view().await.map_err(BeginError::Source)?;
         let places = self.places(taking.taken, &views);
         let start = |(_, taken, found): &Judged<'_>| match found {
@@ -144,6 +152,22 @@ impl Beginning {
             });
         }
         Ok((taking.witness, begun))
+    }
+
+    /// Begins with what was not acknowledged. Deliveries are counted from 0 by their tickets.
+    async fn begin_queues(&self, taken: Vec<Taken>) -> Result<Vec<Begun>, BeginError> {
+        let mut begun = Vec::new();
+        for ((_, life), taken) in self.partitions.iter().zip(taken) {
+            let taken =
+                Taken { position: None, position_time: None, log_id: None, care: Care::None, ..taken };
+            let start = match self.source.seek(&taken.partition, SeekTo::Earliest).await {
+                Ok(epoch) => Start::At { position: 0, epoch },
+                Err(SourceError::NotAssigned(_)) => Start::Gone,
+                Err(error) => return Err(BeginError::Source(error)),
+            };
+            begun.push(Begun::new(*life, taken, None, start));
+        }
+        Ok(begun)
     }
 
     /// Where each of them begins.
@@ -240,7 +264,6 @@ impl Begun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Care;
 
     fn taken(position: Option<i64>, log_id: Option<&str>, knows_topic: bool) -> Taken {
         Taken {

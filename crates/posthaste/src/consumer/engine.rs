@@ -27,7 +27,7 @@ use crate::breaker::{Breaker, Passage, Pauses};
 use crate::clock::Clock;
 use crate::event::Timestamp;
 use crate::relay::{DrainOutcome, RateLimit};
-use crate::source::{Batch, Delivery, Partition, SourceError, Ticket};
+use crate::source::{AckScope, Batch, Delivery, Partition, SourceError, Ticket};
 use crate::task::{Task, spawn};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -187,7 +187,7 @@ impl Engine {
     /// Runs until it is drained, or cannot go on.
     pub(super) async fn run(mut self) -> Result<DrainOutcome, ConsumerEnd> {
         let capabilities = self.plan.source.capabilities();
-        if !capabilities.seeks {
+        if !capabilities.seeks && capabilities.ack_scope == AckScope::Prefix {
             let name = &self.plan.name;
             let why = "this source cannot seek, and a consumer reads from the database's position";
             return Err(ConsumerEnd::Failed(format!("{name}: {why}")));

@@ -12,7 +12,7 @@ use super::store::{
     SavedPosition, Saving, Witness,
 };
 use super::transaction::{QueuePlace, Transaction};
-use crate::source::{Partition, PartitionView, SourceError, Standing};
+use crate::source::{AckScope, Partition, PartitionView, SourceError, Standing};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -112,6 +112,12 @@ impl Engine {
     }
 
     pub(super) fn start_ack(&mut self, now: Instant) {
+        // A queue keeps what it is not told of, and hands out no more above a bound: one message that waits
+        // must not hold up those behind it.
+        if self.acks.is_due(now) && self.plan.source.capabilities().ack_scope == AckScope::Each {
+            let settled = self.partitions.values_mut().flat_map(PartitionState::settled_tickets);
+            self.to_ack.extend(settled);
+        }
         let is_due = self.acks.is_due(now) || (!self.acks.is_out && self.is_filled(self.to_ack.len()));
         if !is_due || self.to_ack.is_empty() {
             return;

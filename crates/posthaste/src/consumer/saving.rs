@@ -104,11 +104,18 @@ impl Engine {
         let report = self.news(now);
         let (store, member) = (Arc::clone(&self.plan.store), Arc::clone(&self.plan.member));
         let (witness, skipped) = (self.witness.unwrap_or_default(), self.skipped.clone());
+        let rows: Vec<SavedPosition> = positions.iter().map(|(_, row)| self.written(row)).collect();
         self.ask("save", async move {
-            let rows: Vec<SavedPosition> = positions.iter().map(|(_, position)| position.clone()).collect();
             let result = save(&*store, &skipped, store.save(&member, witness, &rows, report.as_ref())).await;
             Answer::Saved { positions, skipped: skipped.len(), result }
         });
+    }
+
+    /// A row as the database gets it. How many a queue has handed out is no position: it begins anew with
+    /// each connection.
+    fn written(&self, row: &SavedPosition) -> SavedPosition {
+        let has_positions = self.plan.source.capabilities().seeks;
+        SavedPosition { position: row.position.filter(|_| has_positions), ..row.clone() }
     }
 
     pub(super) fn on_saved(
@@ -187,7 +194,8 @@ impl Engine {
         }
         let within = Duration::from_secs(5);
         let store = &*self.plan.store;
-        let saving = save(store, &self.skipped, store.save(&self.plan.member, witness, &rows, None));
+        let written: Vec<SavedPosition> = rows.iter().map(|row| self.written(row)).collect();
+        let saving = save(store, &self.skipped, store.save(&self.plan.member, witness, &written, None));
         let saved = tokio::time::timeout(within, saving).await;
         let Ok(Ok(saving)) = saved else {
             tracing::warn!(consumer = %self.plan.name, "the positions could not be saved; what was settled since is a duplicate next time");

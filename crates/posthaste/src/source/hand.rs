@@ -114,6 +114,12 @@ impl<T: Copy + Ord> Hand<T> {
         true
     }
 
+    /// Whether this position was acknowledged, before the prefix or ahead of it.
+    #[must_use]
+    pub fn is_acked(&self, position: i64) -> bool {
+        self.open.get(&position).map_or(position < self.next, |open| open.state == State::Done)
+    }
+
     /// When this position goes out again, if it was given back.
     #[must_use]
     pub fn due_at(&self, position: i64) -> Option<T> {
@@ -205,6 +211,7 @@ mod tests {
         let mut hand = hand_of(&[5, 6, 9, 10]);
         assert!(hand.ack(6) && hand.ack(10));
         assert_eq!(hand.committed(), 5);
+        assert_eq!([5, 6, 9, 10, 11].map(|at| hand.is_acked(at)), [false, true, false, true, false]);
         assert!(hand.ack(5));
         assert_eq!(hand.committed(), 9, "the gap holds nothing");
         assert!(hand.ack(9) && hand.ack(9), "said again");

@@ -249,6 +249,17 @@ impl PartitionState {
         tickets
     }
 
+    /// Tickets of all that is settled, also behind what is not: for brokers that are told of each by itself.
+    pub(crate) fn settled_tickets(&mut self) -> Vec<Ticket> {
+        let ahead = self.delivered.iter().filter(|delivered| self.hand.is_acked(delivered.position));
+        let mut tickets: Vec<Ticket> = self.unacked.drain(..).map(|first| first.ticket).collect();
+        if self.settled_ahead() > 0 {
+            tickets.extend(ahead.map(|delivered| delivered.ticket.clone()));
+            self.delivered.retain(|delivered| !self.hand.is_acked(delivered.position));
+        }
+        tickets
+    }
+
     /// How carefully to go, in messages of one transaction.
     pub(crate) fn is_one_by_one(&self) -> bool {
         matches!(self.care, Care::OneByOne { .. })

@@ -23,14 +23,14 @@ const FRAME_MIN: u32 = 4_096;
 const GUEST: &str = "guest";
 
 /// A mechanism of SASL, and its first response.
-pub(super) struct SaslLogin {
-    mechanism: &'static str,
-    response: Vec<u8>,
+pub(crate) struct SaslLogin {
+    pub(crate) mechanism: &'static str,
+    pub(crate) response: Vec<u8>,
 }
 
 impl SaslLogin {
     /// How we log in, with the password read anew.
-    pub(super) fn read(options: &Options) -> Result<Self, BuildError> {
+    pub(crate) fn read(options: &Options) -> Result<Self, BuildError> {
         let password = options.read_password()?;
         let plain = |user: &str, password: &str| Self {
             mechanism: "PLAIN",

@@ -43,13 +43,15 @@ pub(crate) use table::{Publish, Question};
 
 use crate::dial;
 use crate::options::Options;
-use handshake::{HandshakeError, SaslLogin, identity, shake_hands};
+pub(crate) use handshake::SaslLogin;
+use handshake::{HandshakeError, identity, shake_hands};
 use posthaste::sink::Failure;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
+pub(crate) use transport::ByteStream;
 use transport::{Tls, Transport};
 
 /// The time for name, TCP, TLS and login together. With the longest pause between two tries we are back 5 s
@@ -93,6 +95,14 @@ async fn open(server: &Server, client: ConnectOptions<'_>) -> Result<Connection,
         HandshakeError::Said(code, text) => Failure::of_sink(code, format!("{server}: {text}")),
     })?;
     Ok(Connection::new(Session::new(terms, identity), transport))
+}
+
+/// The bytes of a connection, for a client that speaks AMQP itself.
+pub(crate) async fn dial(server: &Server, options: &Options) -> Result<Box<dyn ByteStream>, Failure> {
+    let broken = |error: io::Error| failure::connect(&error, &server.to_string(), &options.tls().in_words());
+    let tls = tls(server, options)?;
+    let tcp = dial::to_host(&server.address.host, server.address.port).await.map_err(broken)?;
+    transport::secure(tcp, tls).await.map_err(broken)
 }
 
 fn tls(server: &Server, options: &Options) -> Result<Option<Tls>, Failure> {

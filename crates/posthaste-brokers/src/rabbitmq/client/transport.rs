@@ -35,9 +35,17 @@ pub(super) struct Tls {
     pub(super) name: ServerName<'static>,
 }
 
-trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// Makes the TLS handshake, if there is TLS. An error of TLS is inside of the error.
+pub(super) async fn secure(tcp: TcpStream, tls: Option<Tls>) -> io::Result<Box<dyn ByteStream>> {
+    Ok(match tls {
+        Some(Tls { config, name }) => Box::new(TlsConnector::from(config).connect(name, tcp).await?),
+        None => Box::new(tcp),
+    })
+}
 
 /// One connection.
 pub(super) struct Transport {
@@ -53,15 +61,10 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Makes the TLS handshake, if there is TLS. An error of TLS is inside of the error.
     pub(super) async fn open(tcp: TcpStream, tls: Option<Tls>) -> io::Result<Self> {
         let is_local = tcp.peer_addr().is_ok_and(|addr| addr.ip().is_loopback());
         let is_encrypted = tls.is_some();
-        let stream: Box<dyn ByteStream> = match tls {
-            Some(Tls { config, name }) => Box::new(TlsConnector::from(config).connect(name, tcp).await?),
-            None => Box::new(tcp),
-        };
-        Ok(Self::over(stream, is_encrypted, is_local))
+        Ok(Self::over(secure(tcp, tls).await?, is_encrypted, is_local))
     }
 
     fn over(stream: Box<dyn ByteStream>, is_encrypted: bool, is_local: bool) -> Self {

@@ -143,6 +143,9 @@ fn setting<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a ConsumerSet
 /// Why a broker did not answer, for people.
 fn ask_source(setting: &ConsumerSetting, error: &SourceError) -> anyhow::Error {
     let source = setting.own.source.as_deref().unwrap_or_default();
+    if let SourceError::Unsupported(_) = error {
+        return anyhow::anyhow!("consumer `{}`, source `{source}`: {error}", setting.name);
+    }
     anyhow::anyhow!(
         "consumer `{}`: its source `{source}` gives no answer: {error}\n  `posthaste doctor` shows more.",
         setting.name

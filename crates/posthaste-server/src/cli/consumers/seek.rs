@@ -81,6 +81,8 @@ async fn place(
             }
             Ok((position, log.log_id.map(|id| id.to_string())))
         }
+        // A broker that is away may be asked later. One without positions will never have this one.
+        (Err(error @ SourceError::Unsupported(_)), _) => Err(ask_source(setting, &error)),
         (Err(_), Some(position)) => Ok((position, None)),
         (Err(error), None) => Err(ask_source(setting, &error)),
     }

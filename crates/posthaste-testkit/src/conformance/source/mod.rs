@@ -67,6 +67,10 @@ pub trait SourceFixture: Send + Sync {
     async fn kill(&self, group: &str, member: &str);
     /// Most deliveries in hand of a member.
     fn in_hand_max(&self) -> usize;
+    /// Whether members see whose a partition is. A broker may keep that to itself.
+    fn shows_owners(&self) -> bool {
+        true
+    }
     /// Removes all messages of a partition below a position, as retention does. `false`: this fixture cannot.
     async fn remove_below(&self, topic: &str, partition: i32, position: i64) -> bool;
 }
@@ -105,6 +109,7 @@ macro_rules! source_suite {
                 f63_pausing_often_loses_nothing
                 seeking_replays
                 g4_what_was_in_hand_before_a_seek_settles_nothing
+                g4_a_queue_hands_out_again_what_is_in_hand
                 g8_a_drain_waits_for_what_is_in_hand_and_gives_the_rest_back
                 a_drain_ends_at_its_deadline
                 g4_a_zombie_settles_nothing

@@ -246,3 +246,28 @@ pub async fn g4_what_was_in_hand_before_a_seek_settles_nothing(fixture: &impl So
     assert_eq!(refused, Err(SourceError::NotAssigned(unassigned)));
     assert!(member.next(Limit { events: 1, ..MANY }, SHORT).await.is_empty());
 }
+
+/// G4, where there are no positions: a consumer that forgot what it has in hand asks for it again.
+pub async fn g4_a_queue_hands_out_again_what_is_in_hand(fixture: &impl SourceFixture) {
+    let topic = fixture.topic(1).await;
+    publish(fixture, &topic, 0..5).await;
+    let mut member = Member::join(fixture, &topic, "a").await;
+    if member.source.capabilities().seeks {
+        return;
+    }
+    let taken = member.take(4).await;
+    assert!(taken.iter().all(|delivery| delivery.position.is_none()));
+    assert!(taken.windows(2).all(|pair| pair[0].ticket.number < pair[1].ticket.number), "tickets count");
+    member.ack(&taken[..1]).await;
+    let partition = taken[0].partition().clone();
+    let epoch = member.source.seek(&partition, SeekTo::Earliest).await.expect("assigned");
+    let standings = member.source.ack(&tickets(&taken[1..])).await.expect("an answer");
+    assert_eq!(standings, [Standing::Revoked; 3]);
+    let again = member.take(4).await;
+    assert_eq!(numbers(&again), [1, 2, 3, 4], "in order, and not what was acknowledged");
+    assert!(again.iter().all(|delivery| delivery.ticket.epoch == epoch));
+    member.ack(&again).await;
+    let elsewhere = member.source.seek(&partition, SeekTo::Position(1)).await;
+    assert_eq!(elsewhere, Err(SourceError::Unsupported("seek")));
+    assert!(member.rest().await.is_empty());
+}

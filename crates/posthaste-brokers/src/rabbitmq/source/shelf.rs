@@ -1,0 +1,268 @@
+//! What a member has in hand of its queues. Memory only, behind one lock.
+//!
+//! A queue's deliveries are numbered by their tags, under the epoch of the connection that brought them. What
+//! was given back waits here, never at the broker: a requeue would put it behind others. Where order is asked
+//! for, nothing behind it goes out before it.
+
+use lapin::message::Delivery as Delivered;
+use posthaste::source::{
+    Batch, Change, Delivery, Limit, NackOrder, Partition, PartitionView, SourceError, Standing, Ticket,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShelfState {
+    /// It came, and nobody has it.
+    Fresh,
+    /// With the consumer.
+    Out,
+    /// Given back; it goes out again at this time.
+    Back(Instant),
+}
+
+#[derive(Debug)]
+struct Shelved {
+    delivery: Delivery,
+    stage: ShelfState,
+    /// How often it was given back here.
+    nacks: u32,
+}
+
+/// Acknowledgements that are to be written, and who waits for that.
+#[derive(Debug)]
+pub(super) struct Acks {
+    pub(super) tags: Vec<u64>,
+    pub(super) written: oneshot::Sender<()>,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pub(super) partition: Partition,
+    epoch: i64,
+    is_up: bool,
+    is_paused: bool,
+    held: BTreeMap<i64, Shelved>,
+    /// The highest tag of this connection.
+    last: i64,
+    acks: Vec<Acks>,
+}
+
+/// All queues of a member.
+#[derive(Debug)]
+pub(super) struct Shelves {
+    pub(super) queues: Vec<Shelf>,
+    changes: VecDeque<Change>,
+    /// What `next` is to say when it has nothing better.
+    pub(super) fault: Option<SourceError>,
+    pub(super) is_closing: bool,
+    pub(super) last_call: Instant,
+    nack_order: NackOrder,
+    in_hand_max: usize,
+    /// Which queue is asked first.
+    turn: usize,
+}
+
+impl Shelf {
+    fn out(&self) -> usize {
+        self.held.values().filter(|held| held.stage == ShelfState::Out).count()
+    }
+
+    fn settles(&self, ticket: &Ticket) -> bool {
+        self.is_up && ticket.epoch == self.epoch && ticket.number <= self.last
+    }
+}
+
+impl Shelves {
+    pub(super) fn new(topics: &[String], nack_order: NackOrder, in_hand_max: usize) -> Self {
+        let shelf = |topic: &String| Shelf {
+            partition: Partition::new(topic.as_str(), 0),
+            epoch: 0,
+            is_up: false,
+            is_paused: false,
+            held: BTreeMap::new(),
+            last: 0,
+            acks: Vec::new(),
+        };
+        Self {
+            queues: topics.iter().map(shelf).collect(),
+            changes: VecDeque::new(),
+            fault: None,
+            is_closing: false,
+            last_call: Instant::now(),
+            nack_order,
+            in_hand_max,
+            turn: 0,
+        }
+    }
+
+    /// The queue is read by a connection of its own from now on. Epochs are times, so that the next member's
+    /// are higher too.
+    pub(super) fn assign(&mut self, index: usize) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
+        let queue = &mut self.queues[index];
+        queue.epoch = i64::try_from(since).unwrap_or(i64::MAX).max(queue.epoch + 1);
+        (queue.is_up, queue.is_paused, queue.last) = (true, false, 0);
+        let (partition, epoch) = (queue.partition.clone(), queue.epoch);
+        self.changes.push_back(Change::Assigned { partition, epoch });
+    }
+
+    /// The connection is gone, and with it everything that it brought. Whoever waits for an acknowledgement
+    /// hears that it was not written.
+    pub(super) fn revoke(&mut self, index: usize) {
+        let queue = &mut self.queues[index];
+        if std::mem::take(&mut queue.is_up) {
+            queue.held.clear();
+            queue.acks.clear();
+            let (partition, epoch) = (queue.partition.clone(), queue.epoch);
+            self.changes.push_back(Change::Revoked { partition, epoch });
+        }
+    }
+
+    /// A delivery came.
+    pub(super) fn put(&mut self, index: usize, delivered: Delivered) {
+        let queue = &mut self.queues[index];
+        let number = i64::try_from(delivered.delivery_tag).unwrap_or(i64::MAX);
+        let ticket = Ticket { partition: queue.partition.clone(), epoch: queue.epoch, number };
+        let delivery = super::message::delivery(delivered, ticket);
+        queue.last = queue.last.max(number);
+        queue.held.insert(number, Shelved { delivery, stage: ShelfState::Fresh, nacks: 0 });
+    }
+
+    /// What changed, or what goes out now. Changes come alone: what is here may belong to an assignment that
+    /// the caller has not heard of.
+    pub(super) fn take(&mut self, limit: Limit) -> Batch {
+        if !self.changes.is_empty() {
+            return Batch { changes: self.changes.drain(..).collect(), deliveries: Vec::new() };
+        }
+        let out: usize = self.queues.iter().map(Shelf::out).sum();
+        let mut room = self.in_hand_max.saturating_sub(out).min(limit.events);
+        let (mut bytes, mut deliveries, now) = (0, Vec::new(), Instant::now());
+        let count = self.queues.len();
+        self.turn = (self.turn + 1) % count.max(1);
+        for index in 0..count {
+            let queue = &mut self.queues[(index + self.turn) % count];
+            if !queue.is_up || queue.is_paused {
+                continue;
+            }
+            for held in queue.held.values_mut() {
+                match held.stage {
+                    _ if room == 0 => return Batch { changes: Vec::new(), deliveries },
+                    ShelfState::Out => continue,
+                    ShelfState::Back(due) if due > now && self.nack_order == NackOrder::Kept => break,
+                    ShelfState::Back(due) if due > now => continue,
+                    ShelfState::Back(_) | ShelfState::Fresh => {}
+                }
+                bytes += held.delivery.message.bytes();
+                if bytes > limit.bytes && !deliveries.is_empty() {
+                    return Batch { changes: Vec::new(), deliveries };
+                }
+                held.stage = ShelfState::Out;
+                room -= 1;
+                let mut delivery = held.delivery.clone();
+                delivery.ticket.epoch = queue.epoch;
+                delivery.redelivery = delivery.redelivery.map(|before| before.saturating_add(held.nacks));
+                deliveries.push(delivery);
+            }
+        }
+        Batch { changes: Vec::new(), deliveries }
+    }
+
+    /// When the next one that was given back goes out again.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let due = |held: &Shelved| if let ShelfState::Back(due) = held.stage { Some(due) } else { None };
+        let waiting = self.queues.iter().filter(|queue| queue.is_up && !queue.is_paused);
+        waiting.flat_map(|queue| queue.held.values().filter_map(due)).min()
+    }
+
+    /// Notes acknowledgements. Each ticket's standing; and what tells that they are written, by queue.
+    pub(super) fn ack(
+        &mut self,
+        tickets: &[Ticket],
+    ) -> (Vec<Standing>, Vec<(Partition, oneshot::Receiver<()>)>) {
+        let mut standings = Vec::with_capacity(tickets.len());
+        let mut tags: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for ticket in tickets {
+            let found = self.queues.iter().position(|queue| queue.partition == ticket.partition);
+            let Some(index) = found.filter(|index| self.queues[*index].settles(ticket)) else {
+                standings.push(Standing::Revoked);
+                continue;
+            };
+            let queue = &mut self.queues[index];
+            // What was given back meanwhile stays so.
+            if queue.held.get(&ticket.number).is_some_and(|held| held.stage == ShelfState::Out) {
+                queue.held.remove(&ticket.number);
+                tags.entry(index).or_default().push(ticket.number.unsigned_abs());
+            }
+            standings.push(Standing::Settled);
+        }
+        let mut waits = Vec::new();
+        for (index, tags) in tags {
+            let (written, wait) = oneshot::channel();
+            self.queues[index].acks.push(Acks { tags, written });
+            waits.push((self.queues[index].partition.clone(), wait));
+        }
+        (standings, waits)
+    }
+
+    /// Acknowledgements that are to be written now; and the highest tag below which nothing else is held.
+    pub(super) fn take_acks(&mut self, index: usize) -> (Vec<Acks>, u64) {
+        let queue = &mut self.queues[index];
+        let before = queue.held.keys().next().map_or(queue.last, |first| first - 1);
+        (std::mem::take(&mut queue.acks), before.unsigned_abs())
+    }
+
+    pub(super) fn nack(&mut self, ticket: &Ticket, due: Instant) -> Standing {
+        let queue = self.queues.iter_mut().find(|queue| queue.partition == ticket.partition);
+        let Some(queue) = queue.filter(|queue| queue.settles(ticket)) else { return Standing::Revoked };
+        if let Some(held) = queue.held.get_mut(&ticket.number).filter(|held| held.stage == ShelfState::Out) {
+            (held.stage, held.nacks) = (ShelfState::Back(due), held.nacks.saturating_add(1));
+        }
+        Standing::Settled
+    }
+
+    pub(super) fn pause(&mut self, partition: &Partition, is_paused: bool) -> Result<(), SourceError> {
+        self.owned(partition)?.is_paused = is_paused;
+        Ok(())
+    }
+
+    /// Everything that is here goes out again, under a new epoch.
+    pub(super) fn again(&mut self, partition: &Partition) -> Result<i64, SourceError> {
+        let queue = self.owned(partition)?;
+        let before = queue.epoch;
+        queue.epoch += 1;
+        queue.held.values_mut().for_each(|held| held.stage = ShelfState::Fresh);
+        let after = queue.epoch;
+        self.changes.push_back(Change::Revoked { partition: partition.clone(), epoch: before });
+        self.changes.push_back(Change::Assigned { partition: partition.clone(), epoch: after });
+        Ok(after)
+    }
+
+    fn owned(&mut self, partition: &Partition) -> Result<&mut Shelf, SourceError> {
+        let found = self.queues.iter_mut().find(|queue| queue.partition == *partition && queue.is_up);
+        found.ok_or_else(|| SourceError::NotAssigned(partition.clone()))
+    }
+
+    pub(super) fn views(&self) -> Vec<PartitionView> {
+        let view = |queue: &Shelf| PartitionView {
+            partition: queue.partition.clone(),
+            epoch: queue.epoch,
+            committed: None,
+            declared: false,
+            first: None,
+            end: None,
+            log_id: None,
+            in_hand: queue.out(),
+            paused: queue.is_paused,
+        };
+        self.queues.iter().filter(|queue| queue.is_up).map(view).collect()
+    }
+
+    /// Deliveries with the consumer, and acknowledgements that are not written.
+    pub(super) fn unsettled(&self) -> (usize, usize) {
+        let out = self.queues.iter().map(Shelf::out).sum();
+        (out, self.queues.iter().map(|queue| queue.acks.len()).sum())
+    }
+}
