@@ -26,6 +26,7 @@
 //! queue that nobody bounds. Refused too: acknowledging by dropping the message; a panic would acknowledge.
 
 pub mod hand;
+pub mod leased;
 pub mod log;
 
 use crate::event::{TYPE_HEADER, Timestamp};
