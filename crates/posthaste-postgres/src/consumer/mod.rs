@@ -2,7 +2,7 @@
 //!
 //! [`PostgresInbox`] is an [`InboxStore`]: a verb a file, the statements in `sql/consumer/`. `apply` runs
 //! fresh messages, `aside` sets them aside, `redrive` brings a dead letter back, `due` runs what was
-//! deferred, `partitions` takes and saves positions, `sweep` cleans up. `run` calls the handlers, `failure`
+//! deferred, `partitions` takes and saves positions, `leases` shares plain logs, `sweep` cleans up. `run` calls the handlers, `failure`
 //! says whose fault it was.
 //!
 //! Handlers run in our transaction and we in their session. So nothing is set there but for the transaction,
@@ -16,6 +16,7 @@ pub(crate) mod columns;
 mod due;
 mod failure;
 mod handler;
+mod leases;
 mod partitions;
 mod redrive;
 mod run;
