@@ -7,6 +7,7 @@ use crate::table::SinkTable;
 use crate::{BuildError, SinkConfig};
 use posthaste::consumer::Order;
 use posthaste::sink::Finding;
+use posthaste::source::leased::{LeasedConfig, Leases};
 use posthaste::source::log::LogReader;
 use posthaste::source::{Source, StartFrom};
 use serde::de::Error as _;
@@ -53,7 +54,7 @@ impl GroupMember {
         }
     }
 
-    #[cfg_attr(not(feature = "kafka"), allow(dead_code))] // each broker with a source uses it
+    #[cfg_attr(not(any(feature = "kafka", feature = "nats", feature = "redis")), allow(dead_code))] // each broker with a source uses it
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let wrong = match () {
             () if self.group.is_empty() => ("group", "must not be empty"),
@@ -62,6 +63,20 @@ impl GroupMember {
             () => return Ok(()),
         };
         Err(BuildError::option(wrong.0, wrong.1))
+    }
+
+    /// The same for a plain log, whose topics have one partition each.
+    #[cfg_attr(not(any(feature = "nats", feature = "redis")), allow(dead_code))] // each plain log uses it
+    pub(crate) fn leased(&self) -> Result<LeasedConfig, BuildError> {
+        self.check()?;
+        let made_up = || format!("{}-{}", self.group, uuid::Uuid::new_v4().simple());
+        let topics = self.topics.iter().map(String::as_str);
+        Ok(LeasedConfig {
+            stall_limit: self.stall_limit,
+            in_hand_max: self.in_hand_max,
+            handover_wait: self.handover_wait,
+            ..LeasedConfig::new(self.member.clone().unwrap_or_else(made_up), topics)
+        })
     }
 }
 
@@ -73,6 +88,9 @@ pub enum SourceConfig {
     /// Apache Kafka.
     #[cfg(feature = "kafka")]
     Kafka(Box<crate::kafka::KafkaConfig>),
+    /// NATS JetStream.
+    #[cfg(feature = "nats")]
+    Nats(Box<crate::nats::NatsConfig>),
 }
 
 impl<'de> Deserialize<'de> for SourceConfig {
@@ -97,21 +115,29 @@ impl schemars::JsonSchema for SourceConfig {
 #[cfg(feature = "schema")]
 #[derive(schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "kebab-case")]
-#[cfg_attr(feature = "kafka", expect(dead_code))] // only its schema is used
+#[allow(dead_code)] // only its schema is used
 enum SourceTable {
     /// Apache Kafka.
     #[cfg(feature = "kafka")]
     Kafka(crate::kafka::SourceKeys),
+    /// NATS JetStream.
+    #[cfg(feature = "nats")]
+    Nats(crate::nats::SourceKeys),
 }
 
 impl SourceConfig {
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    #[cfg_attr(not(any(feature = "kafka", feature = "nats")), expect(unused_variables))]
     fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
         match kind {
             #[cfg(feature = "kafka")]
             "kafka" => {
                 let keys: crate::kafka::SourceKeys = serde_json::from_value(Value::Object(table))?;
                 Ok(Self::Kafka(Box::new(keys.into())))
+            }
+            #[cfg(feature = "nats")]
+            "nats" => {
+                let keys: crate::nats::SourceKeys = serde_json::from_value(Value::Object(table))?;
+                Ok(Self::Nats(Box::new(keys.into())))
             }
             other => Err(serde::de::Error::custom(format_args!("a broker of type `{other}` cannot be read"))),
         }
@@ -123,6 +149,8 @@ impl SourceConfig {
         match sink {
             #[cfg(feature = "kafka")]
             SinkConfig::Kafka(config) => Some(Self::Kafka(config.clone())),
+            #[cfg(feature = "nats")]
+            SinkConfig::Nats(config) => Some(Self::Nats(config.clone())),
             _ => None,
         }
     }
@@ -132,6 +160,8 @@ impl SourceConfig {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => config.check_words(),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => config.check_words().map(drop),
         }
     }
 
@@ -140,34 +170,47 @@ impl SourceConfig {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => config.check(),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => config.check().map(drop),
         }
     }
 
-    /// Begins to join the group. Needs a runtime to be called in.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
-    pub fn build(&self, member: &GroupMember) -> Result<Arc<dyn Source>, BuildError> {
+    /// Begins to join the group. A broker that keeps no group in order has its leases elsewhere: in the
+    /// database of the inbox. Needs a runtime to be called in.
+    #[allow(unused_variables)] // not every broker needs both
+    pub fn build(
+        &self,
+        member: &GroupMember,
+        leases: Arc<dyn Leases>,
+    ) -> Result<Arc<dyn Source>, BuildError> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaSource::start(config, member)?)),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => Ok(Arc::new(crate::nats::start_source(config, member, leases)?)),
         }
     }
 
     /// Reads topics without joining the group. A broker that is down is no error yet.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    #[allow(unused_variables)] // a plain log has no groups
     pub fn reader(&self, group: &str) -> Result<Arc<dyn LogReader>, BuildError> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaReader::new(config, group)?)),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => Ok(Arc::new(crate::nats::NatsLog::new(config)?)),
         }
     }
 
     /// What `posthaste doctor` says about this source and the group, whose consumer keeps its marks for so
     /// long, or for ever. Nobody joins it.
-    #[cfg_attr(not(feature = "kafka"), expect(unused_variables))]
+    #[cfg_attr(not(any(feature = "kafka", feature = "nats")), expect(unused_variables))]
     pub async fn examine(&self, member: &GroupMember, marks: Option<Duration>) -> Vec<Finding> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => crate::kafka::examine_source(config, member, marks).await,
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => crate::nats::examine_source(config, member, marks).await,
         }
     }
 }
@@ -178,6 +221,8 @@ pub fn source_checks() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
         #[cfg(feature = "kafka")]
         ("kafka", crate::kafka::SOURCE_CHECKS),
+        #[cfg(feature = "nats")]
+        ("nats", crate::nats::SOURCE_CHECKS),
     ]
 }
 

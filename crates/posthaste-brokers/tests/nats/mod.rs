@@ -6,6 +6,7 @@ mod examine;
 mod login;
 mod outage;
 mod servers;
+mod source;
 mod tls;
 mod topology;
 mod verdicts;
