@@ -7,6 +7,7 @@ mod login;
 mod outage;
 mod servers;
 mod source;
+mod source_own;
 mod tls;
 mod topology;
 mod verdicts;

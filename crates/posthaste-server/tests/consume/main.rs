@@ -33,6 +33,8 @@ mod kafka_members;
 mod kafka_positions;
 mod letters;
 mod members;
+#[cfg(feature = "nats")]
+mod nats;
 mod operator;
 #[cfg(feature = "kafka")]
 mod outage;

@@ -31,6 +31,9 @@ pub(crate) enum Wire {
     /// One that a test restarts.
     #[cfg(feature = "kafka")]
     OwnKafka(Arc<tokio::sync::RwLock<Kafka>>),
+    /// A stream, and the subject behind its name that it takes: `STREAM.in`.
+    #[cfg(feature = "nats")]
+    Nats(async_nats::jetstream::Context),
 }
 
 impl Wire {
@@ -57,6 +60,8 @@ impl Wire {
             Self::Kafka(kafka) => send(kafka, topic, parcels).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => send(&*kafka.read().await, topic, parcels).await,
+            #[cfg(feature = "nats")]
+            Self::Nats(jetstream) => send_to_stream(jetstream, topic, parcels).await,
         }
     }
 
@@ -72,6 +77,9 @@ impl Wire {
             Self::Kafka(kafka) => committed(kafka, topic).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => committed(&*kafka.read().await, topic).await,
+            // A plain log knows no groups.
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => BTreeMap::new(),
         }
     }
 
@@ -92,6 +100,8 @@ impl Wire {
             Self::Kafka(kafka) => lying(kafka, topic).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => lying(&*kafka.read().await, topic).await,
+            #[cfg(feature = "nats")]
+            Self::Nats(jetstream) => lying_in_stream(jetstream, topic).await,
         }
     }
 }
@@ -119,6 +129,40 @@ async fn lying(kafka: &Kafka, topic: &str) -> Vec<Lying> {
         id: record.header("Message-ID"),
     });
     place.collect()
+}
+
+#[cfg(feature = "nats")]
+async fn send_to_stream(
+    jetstream: &async_nats::jetstream::Context,
+    stream: &str,
+    parcels: Vec<Parcel<'_>>,
+) {
+    let mut sent = Vec::new();
+    for parcel in parcels {
+        let mut headers = async_nats::HeaderMap::new();
+        parcel.headers.iter().for_each(|(name, value)| headers.append(*name, *value));
+        parcel.id.iter().for_each(|id| headers.insert("Message-ID", id.as_str()));
+        headers.insert("key", parcel.key.as_str());
+        let subject = format!("{stream}.in");
+        let publishing = jetstream.publish_with_headers(subject, headers, parcel.payload.into());
+        sent.push(publishing.await.expect("sent"));
+    }
+    for stored in sent {
+        stored.await.expect("published");
+    }
+}
+
+#[cfg(feature = "nats")]
+async fn lying_in_stream(jetstream: &async_nats::jetstream::Context, stream: &str) -> Vec<Lying> {
+    let mut stream = jetstream.get_stream(stream).await.expect("the stream is there");
+    let state = stream.info().await.expect("its state").state.clone();
+    let mut lying = Vec::new();
+    for sequence in state.first_sequence..=state.last_sequence {
+        let Ok(message) = stream.get_raw_message(sequence).await else { continue };
+        let id = message.headers.get("Message-ID").map(|id| id.as_str().to_owned());
+        lying.push(Lying { partition: 0, position: i64::try_from(sequence).expect("small"), id });
+    }
+    lying
 }
 
 fn texts<'a>(headers: &'a [(&'a str, &'a str)]) -> impl Iterator<Item = (String, String)> + 'a {
