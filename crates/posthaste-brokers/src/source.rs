@@ -91,6 +91,9 @@ pub enum SourceConfig {
     /// NATS JetStream.
     #[cfg(feature = "nats")]
     Nats(Box<crate::nats::NatsConfig>),
+    /// Redis Streams.
+    #[cfg(feature = "redis")]
+    Redis(Box<crate::redis::RedisConfig>),
 }
 
 impl<'de> Deserialize<'de> for SourceConfig {
@@ -122,11 +125,14 @@ enum SourceTable {
     Kafka(crate::kafka::SourceKeys),
     /// NATS JetStream.
     #[cfg(feature = "nats")]
-    Nats(crate::nats::SourceKeys),
+    Nats(crate::nats::NatsSourceKeys),
+    /// Redis Streams.
+    #[cfg(feature = "redis")]
+    Redis(crate::redis::RedisSourceKeys),
 }
 
 impl SourceConfig {
-    #[cfg_attr(not(any(feature = "kafka", feature = "nats")), expect(unused_variables))]
+    #[cfg_attr(not(any(feature = "kafka", feature = "nats", feature = "redis")), expect(unused_variables))]
     fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
         match kind {
             #[cfg(feature = "kafka")]
@@ -136,8 +142,13 @@ impl SourceConfig {
             }
             #[cfg(feature = "nats")]
             "nats" => {
-                let keys: crate::nats::SourceKeys = serde_json::from_value(Value::Object(table))?;
+                let keys: crate::nats::NatsSourceKeys = serde_json::from_value(Value::Object(table))?;
                 Ok(Self::Nats(Box::new(keys.into())))
+            }
+            #[cfg(feature = "redis")]
+            "redis" => {
+                let keys: crate::redis::RedisSourceKeys = serde_json::from_value(Value::Object(table))?;
+                Ok(Self::Redis(Box::new(keys.into())))
             }
             other => Err(serde::de::Error::custom(format_args!("a broker of type `{other}` cannot be read"))),
         }
@@ -151,6 +162,8 @@ impl SourceConfig {
             SinkConfig::Kafka(config) => Some(Self::Kafka(config.clone())),
             #[cfg(feature = "nats")]
             SinkConfig::Nats(config) => Some(Self::Nats(config.clone())),
+            #[cfg(feature = "redis")]
+            SinkConfig::Redis(config) => Some(Self::Redis(config.clone())),
             _ => None,
         }
     }
@@ -162,6 +175,8 @@ impl SourceConfig {
             Self::Kafka(ref config) => config.check_words(),
             #[cfg(feature = "nats")]
             Self::Nats(ref config) => config.check_words().map(drop),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => config.check_words().map(drop),
         }
     }
 
@@ -172,6 +187,8 @@ impl SourceConfig {
             Self::Kafka(ref config) => config.check(),
             #[cfg(feature = "nats")]
             Self::Nats(ref config) => config.check().map(drop),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => config.check().map(drop),
         }
     }
 
@@ -188,6 +205,8 @@ impl SourceConfig {
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaSource::start(config, member)?)),
             #[cfg(feature = "nats")]
             Self::Nats(ref config) => Ok(Arc::new(crate::nats::start_source(config, member, leases)?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => Ok(Arc::new(crate::redis::start_source(config, member, leases)?)),
         }
     }
 
@@ -199,18 +218,22 @@ impl SourceConfig {
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaReader::new(config, group)?)),
             #[cfg(feature = "nats")]
             Self::Nats(ref config) => Ok(Arc::new(crate::nats::NatsLog::new(config)?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => Ok(Arc::new(crate::redis::RedisLog::new(config)?)),
         }
     }
 
     /// What `posthaste doctor` says about this source and the group, whose consumer keeps its marks for so
     /// long, or for ever. Nobody joins it.
-    #[cfg_attr(not(any(feature = "kafka", feature = "nats")), expect(unused_variables))]
+    #[cfg_attr(not(any(feature = "kafka", feature = "nats", feature = "redis")), expect(unused_variables))]
     pub async fn examine(&self, member: &GroupMember, marks: Option<Duration>) -> Vec<Finding> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => crate::kafka::examine_source(config, member, marks).await,
             #[cfg(feature = "nats")]
             Self::Nats(ref config) => crate::nats::examine_source(config, member, marks).await,
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => crate::redis::examine_source(config, member, marks).await,
         }
     }
 }
@@ -223,6 +246,8 @@ pub fn source_checks() -> Vec<(&'static str, &'static [&'static str])> {
         ("kafka", crate::kafka::SOURCE_CHECKS),
         #[cfg(feature = "nats")]
         ("nats", crate::nats::SOURCE_CHECKS),
+        #[cfg(feature = "redis")]
+        ("redis", crate::redis::SOURCE_CHECKS),
     ]
 }
 

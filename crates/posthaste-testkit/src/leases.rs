@@ -1,7 +1,7 @@
 //! Leases of plain logs, as a model.
 //!
-//! It keeps the group's position with the lease, as a broker does for its groups. So a source over a plain log
-//! can be run by the suite that every source passes, without a consumer and its database.
+//! It keeps the group's position with the lease, as a broker does for its groups. So a source over a plain
+//! log can be run by the suite that every source passes, without a consumer and its database.
 
 use async_trait::async_trait;
 use posthaste::source::leased::{HeldLease, LeaseBeat, LeaseRoll, Leases, TakenLease};

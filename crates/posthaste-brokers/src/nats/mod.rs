@@ -70,7 +70,7 @@ mod verdict;
 pub use examine::CHECKS;
 pub use sink::NatsSink;
 pub use source::{CHECKS as SOURCE_CHECKS, NatsLog};
-pub(crate) use source::{SourceKeys, examine as examine_source, start as start_source};
+pub(crate) use source::{NatsSourceKeys, examine as examine_source, start as start_source};
 pub(crate) use topology::NatsAdmin;
 pub(crate) use verdict::check_subject;
 

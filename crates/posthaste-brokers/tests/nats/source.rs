@@ -1,11 +1,11 @@
-//! JetStream as a source: the suite that every source passes, on a server of the case's own. What the suite calls
-//! a topic with several partitions are several streams here, for a stream has one.
+//! JetStream as a source: the suite that every source passes, on a server of the case's own. What the suite
+//! calls a topic with several partitions are several streams here, for a stream has one.
 
 use super::*;
 use async_nats::HeaderMap;
 use async_trait::async_trait;
-use posthaste::source::leased::{LeasedConfig, LeasedSource};
 use posthaste::source::Source;
+use posthaste::source::leased::{LeasedConfig, LeasedSource};
 use posthaste_brokers::nats::NatsLog;
 use posthaste_testkit::conformance::source::{Joining, Publication, SourceFixture};
 use posthaste_testkit::leases::MemoryLeases;

@@ -153,8 +153,7 @@ async fn f6_a_stream_that_is_made_again_is_another_log_and_a_lost_end_is_beyond(
     bed.stream("S", &["s"]).await;
     bed.put("s", 2).await;
     let epoch = heard.deliveries[0].ticket.epoch;
-    let is_anew =
-        |change: &Change| matches!(change, Change::Assigned { epoch: next, .. } if *next > epoch);
+    let is_anew = |change: &Change| matches!(change, Change::Assigned { epoch: next, .. } if *next > epoch);
     hear(&source, "it is begun anew", |heard| heard.changes.iter().any(is_anew)).await;
     let view = eventually("the new stream is seen", WAIT, || async { source.view().await.ok() }).await;
     assert!(view[0].log_id.is_some() && view[0].log_id != before, "{view:?}");
@@ -249,7 +248,8 @@ async fn three_members_share_three_streams_and_one_stream_has_one_reader() {
     };
     eventually("each has one", WAIT, shares).await;
     let leases = Arc::<MemoryLeases>::default();
-    let members: Vec<_> = ["m1", "m2", "m3"].iter().map(|name| member(&config, &leases, name, &["A"])).collect();
+    let members: Vec<_> =
+        ["m1", "m2", "m3"].iter().map(|name| member(&config, &leases, name, &["A"])).collect();
     bed.put("a", 5).await;
     let mut readers = std::collections::BTreeSet::new();
     let mut read = 0;

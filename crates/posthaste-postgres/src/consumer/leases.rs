@@ -33,7 +33,8 @@ fn columns<'a>(partitions: impl Iterator<Item = &'a Partition> + Clone) -> (Vec<
 impl PostgresInbox {
     /// One statement about leases, in a transaction of its own.
     async fn about_leases(&self, sql: &str, params: &[Param<'_>]) -> Result<(), SourceError> {
-        let done = self.transact_alone(async |tx| Ok((tx.query(sql, params).await?.len(), End::Commit))).await;
+        let done =
+            self.transact_alone(async |tx| Ok((tx.query(sql, params).await?.len(), End::Commit))).await;
         done.map(drop).map_err(source_error)
     }
 }
@@ -106,8 +107,7 @@ impl Leases for PostgresInbox {
     async fn settle(&self, settled: &[(HeldLease, Option<i64>)]) -> Result<Vec<bool>, SourceError> {
         let (topics, numbers) = columns(settled.iter().map(|(held, _)| &held.partition));
         let epochs: Vec<i64> = settled.iter().map(|(held, _)| held.epoch).collect();
-        let params =
-            params![TEXT &*self.consumer, TEXT_ARRAY topics, INT4_ARRAY numbers, INT8_ARRAY epochs];
+        let params = params![TEXT &*self.consumer, TEXT_ARRAY topics, INT4_ARRAY numbers, INT8_ARRAY epochs];
         let rows = self.look(&self.statements.lease_held, params).await.map_err(source_error)?;
         Ok(rows.iter().map(|row| row.get("held")).collect())
     }
@@ -115,8 +115,7 @@ impl Leases for PostgresInbox {
     async fn release(&self, _member: &str, held: &[HeldLease]) -> Result<(), SourceError> {
         let (topics, numbers) = columns(held.iter().map(|held| &held.partition));
         let epochs: Vec<i64> = held.iter().map(|held| held.epoch).collect();
-        let params =
-            params![TEXT &*self.consumer, TEXT_ARRAY topics, INT4_ARRAY numbers, INT8_ARRAY epochs];
+        let params = params![TEXT &*self.consumer, TEXT_ARRAY topics, INT4_ARRAY numbers, INT8_ARRAY epochs];
         self.about_leases(&self.statements.lease_release, params).await
     }
 

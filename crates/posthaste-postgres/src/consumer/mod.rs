@@ -2,8 +2,8 @@
 //!
 //! [`PostgresInbox`] is an [`InboxStore`]: a verb a file, the statements in `sql/consumer/`. `apply` runs
 //! fresh messages, `aside` sets them aside, `redrive` brings a dead letter back, `due` runs what was
-//! deferred, `partitions` takes and saves positions, `leases` shares plain logs, `sweep` cleans up. `run` calls the handlers, `failure`
-//! says whose fault it was.
+//! deferred, `partitions` takes and saves positions, `leases` shares plain logs, `sweep` cleans up. `run`
+//! calls the handlers, `failure` says whose fault it was.
 //!
 //! Handlers run in our transaction and we in their session. So nothing is set there but for the transaction,
 //! and what our own statements need (short waits for locks, no plan that reads a whole table) is put back

@@ -8,7 +8,8 @@ use posthaste_testkit::services::{Nats, NatsOptions};
 use rustix::process::Signal;
 
 const EFFECTS: &str = "select count(*) from trial.effects";
-const SETTINGS: &str = "batch_max = 8\nretry = { delays_ms = [10], then = { max_attempts = 5, initial_ms = 50, max_ms = 100 } }";
+const SETTINGS: &str =
+    "batch_max = 8\nretry = { delays_ms = [10], then = { max_attempts = 5, initial_ms = 50, max_ms = 100 } }";
 
 fn kind(n: i32) -> &'static str {
     match n % 20 {
@@ -99,10 +100,8 @@ async fn f31_the_server_is_killed_and_comes_back() {
     rig.until(EFFECTS, 21).await;
     nats.start_again().await.expect("started again");
     // The client of the test comes back by itself too.
-    eventually("the stream is there", WAIT, || async {
-        (rig.count(EFFECTS).await >= 150).then_some(())
-    })
-    .await;
+    eventually("the stream is there", WAIT, || async { (rig.count(EFFECTS).await >= 150).then_some(()) })
+        .await;
     rig.publish(40, "order").await;
     rig.finish(member, "after a restart of the server").await;
     assert_eq!(rig.count(EFFECTS).await, 190);

@@ -9,6 +9,8 @@ use crate::wire::{Parcel, Wire};
 use posthaste_testkit::conformance::eventually;
 #[cfg(feature = "kafka")]
 use posthaste_testkit::services::Kafka;
+#[cfg(feature = "nats")]
+use posthaste_testkit::services::Nats;
 use posthaste_testkit::services::{Postgres, ServiceError, TestDatabase};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -130,24 +132,11 @@ impl Rig {
 
     /// On the shared server and a stream of this NATS server.
     #[cfg(feature = "nats")]
-    pub(crate) async fn set_on_nats(
-        nats: &posthaste_testkit::services::Nats,
-        consumer: &str,
-    ) -> Result<Self, ServiceError> {
-        let client = async_nats::connect(nats.url()).await.expect("the test's own client connects");
-        let jetstream = async_nats::jetstream::new(client);
-        let topic = format!("orders-{}", uuid::Uuid::now_v7().simple());
-        for (name, subject) in [(topic.clone(), "in"), (format!("{topic}-dead"), "dead")] {
-            let config = async_nats::jetstream::stream::Config {
-                name,
-                subjects: vec![format!("{topic}.{subject}")],
-                ..Default::default()
-            };
-            jetstream.create_stream(config).await.expect("a stream");
-        }
+    pub(crate) async fn set_on_nats(nats: &Nats, consumer: &str) -> Result<Self, ServiceError> {
+        let (wire, topic) = Wire::on_nats(nats).await;
         let sink = format!("type = \"nats\"\nurl = \"{}\"", nats.url());
         let ground = Ground::Shared(TestDatabase::create().await?);
-        Ok(Self::on(ground, directory(), Wire::Nats(jetstream), topic, &sink, consumer).await)
+        Ok(Self::on(ground, directory(), wire, topic, &sink, consumer).await)
     }
 
     /// Another broker behind the same name.

@@ -44,6 +44,20 @@ impl Wire {
         Self::Local(Broker::open(config).expect("the broker's file opens"))
     }
 
+    /// A stream of its own, and the one for its dead letters. Answers with the stream's name as well.
+    #[cfg(feature = "nats")]
+    pub(crate) async fn on_nats(nats: &posthaste_testkit::services::Nats) -> (Self, String) {
+        let client = async_nats::connect(nats.url()).await.expect("the test's own client connects");
+        let jetstream = async_nats::jetstream::new(client);
+        let topic = format!("orders-{}", uuid::Uuid::now_v7().simple());
+        for (name, subject) in [(topic.clone(), "in"), (format!("{topic}-dead"), "dead")] {
+            let subjects = vec![format!("{topic}.{subject}")];
+            let config = async_nats::jetstream::stream::Config { name, subjects, ..Default::default() };
+            jetstream.create_stream(config).await.expect("a stream");
+        }
+        (Self::Nats(jetstream), topic)
+    }
+
     pub(crate) async fn send(&self, topic: &str, parcels: Vec<Parcel<'_>>) {
         match self {
             Self::Local(broker) => {
@@ -132,11 +146,7 @@ async fn lying(kafka: &Kafka, topic: &str) -> Vec<Lying> {
 }
 
 #[cfg(feature = "nats")]
-async fn send_to_stream(
-    jetstream: &async_nats::jetstream::Context,
-    stream: &str,
-    parcels: Vec<Parcel<'_>>,
-) {
+async fn send_to_stream(jetstream: &async_nats::jetstream::Context, stream: &str, parcels: Vec<Parcel<'_>>) {
     let mut sent = Vec::new();
     for parcel in parcels {
         let mut headers = async_nats::HeaderMap::new();

@@ -1,9 +1,9 @@
 //! A source of anything that can be read from a position: a **plain log**.
 //!
 //! JetStream and Redis have groups of their own, and they keep no order: what a member leaves behind comes
-//! again between newer messages. So their streams are read as what they are, logs, and the group is kept where
-//! the marks are: in the database of the inbox. A [`PlainLog`] reads; [`Leases`] say who reads which partition
-//! (`lease`); the positions are the consumer's own, saved with its marks, and it seeks to them.
+//! again between newer messages. So their streams are read as what they are, logs, and the group is kept
+//! where the marks are: in the database of the inbox. A [`PlainLog`] reads; [`Leases`] say who reads which
+//! partition (`lease`); the positions are the consumer's own, saved with its marks, and it seeks to them.
 //!
 //! # How it is built
 //!
@@ -23,8 +23,8 @@
 //!
 //! A lease is trusted for three quarters of its life, counted from before the call that renewed it (F22).
 //! After that nothing more goes out, whether the database answers or not. Whoever is stopped for longer finds
-//! its epoch outdated and settles nothing. Epochs of tickets are the lease's, with room between two of them for
-//! the seeks of one owner.
+//! its epoch outdated and settles nothing. Epochs of tickets are the lease's, with room between two of them
+//! for the seeks of one owner.
 //!
 //! Refused: the broker's own consumer as the place of the position. It moves by acknowledgements that nobody
 //! fences, it goes with the broker's disk, and it knows nothing of a restored database.
@@ -53,7 +53,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use watch::{Seen, watch_on};
+use watch::{SeenLog, watch_on};
 
 /// For the last writes of a drain.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
@@ -65,11 +65,11 @@ pub struct LeasedConfig {
     pub member: Arc<str>,
     /// The partitions. One whose topic does not exist yet is waited for.
     pub partitions: Vec<Partition>,
-    /// Where to begin, if the leases keep positions and have none. `None`: the consumer keeps them itself, and
-    /// nothing is delivered before it has sought.
+    /// Where to begin, if the leases keep positions and have none. `None`: the consumer keeps them itself,
+    /// and nothing is delivered before it has sought.
     pub start_from: Option<StartFrom>,
-    /// How long a lease lives without renewal. It is renewed four times as often. So long do the partitions of
-    /// a process lie idle that was killed.
+    /// How long a lease lives without renewal. It is renewed four times as often. So long do the partitions
+    /// of a process lie idle that was killed.
     pub lease_ttl: Duration,
     /// How long `next` may not be called before the partitions go to others.
     pub stall_limit: Duration,
@@ -108,7 +108,7 @@ struct LogMember {
     config: LeasedConfig,
     state: Mutex<MemberState>,
     /// What is known of the logs.
-    seen: Mutex<BTreeMap<Partition, Seen>>,
+    seen: Mutex<BTreeMap<Partition, SeenLog>>,
     /// Something happened that `next` may wait for, and `drain`. One each: either would take the other's.
     stirred: Notify,
     settled: Notify,
@@ -165,7 +165,7 @@ impl LogMember {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<Partition, Seen>> {
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<Partition, SeenLog>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -186,7 +186,8 @@ impl LogMember {
     /// goes on by itself.
     fn begin_anew(self: &Arc<Self>, partition: &Partition, epoch: i64) {
         let mut state = self.state();
-        let committed = state.of_epoch(partition, epoch).and_then(|owned| Some(owned.hand.as_ref()?.committed()));
+        let committed =
+            state.of_epoch(partition, epoch).and_then(|owned| Some(owned.hand.as_ref()?.committed()));
         let next = state.begin_anew(partition, epoch);
         drop(state);
         if let (Some(_), Some(from), Some(next)) = (self.config.start_from, committed, next) {
@@ -196,7 +197,12 @@ impl LogMember {
     }
 
     /// Reads messages again that were given back.
-    async fn read_again(&self, all: Vec<Again>, mut bytes: usize, batch: &mut Batch) -> Result<(), SourceError> {
+    async fn read_again(
+        &self,
+        all: Vec<Again>,
+        mut bytes: usize,
+        batch: &mut Batch,
+    ) -> Result<(), SourceError> {
         for again in all {
             let range = again.position..again.position.saturating_add(1);
             let page = self.log.read(&again.partition, range, 1).await?;
@@ -279,7 +285,8 @@ impl Source for LeasedSource {
         if settled.is_empty() {
             return Ok(standings);
         }
-        let mut settling = Settling { inner: &self.inner, held: settled.iter().map(|(held, _)| held.clone()).collect() };
+        let mut settling =
+            LeasesAsked { inner: &self.inner, held: settled.iter().map(|(held, _)| held.clone()).collect() };
         let kept = self.inner.leases.settle(&settled).await?;
         let lost = settling.done(&kept);
         for (ticket, standing) in tickets.iter().zip(&mut standings) {
@@ -334,7 +341,8 @@ impl Source for LeasedSource {
             self.inner.state().lose(&held.partition, held.epoch);
         }
         let mut state = self.inner.state();
-        let next = state.begin_anew(partition, epoch).ok_or_else(|| SourceError::NotAssigned(partition.clone()))?;
+        let next =
+            state.begin_anew(partition, epoch).ok_or_else(|| SourceError::NotAssigned(partition.clone()))?;
         // What the consumer saw before it sought is what it judged by.
         if let Some(owned) = state.of_epoch(partition, next) {
             owned.viewed = viewed;
@@ -382,13 +390,14 @@ impl Source for LeasedSource {
     }
 }
 
-/// Acknowledgements that are being judged. Dropped before its end, there was no answer, or nobody waits for it.
-struct Settling<'a> {
+/// Acknowledgements that are being judged. Dropped before its end, there was no answer, or nobody waits for
+/// it.
+struct LeasesAsked<'a> {
     inner: &'a LogMember,
     held: Vec<HeldLease>,
 }
 
-impl Settling<'_> {
+impl LeasesAsked<'_> {
     /// Notes what became of each partition. Answers which were no longer ours.
     fn done(&mut self, kept: &[bool]) -> Vec<Partition> {
         let mut state = self.inner.state();
@@ -403,7 +412,7 @@ impl Settling<'_> {
     }
 }
 
-impl Drop for Settling<'_> {
+impl Drop for LeasesAsked<'_> {
     fn drop(&mut self) {
         let mut state = self.inner.state();
         for held in self.held.drain(..) {

@@ -1,5 +1,5 @@
-//! What `posthaste doctor` says about a NATS source: whether the server answers, whether the streams are there
-//! and may be read, how long they keep messages, and what a power cut can take.
+//! What `posthaste doctor` says about a NATS source: whether the server answers, whether the streams are
+//! there and may be read, how long they keep messages, and what a power cut can take.
 //!
 //! The examination reads nothing and leaves nothing behind: a consumer that is made at the stream's end shows
 //! that the right is there, and ends by itself.
@@ -48,7 +48,11 @@ pub(crate) async fn examine(
     };
     let server = &session.info;
     let mut findings = vec![
-        finding("reachable", Level::Ok, format!("server {:?}, version {}", server.server_name, server.version)),
+        finding(
+            "reachable",
+            Level::Ok,
+            format!("server {:?}, version {}", server.server_name, server.version),
+        ),
         finding("authenticated", Level::Ok, format!("connected as {}", session.identity)),
     ];
     for stream in &member.topics {
@@ -81,7 +85,10 @@ async fn examine_stream(session: &Arc<Session>, stream: &str, marks: Option<Dura
         finding(
             "lag",
             Level::Ok,
-            format!("stream {stream:?} ends at {}; `posthaste consumers status` says how far the consumer is", state.last_seq),
+            format!(
+                "stream {stream:?} ends at {}; `posthaste consumers status` says how far the consumer is",
+                state.last_seq
+            ),
         ),
     ]
 }
@@ -148,7 +155,10 @@ fn compare_marks(config: &StreamConfig, marks: Option<Duration>) -> Finding {
             finding("marks", Level::Warn, text)
         }
         (Some(marks), Some(_)) => {
-            let text = format!("marks are kept for {} days, which the messages of stream {name:?} are not", days(marks));
+            let text = format!(
+                "marks are kept for {} days, which the messages of stream {name:?} are not",
+                days(marks)
+            );
             finding("marks", Level::Ok, text)
         }
         (Some(marks), None) => {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub(crate) struct SourceKeys {
+pub(crate) struct NatsSourceKeys {
     /// One server or several, tried in this order: `nats://host:4222`, or `tls://` where TLS is required;
     /// `ws://` and `wss://` for a WebSocket.
     #[cfg_attr(feature = "schema", schemars(with = "crate::secret::OneOrMany"))]
@@ -47,8 +47,8 @@ pub(crate) struct SourceKeys {
     require_tls: bool,
 }
 
-impl From<SourceKeys> for NatsConfig {
-    fn from(keys: SourceKeys) -> Self {
+impl From<NatsSourceKeys> for NatsConfig {
+    fn from(keys: NatsSourceKeys) -> Self {
         let mut config = Self::new("");
         (config.url, config.token, config.token_file) = (keys.url, keys.token, keys.token_file);
         (config.creds_file, config.nkey_file) = (keys.creds_file, keys.nkey_file);

@@ -10,10 +10,10 @@ use async_nats::jetstream;
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use async_trait::async_trait;
 use posthaste::Timestamp;
+use posthaste::sink::Failure;
 use posthaste::source::leased::{LogLook, PlainLog, Tail, Tailed};
 use posthaste::source::log::{LogPage, LogPartition, LogReader};
 use posthaste::source::{Partition, SourceError};
-use posthaste::sink::Failure;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,7 +56,9 @@ pub(super) fn check_name(topic: &str) -> Result<(), BuildError> {
     if is_name(topic) && !topic.contains(['.', '*', '>', '/', '\\']) {
         return Ok(());
     }
-    let why = format!("{topic:?} cannot be the name of a stream: topics of a NATS source are streams, not subjects");
+    let why = format!(
+        "{topic:?} cannot be the name of a stream: topics of a NATS source are streams, not subjects"
+    );
     Err(BuildError::option("topics", why))
 }
 
@@ -139,7 +141,7 @@ pub(super) fn look_of(info: &StreamInfo, partition: &Partition) -> LogLook {
         committed: None,
         log_id: Some(format!("{}@{}", info.config.name, info.created).into()),
     };
-    LogLook { log, removed_below: first }
+    LogLook { log, removed_max: i64::MAX }
 }
 
 #[async_trait]
@@ -156,7 +158,8 @@ impl LogReader for NatsLog {
     async fn position_at(&self, partition: &Partition, time: Timestamp) -> Result<i64, SourceError> {
         let session = self.session().await?;
         let Some(info) = info(&session, &partition.topic).await? else { return Ok(0) };
-        let policy = serde_json::json!({ "deliver_policy": "by_start_time", "opt_start_time": time.rfc3339() });
+        let policy =
+            serde_json::json!({ "deliver_policy": "by_start_time", "opt_start_time": time.rfc3339() });
         let policy: DeliverPolicy = serde_json::from_value(policy)
             .map_err(|error| SourceError::Fatal(format!("a time that JetStream does not take: {error}")))?;
         let config = pull::OrderedConfig { deliver_policy: policy, max_batch: 1, ..Default::default() };
@@ -210,7 +213,9 @@ impl LogReader for NatsLog {
                     bytes += delivery.message.bytes();
                     page.deliveries.push(delivery);
                 }
-                Tailed::Lost(Range { end: until, .. }) | Tailed::Empty(until) => page.next = page.next.max(until),
+                Tailed::Lost(Range { end: until, .. }) | Tailed::Empty(until) => {
+                    page.next = page.next.max(until)
+                }
             }
         }
         reading.next = page.next;
@@ -223,7 +228,10 @@ impl LogReader for NatsLog {
 }
 
 fn silent(partition: &Partition) -> SourceError {
-    SourceError::Transient(format!("stream {:?} brings nothing, although there is something", partition.topic))
+    SourceError::Transient(format!(
+        "stream {:?} brings nothing, although there is something",
+        partition.topic
+    ))
 }
 
 #[async_trait]

@@ -2,12 +2,13 @@
 //!
 //! A "topic" is a stream's name, and it has one partition. The position is the stream's sequence number, and
 //! [`LeasedSource`](posthaste::source::leased::LeasedSource) keeps leases in the database of the inbox. `log`
-//! says what there is of a stream, `tail` reads it, `record` makes deliveries of its messages. `examine` looks
-//! at the streams for `posthaste doctor`, and `keys` are the options.
+//! says what there is of a stream, `tail` reads it, `record` makes deliveries of its messages. `examine`
+//! looks at the streams for `posthaste doctor`, and `keys` are the options.
 //!
 //! JetStream's own consumers with acknowledgements were refused where order is asked for: what is not
 //! acknowledged in time comes again between newer messages, and a late acknowledgement is taken for the
-//! redelivery's. So the stream is read by an ordered consumer, which acknowledges nothing and lives in memory.
+//! redelivery's. So the stream is read by an ordered consumer, which acknowledges nothing and lives in
+//! memory.
 //!
 //! # What is checked
 //!
@@ -18,11 +19,12 @@
 //! good connection is noticed by its heartbeats, and at last by `leased`, which compares what was read with
 //! the stream's end.
 //!
-//! A stream's numbers have gaps, by deleted messages and by `max_msgs_per_subject`. Only what is missing below
-//! the stream's first number is reported as lost. The stream's id is the time it was made at: deleted and made
-//! again it is another log.
+//! A stream's numbers have gaps, by deleted messages and by `max_msgs_per_subject`. Only what is missing
+//! below the stream's first number is reported as lost. The stream's id is the time it was made at: deleted
+//! and made again it is another log.
 //!
-//! A stream that forgets what its consumers have acknowledged (`workqueue`, `interest`) is no log, and refused.
+//! A stream that forgets what its consumers have acknowledged (`workqueue`, `interest`) is no log, and
+//! refused.
 
 mod examine;
 mod keys;
@@ -32,7 +34,7 @@ mod tail;
 
 pub use examine::CHECKS;
 pub(crate) use examine::examine;
-pub(crate) use keys::SourceKeys;
+pub(crate) use keys::NatsSourceKeys;
 pub use log::NatsLog;
 
 use super::NatsConfig;

@@ -1,12 +1,12 @@
 //! A message of a stream as a delivery.
 //!
 //! It is read as the sink writes it: the id is the header `Message-ID`, the key is the header `key`, and an
-//! empty payload with `Posthaste-Tombstone` is none. A foreign message is known by its `Nats-Msg-Id`, which is
-//! what the stream drops duplicates by.
+//! empty payload with `Posthaste-Tombstone` is none. A foreign message is known by its `Nats-Msg-Id`, which
+//! is what the stream drops duplicates by.
 
 use async_nats::header::{HeaderMap, NATS_MESSAGE_ID};
-use async_nats::jetstream::message::Info;
 use async_nats::jetstream::Message;
+use async_nats::jetstream::message::Info;
 use bytes::Bytes;
 use posthaste::Timestamp;
 use posthaste::source::{Delivery, Partition, Received, Ticket};
@@ -58,10 +58,8 @@ mod tests {
 
     #[test]
     fn it_is_read_as_the_sink_writes_it() {
-        let message = read(
-            &[("Message-ID", "e1"), ("Nats-Msg-Id", "e1:s.x"), ("key", "k"), ("type", "T")],
-            b"body",
-        );
+        let message =
+            read(&[("Message-ID", "e1"), ("Nats-Msg-Id", "e1:s.x"), ("key", "k"), ("type", "T")], b"body");
         assert_eq!((message.id.as_deref(), message.key.as_deref()), (Some("e1"), Some(&b"k"[..])));
         assert_eq!((message.event_type(), message.payload.as_deref()), (Some("T"), Some(&b"body"[..])));
         let tombstone = read(&[("Posthaste-Tombstone", "true"), ("key", "k")], b"");

@@ -36,10 +36,7 @@ pub async fn f86_a_message_is_delivered_as_it_was_published(fixture: &impl Sourc
         .map(|(n, body)| Publication {
             id: Some(format!("0195d0c0-0000-7000-8000-00000000000{n}")),
             key: Some("grün".to_owned()),
-            headers: vec![
-                ("type".to_owned(), "OrderPlaced".to_owned()),
-                ("x".to_owned(), value.to_owned()),
-            ],
+            headers: vec![("type".to_owned(), "OrderPlaced".to_owned()), ("x".to_owned(), value.to_owned())],
             payload: body.map(Bytes::copy_from_slice),
         })
         .collect();
@@ -264,5 +261,7 @@ pub async fn a_loss_by_retention_is_reported(fixture: &impl SourceFixture) {
         })
         .collect();
     assert_eq!(lost.len(), 1, "{lost:?}");
-    assert!(lost[0].0 == places[2] + 1 && (places[6] + 1..=places[7]).contains(&lost[0].1), "{lost:?}");
+    let (from, until) = lost[0];
+    assert!(from > places[2] && (places[6] + 1..=places[7]).contains(&until), "{lost:?}");
+    assert!(!fixture.is_dense() || lost == [(places[2] + 1, places[7])], "{lost:?}");
 }

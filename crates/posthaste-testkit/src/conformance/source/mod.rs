@@ -69,6 +69,10 @@ pub trait SourceFixture: Send + Sync {
     fn in_hand_max(&self) -> usize;
     /// Removes all messages of a partition below a position, as retention does. `false`: this fixture cannot.
     async fn remove_below(&self, topic: &str, partition: i32, position: i64) -> bool;
+    /// Whether positions follow on each other without gaps, so that a loss is exact.
+    fn is_dense(&self) -> bool {
+        true
+    }
     /// Whether the broker's clients cut white space off the values of headers.
     fn trims_headers(&self) -> bool {
         false

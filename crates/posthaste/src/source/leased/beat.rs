@@ -1,8 +1,8 @@
 //! The membership: a task that renews the leases, takes what is free and gives back what is above the share.
 //!
-//! It beats four times in a lease's life, and at once when a log appears or somebody waits for it. A partition
-//! is given back in two steps: first nothing more goes out of it; then, when nothing of it is in hand or its
-//! deadline has passed, the lease is ended. So a clean hand-over redelivers nothing.
+//! It beats four times in a lease's life, and at once when a log appears or somebody waits for it. A
+//! partition is given back in two steps: first nothing more goes out of it; then, when nothing of it is in
+//! hand or its deadline has passed, the lease is ended. So a clean hand-over redelivers nothing.
 
 use super::lease::{HeldLease, LeaseBeat, LeaseRoll, TakenLease};
 use super::share::{Move, decide};
@@ -21,7 +21,8 @@ pub(super) async fn beat_on(inner: Arc<LogMember>) {
     loop {
         // An answer that comes after the lease's end is of no use.
         let beaten = tokio::time::timeout(inner.config.lease_ttl, beat(&inner)).await;
-        let beaten = beaten.unwrap_or_else(|_| Err(SourceError::Transient("the leases do not answer".to_owned())));
+        let beaten =
+            beaten.unwrap_or_else(|_| Err(SourceError::Transient("the leases do not answer".to_owned())));
         if let Err(error) = &beaten {
             tracing::warn!(member = %inner.config.member, %error, "the leases could not be renewed; it is tried again");
             inner.state().set_fault(error.clone());
@@ -52,7 +53,7 @@ fn forget_untrusted(inner: &LogMember) {
     }
 }
 
-fn held(state: &MemberState, which: impl Fn(&super::state::Owned) -> bool) -> Vec<HeldLease> {
+fn held(state: &MemberState, which: impl Fn(&super::state::LeasedPartition) -> bool) -> Vec<HeldLease> {
     let all = state.partitions.iter().filter(|(_, owned)| which(owned));
     all.map(|(partition, owned)| owned.held(partition)).collect()
 }
@@ -162,7 +163,9 @@ async fn gain(
     let from = match (lease.position, came_later, start_from) {
         (Some(position), ..) => position,
         (None, Some(first), _) => first,
-        (None, None, StartFrom::Earliest) => inner.position(partition, crate::source::SeekTo::Earliest).await?,
+        (None, None, StartFrom::Earliest) => {
+            inner.position(partition, crate::source::SeekTo::Earliest).await?
+        }
         (None, None, StartFrom::Latest) => inner.position(partition, crate::source::SeekTo::Latest).await?,
     };
     if lease.position.is_none() {

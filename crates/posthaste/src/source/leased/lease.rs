@@ -4,8 +4,8 @@
 //! database's clock alone (F24). The epoch grows with each owner, and who knows the present one is the owner:
 //! so nobody renews, settles or gives back what went to somebody else (G4).
 //!
-//! What a lease protects is work, not truth. Two owners at once cost repetitions, for the marks decide what is
-//! done. So nothing here is asked in the transactions of a consumer.
+//! What a lease protects is work, not truth. Two owners at once cost repetitions, for the marks decide what
+//! is done. So nothing here is asked in the transactions of a consumer.
 
 use crate::source::{Partition, SourceError};
 use async_trait::async_trait;

@@ -19,7 +19,7 @@ const AHEAD_BYTES_MAX: usize = 4 << 20;
 const SEEKS_OF_LEASE: i64 = 1 << 20;
 
 /// A partition of this member.
-pub(super) struct Owned {
+pub(super) struct LeasedPartition {
     /// The epoch of its lease.
     pub(super) lease: i64,
     /// The epoch of its tickets. It grows with each seek.
@@ -50,7 +50,7 @@ pub(super) struct Owned {
     reading: Option<AbortHandle>,
 }
 
-impl Owned {
+impl LeasedPartition {
     fn new(lease: i64, epoch: i64, trusted_until: Instant) -> Self {
         Self {
             lease,
@@ -166,7 +166,7 @@ impl Owned {
     }
 }
 
-impl Drop for Owned {
+impl Drop for LeasedPartition {
     fn drop(&mut self) {
         self.stop_reading();
     }
@@ -181,7 +181,7 @@ pub(super) struct Again {
 
 /// Everything that a member remembers.
 pub(super) struct MemberState {
-    pub(super) partitions: BTreeMap<Partition, Owned>,
+    pub(super) partitions: BTreeMap<Partition, LeasedPartition>,
     changes: Vec<Change>,
     /// The highest epoch that was given out.
     last_epoch: i64,
@@ -209,11 +209,11 @@ impl MemberState {
         }
     }
 
-    pub(super) fn owned(&mut self, partition: &Partition) -> Result<&mut Owned, SourceError> {
+    pub(super) fn owned(&mut self, partition: &Partition) -> Result<&mut LeasedPartition, SourceError> {
         self.partitions.get_mut(partition).ok_or_else(|| SourceError::NotAssigned(partition.clone()))
     }
 
-    pub(super) fn of_epoch(&mut self, partition: &Partition, epoch: i64) -> Option<&mut Owned> {
+    pub(super) fn of_epoch(&mut self, partition: &Partition, epoch: i64) -> Option<&mut LeasedPartition> {
         self.partitions.get_mut(partition).filter(|owned| owned.epoch == epoch)
     }
 
@@ -231,7 +231,7 @@ impl MemberState {
     pub(super) fn gain(&mut self, partition: &Partition, taken: &TakenLease, trusted_until: Instant) -> i64 {
         let epoch = self.epoch_of(taken.epoch);
         self.changes.push(Change::Assigned { partition: partition.clone(), epoch });
-        self.partitions.insert(partition.clone(), Owned::new(taken.epoch, epoch, trusted_until));
+        self.partitions.insert(partition.clone(), LeasedPartition::new(taken.epoch, epoch, trusted_until));
         epoch
     }
 
@@ -282,7 +282,11 @@ impl MemberState {
     }
 
     /// One look: a sign of life, and what there is.
-    pub(super) fn look(&mut self, limit: Limit, in_hand_max: usize) -> Result<(Batch, Vec<Again>), SourceError> {
+    pub(super) fn look(
+        &mut self,
+        limit: Limit,
+        in_hand_max: usize,
+    ) -> Result<(Batch, Vec<Again>), SourceError> {
         if self.closing.is_some() {
             return Err(SourceError::Closed);
         }
@@ -319,7 +323,10 @@ impl MemberState {
             let count = batch.deliveries.len() - before;
             (room, events) = (room - count, events - count);
         }
-        if batch.is_empty() && again.is_empty() && let Some(fault) = self.fault.take() {
+        if batch.is_empty()
+            && again.is_empty()
+            && let Some(fault) = self.fault.take()
+        {
             return Err(fault);
         }
         Ok((batch, again))
@@ -337,8 +344,7 @@ impl MemberState {
             }
             None => {
                 hand.drop_gone(again.position);
-                let (partition, from, until) =
-                    (again.partition.clone(), again.position, again.position + 1);
+                let (partition, from, until) = (again.partition.clone(), again.position, again.position + 1);
                 batch.changes.push(Change::Lost { partition, from, until });
             }
         }
@@ -356,7 +362,8 @@ impl MemberState {
         let mut touched: Vec<&Partition> = Vec::new();
         for ticket in tickets {
             let owned = self.of_epoch(&ticket.partition, ticket.epoch);
-            let is_known = owned.and_then(|owned| owned.hand.as_mut()).is_some_and(|hand| hand.ack(ticket.number));
+            let is_known =
+                owned.and_then(|owned| owned.hand.as_mut()).is_some_and(|hand| hand.ack(ticket.number));
             standings.push(if is_known { Standing::Settled } else { Standing::Revoked });
             if is_known && !touched.contains(&&ticket.partition) {
                 touched.push(&ticket.partition);
@@ -415,10 +422,15 @@ impl MemberState {
 
     /// The partitions, with the committed position where the leases keep it.
     pub(super) fn views(&self, keeps_positions: bool) -> Vec<PartitionView> {
-        let view = |(partition, owned): (&Partition, &Owned)| PartitionView {
+        let view = |(partition, owned): (&Partition, &LeasedPartition)| PartitionView {
             partition: partition.clone(),
             epoch: owned.epoch,
-            committed: owned.hand.as_ref().filter(|_| keeps_positions).map(Hand::committed).or(owned.declared),
+            committed: owned
+                .hand
+                .as_ref()
+                .filter(|_| keeps_positions)
+                .map(Hand::committed)
+                .or(owned.declared),
             declared: owned.declared.is_some(),
             first: None,
             end: None,

@@ -10,18 +10,22 @@ use std::ops::Range;
 pub struct LogLook {
     /// Its bounds, and which log it is.
     pub log: LogPartition,
-    /// The first position above everything that was ever removed from the log. Between it and the first
-    /// message nothing was lost. For a log with dense numbers it is the first position.
-    pub removed_below: i64,
+    /// How many messages below the first one may be missing, at most. A log with dense numbers need not know:
+    /// what is missing there are the numbers.
+    pub removed_max: i64,
 }
 
 impl LogLook {
     /// What is to be said of a reading that goes on at this position.
     pub(super) fn misplaced(&self, partition: &Partition, next: i64) -> Option<Change> {
         let LogPartition { first, end, .. } = self.log;
-        let (until, partition) = (self.removed_below.min(first), partition.clone());
+        let partition = partition.clone();
         match next {
-            _ if next < until => Some(Change::Lost { partition, from: next, until }),
+            _ if next < first && self.removed_max > 0 => {
+                // Where numbers are times, the gap is as wide as what is missing, and not as the time between.
+                let from = next.max(first.saturating_sub(self.removed_max));
+                Some(Change::Lost { partition, from, until: first })
+            }
             _ if next > end => Some(Change::Beyond { partition, position: next, end: Some(end) }),
             _ => None,
         }
@@ -53,7 +57,7 @@ pub enum Tailed {
 /// A reading under way.
 #[async_trait]
 pub trait Tail: Send {
-    /// Waits for what comes next, in order; never nothing. An error ends the tail: the log is looked at again,
-    /// and read by another one.
+    /// Waits for what comes next, in order; never nothing. An error ends the tail: the log is looked at
+    /// again, and read by another one.
     async fn next(&mut self) -> Result<Vec<Tailed>, SourceError>;
 }

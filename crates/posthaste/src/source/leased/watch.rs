@@ -19,7 +19,7 @@ const SILENT_FOR: Duration = Duration::from_secs(30);
 
 /// What is known of a log.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Seen {
+pub(super) struct SeenLog {
     exists: bool,
     was_absent: bool,
     /// Where it begins, if it came while this member waited for it.
