@@ -54,7 +54,8 @@ impl GroupMember {
         }
     }
 
-    #[cfg_attr(not(any(feature = "kafka", feature = "nats", feature = "redis")), allow(dead_code))] // each broker with a source uses it
+    // Each broker with a source uses it.
+    #[cfg_attr(not(any(feature = "kafka", feature = "nats", feature = "redis")), allow(dead_code))]
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let wrong = match () {
             () if self.group.is_empty() => ("group", "must not be empty"),
@@ -66,7 +67,8 @@ impl GroupMember {
     }
 
     /// The same for a plain log, whose topics have one partition each.
-    #[cfg_attr(not(any(feature = "nats", feature = "redis")), allow(dead_code))] // each plain log uses it
+    // Each plain log uses it.
+    #[cfg_attr(not(any(feature = "nats", feature = "redis")), allow(dead_code))]
     pub(crate) fn leased(&self) -> Result<LeasedConfig, BuildError> {
         self.check()?;
         let made_up = || format!("{}-{}", self.group, uuid::Uuid::new_v4().simple());

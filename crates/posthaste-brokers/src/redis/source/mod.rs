@@ -16,10 +16,10 @@
 //!
 //! # What is lost
 //!
-//! Ids are times, so a gap between two of them says nothing, and trimming leaves no trace but in two numbers: how
-//! many entries were ever added (since 7.0), and how many there are. While a reading goes on, they say exactly
-//! how many are missing. At its beginning they cannot: if entries were removed and the first one is behind the
-//! position, as many as were ever removed may be missing, and that is what is reported.
+//! Ids are times, so a gap between two of them says nothing, and trimming leaves no trace but in two numbers:
+//! how many entries were ever added (since 7.0), and how many there are. While a reading goes on, they say
+//! exactly how many are missing. At its beginning they cannot: if entries were removed and the first one is
+//! behind the position, as many as were ever removed may be missing, and that is what is reported.
 //!
 //! A stream has no identity. One that was deleted and made again goes on with higher ids, for they are times;
 //! one that ends before the position has lost its end, in a failover (F42).

@@ -1,9 +1,10 @@
 //! A stream read from a position on, by `XREAD` on a connection of its own.
 //!
 //! What is there is read together with what the stream says of itself, in one transaction. Once the end was
-//! reached it is known how many entries were added before the position. So later it is known how many of those
-//! behind it are missing, however they were removed. Where nothing is there, `XREAD` waits at the server. Each
-//! wait ends after a while, which is the sign of life of a connection on which nothing else comes.
+//! reached it is known how many entries were added before the position. So later it is known how many of
+//! those behind it are missing, however they were removed. Where nothing is there, `XREAD` waits at the
+//! server. Each wait ends after a while, which is the sign of life of a connection on which nothing else
+//! comes.
 
 use super::log::{StreamLook, look_of, refused};
 use super::place;

@@ -22,7 +22,8 @@ impl LogLook {
         let partition = partition.clone();
         match next {
             _ if next < first && self.removed_max > 0 => {
-                // Where numbers are times, the gap is as wide as what is missing, and not as the time between.
+                // Where numbers are times, the gap is as wide as what is missing, and not as the time
+                // between.
                 let from = next.max(first.saturating_sub(self.removed_max));
                 Some(Change::Lost { partition, from, until: first })
             }
