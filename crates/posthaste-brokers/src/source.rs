@@ -7,6 +7,7 @@ use crate::table::SinkTable;
 use crate::{BuildError, SinkConfig};
 use posthaste::consumer::Order;
 use posthaste::sink::Finding;
+use posthaste::source::leased::{LeasedConfig, Leases};
 use posthaste::source::log::LogReader;
 use posthaste::source::{Source, StartFrom};
 use serde::de::Error as _;
@@ -53,7 +54,8 @@ impl GroupMember {
         }
     }
 
-    #[cfg_attr(not(any(feature = "kafka", feature = "rabbitmq")), allow(dead_code))] // each broker with a source uses it
+    // Each broker with a source uses it.
+    #[cfg_attr(not(feature = "broker"), allow(dead_code))]
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let wrong = match () {
             () if self.group.is_empty() => ("group", "must not be empty"),
@@ -62,6 +64,21 @@ impl GroupMember {
             () => return Ok(()),
         };
         Err(BuildError::option(wrong.0, wrong.1))
+    }
+
+    /// The same for a plain log, whose topics have one partition each.
+    // Each plain log uses it.
+    #[cfg_attr(not(any(feature = "nats", feature = "redis")), allow(dead_code))]
+    pub(crate) fn leased(&self) -> Result<LeasedConfig, BuildError> {
+        self.check()?;
+        let made_up = || format!("{}-{}", self.group, uuid::Uuid::new_v4().simple());
+        let topics = self.topics.iter().map(String::as_str);
+        Ok(LeasedConfig {
+            stall_limit: self.stall_limit,
+            in_hand_max: self.in_hand_max,
+            handover_wait: self.handover_wait,
+            ..LeasedConfig::new(self.member.clone().unwrap_or_else(made_up), topics)
+        })
     }
 }
 
@@ -76,6 +93,12 @@ pub enum SourceConfig {
     /// RabbitMQ.
     #[cfg(feature = "rabbitmq")]
     Rabbitmq(Box<crate::rabbitmq::RabbitmqConfig>),
+    /// NATS JetStream.
+    #[cfg(feature = "nats")]
+    Nats(Box<crate::nats::NatsConfig>),
+    /// Redis Streams.
+    #[cfg(feature = "redis")]
+    Redis(Box<crate::redis::RedisConfig>),
 }
 
 impl<'de> Deserialize<'de> for SourceConfig {
@@ -100,7 +123,7 @@ impl schemars::JsonSchema for SourceConfig {
 #[cfg(feature = "schema")]
 #[derive(schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "kebab-case")]
-#[cfg_attr(any(feature = "kafka", feature = "rabbitmq"), expect(dead_code))] // only its schema is used
+#[allow(dead_code)] // only its schema is used
 enum SourceTable {
     /// Apache Kafka.
     #[cfg(feature = "kafka")]
@@ -108,10 +131,16 @@ enum SourceTable {
     /// RabbitMQ.
     #[cfg(feature = "rabbitmq")]
     Rabbitmq(crate::rabbitmq::SourceKeys),
+    /// NATS JetStream.
+    #[cfg(feature = "nats")]
+    Nats(crate::nats::NatsSourceKeys),
+    /// Redis Streams.
+    #[cfg(feature = "redis")]
+    Redis(crate::redis::RedisSourceKeys),
 }
 
 impl SourceConfig {
-    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
+    #[cfg_attr(not(any(feature = "kafka", feature = "nats", feature = "redis")), allow(unused_variables))]
     fn read(kind: &str, table: Map<String, Value>) -> Result<Self, serde_json::Error> {
         match kind {
             #[cfg(feature = "kafka")]
@@ -123,6 +152,16 @@ impl SourceConfig {
             "rabbitmq" => {
                 let keys: crate::rabbitmq::SourceKeys = serde_json::from_value(Value::Object(table))?;
                 Ok(Self::Rabbitmq(Box::new(keys.into())))
+            }
+            #[cfg(feature = "nats")]
+            "nats" => {
+                let keys: crate::nats::NatsSourceKeys = serde_json::from_value(Value::Object(table))?;
+                Ok(Self::Nats(Box::new(keys.into())))
+            }
+            #[cfg(feature = "redis")]
+            "redis" => {
+                let keys: crate::redis::RedisSourceKeys = serde_json::from_value(Value::Object(table))?;
+                Ok(Self::Redis(Box::new(keys.into())))
             }
             other => Err(serde::de::Error::custom(format_args!("a broker of type `{other}` cannot be read"))),
         }
@@ -136,6 +175,10 @@ impl SourceConfig {
             SinkConfig::Kafka(config) => Some(Self::Kafka(config.clone())),
             #[cfg(feature = "rabbitmq")]
             SinkConfig::Rabbitmq(config) => Some(Self::Rabbitmq(config.clone())),
+            #[cfg(feature = "nats")]
+            SinkConfig::Nats(config) => Some(Self::Nats(config.clone())),
+            #[cfg(feature = "redis")]
+            SinkConfig::Redis(config) => Some(Self::Redis(config.clone())),
             _ => None,
         }
     }
@@ -147,6 +190,10 @@ impl SourceConfig {
             Self::Kafka(ref config) => config.check_words(),
             #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(ref config) => config.check_words().map(drop),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => config.check_words().map(drop),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => config.check_words().map(drop),
         }
     }
 
@@ -157,15 +204,28 @@ impl SourceConfig {
             Self::Kafka(ref config) => config.check(),
             #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(ref config) => config.check().map(drop),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => config.check().map(drop),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => config.check().map(drop),
         }
     }
 
-    /// Begins to join the group. Needs a runtime to be called in.
-    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
-    pub fn build(&self, member: &GroupMember) -> Result<Arc<dyn Source>, BuildError> {
+    /// Begins to join the group. A broker that keeps no group in order has its leases elsewhere: in the
+    /// database of the inbox. Needs a runtime to be called in.
+    #[allow(unused_variables)] // not every broker needs both
+    pub fn build(
+        &self,
+        member: &GroupMember,
+        leases: Arc<dyn Leases>,
+    ) -> Result<Arc<dyn Source>, BuildError> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaSource::start(config, member)?)),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => Ok(Arc::new(crate::nats::start_source(config, member, leases)?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => Ok(Arc::new(crate::redis::start_source(config, member, leases)?)),
             #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(ref config) => {
                 Ok(Arc::new(crate::rabbitmq::RabbitmqSource::start(config, member)?))
@@ -174,25 +234,33 @@ impl SourceConfig {
     }
 
     /// Reads topics without joining the group. A broker that is down is no error yet.
-    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
+    #[allow(unused_variables)] // not every broker needs all of it
     pub fn reader(&self, group: &str) -> Result<Arc<dyn LogReader>, BuildError> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaReader::new(config, group)?)),
             #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(_) => Ok(Arc::new(crate::rabbitmq::QueueReader)),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => Ok(Arc::new(crate::nats::NatsLog::new(config)?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => Ok(Arc::new(crate::redis::RedisLog::new(config)?)),
         }
     }
 
     /// What `posthaste doctor` says about this source and the group, whose consumer keeps its marks for so
     /// long, or for ever. Nobody joins it.
-    #[cfg_attr(not(feature = "kafka"), allow(unused_variables))]
+    #[allow(unused_variables)] // not every broker needs all of it
     pub async fn examine(&self, member: &GroupMember, marks: Option<Duration>) -> Vec<Finding> {
         match *self {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => crate::kafka::examine_source(config, member, marks).await,
             #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(ref config) => crate::rabbitmq::examine_source(config, member).await,
+            #[cfg(feature = "nats")]
+            Self::Nats(ref config) => crate::nats::examine_source(config, member, marks).await,
+            #[cfg(feature = "redis")]
+            Self::Redis(ref config) => crate::redis::examine_source(config, member, marks).await,
         }
     }
 }
@@ -205,6 +273,10 @@ pub fn source_checks() -> Vec<(&'static str, &'static [&'static str])> {
         ("kafka", crate::kafka::SOURCE_CHECKS),
         #[cfg(feature = "rabbitmq")]
         ("rabbitmq", crate::rabbitmq::SOURCE_CHECKS),
+        #[cfg(feature = "nats")]
+        ("nats", crate::nats::SOURCE_CHECKS),
+        #[cfg(feature = "redis")]
+        ("redis", crate::redis::SOURCE_CHECKS),
     ]
 }
 

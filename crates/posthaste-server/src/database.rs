@@ -10,6 +10,7 @@ use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::{ConsumerSettings, InboxStore};
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::sink::Finding;
+use posthaste::source::leased::Leases;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
 use posthaste_postgres::consumer::{
@@ -286,11 +287,12 @@ pub(crate) async fn examine_tables(setting: &ConsumerSetting) -> Vec<Finding> {
     mapped::examine(&setting.database, &setting.own.tables, &setting.name, setting.group()).await
 }
 
-/// Opens the inbox of a consumer, with its handlers. What is missing is told before anything is taken.
+/// Opens the inbox of a consumer, with its handlers, and the leases that are in it. What is missing is told
+/// before anything is taken.
 pub(crate) async fn inbox(
     setting: &ConsumerSetting,
     settings: &ConsumerSettings,
-) -> Result<Arc<dyn InboxStore>, StoreError> {
+) -> Result<(Arc<dyn InboxStore>, Arc<dyn Leases>), StoreError> {
     let options = InboxOptions {
         transactions_max: settings.transactions_max,
         dead_letters: setting.own.dead_letters.clone(),
@@ -312,5 +314,6 @@ pub(crate) async fn inbox(
         Ok::<_, StoreError>((filter, handler))
     };
     let handlers = setting.handlers().map(handler).collect::<Result<_, _>>()?;
-    Ok(Arc::new(PostgresInbox::connect(setting.database.clone(), options, handlers).await?))
+    let inbox = Arc::new(PostgresInbox::connect(setting.database.clone(), options, handlers).await?);
+    Ok((Arc::clone(&inbox) as Arc<dyn InboxStore>, inbox))
 }

@@ -6,7 +6,8 @@ use posthaste_testkit::conformance::MemoryFixture;
 use posthaste_testkit::conformance::consumer::MemoryInboxFixture;
 use posthaste_testkit::conformance::sink::{NullFixture, RecordingFixture};
 use posthaste_testkit::conformance::source::MemorySourceFixture;
-use posthaste_testkit::{consumer_suite, sink_suite, source_suite, store_suite};
+use posthaste_testkit::leases::MemoryLeases;
+use posthaste_testkit::{consumer_suite, lease_suite, sink_suite, source_suite, store_suite};
 
 store_suite!(memory_store, MemoryFixture::make, tokio::test(start_paused = true));
 
@@ -98,3 +99,18 @@ mod the_suite_bites {
         cases::settle_is_all_or_nothing(&broken(Mutation::IgnoreEpoch).await).await;
     }
 }
+
+/// All members have the same table.
+struct LeaseModel(std::sync::Arc<MemoryLeases>);
+
+impl posthaste_testkit::conformance::leases::LeaseFixture for LeaseModel {
+    fn open(&self) -> std::sync::Arc<dyn posthaste::source::leased::Leases> {
+        std::sync::Arc::clone(&self.0) as _
+    }
+}
+
+async fn lease_model() -> Option<LeaseModel> {
+    Some(LeaseModel(std::sync::Arc::default()))
+}
+
+lease_suite!(memory_leases, lease_model, tokio::test(start_paused = true));

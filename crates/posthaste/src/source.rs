@@ -22,10 +22,11 @@
 //!   now and then ([`Capabilities::stall_limit`]). A consumer that hangs must not keep its partitions for
 //!   ever behind a heart that goes on beating (F67, F85).
 //!
-//! Refused: a stream of messages. It has no place for changes of the assignment, and its buffer is one more
-//! queue that nobody bounds. Refused too: acknowledging by dropping the message; a panic would acknowledge.
+//! Refused: a stream of messages, which has no place for changes of the assignment and an unbounded buffer.
+//! Acknowledging by dropping the message: a panic would acknowledge.
 
 pub mod hand;
+pub mod leased;
 pub mod log;
 
 use crate::event::{TYPE_HEADER, Timestamp};
@@ -121,8 +122,7 @@ pub struct Delivery {
     /// former owner that had only read up to here: an upper bound, so that a message which kills its
     /// consumer is recognised (F21).
     pub redelivery: Option<u32>,
-    /// When the broker took it, by its clock or the sender's: from [`Timestamp::FIRST`] to
-    /// [`Timestamp::LAST`].
+    /// When the broker took it, or the sender says so: from [`Timestamp::FIRST`] to [`Timestamp::LAST`].
     pub published_at: Option<Timestamp>,
     /// What it was addressed to, where that is more than the topic: a subject, a routing key.
     pub address: Option<String>,

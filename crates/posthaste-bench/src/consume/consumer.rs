@@ -116,8 +116,10 @@ pub(super) async fn run(plan: &ModePlan) -> anyhow::Result<(Duration, u64)> {
     let (began, transactions) = (OnceLock::new(), AtomicU64::new(0));
     let (store, tells) = (store(plan).await?, plan.mode == Mode::Tell);
     let watched = Arc::new(Watched { store, tells, began, settled, transactions });
-    let consumer_plan =
-        ConsumerPlan::new(plan.consumer.as_str(), source.build(&member)?, Arc::clone(&watched) as Arc<_>);
+    let leases =
+        PostgresInbox::connect(plan.postgres(), InboxOptions::new(&plan.consumer), Vec::new()).await?;
+    let source = source.build(&member, Arc::new(leases))?;
+    let consumer_plan = ConsumerPlan::new(plan.consumer.as_str(), source, Arc::clone(&watched) as Arc<_>);
     let (_tuning, settings) = watch::channel(plan.settings.clone());
     let mut consumer = start_consumer(consumer_plan, settings, Arc::new(SystemClock));
     while *progress.borrow_and_update() < plan.messages {

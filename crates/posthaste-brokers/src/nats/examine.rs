@@ -133,7 +133,7 @@ async fn streams(session: &Arc<Session>, destinations: &[String]) -> Vec<Finding
         }
     }
     for config in found.into_values() {
-        findings.push(durability(&config));
+        findings.push(durability_of(&config));
         findings.extend(peculiar(&config));
     }
     findings
@@ -164,7 +164,8 @@ async fn stream_of(session: &Arc<Session>, subject: &str) -> Result<StreamConfig
     })
 }
 
-fn durability(config: &StreamConfig) -> Finding {
+/// What a power cut can take of a stream.
+pub(super) fn durability_of(config: &StreamConfig) -> Finding {
     let (name, replicas) = (&config.name, config.num_replicas);
     let warn = |text: String| finding("durability", Level::Warn, text);
     if config.storage == "memory" {

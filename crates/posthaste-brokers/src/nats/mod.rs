@@ -12,7 +12,8 @@
 //!
 //! Here are the options. `client` has the connections, by way of async-nats, and knows nothing of events.
 //! `sink` publishes a call's messages, which `entry` makes of events. `verdict` is the table below in code.
-//! `examine` looks at the broker for `posthaste doctor`, and `topology` for its administrator.
+//! `examine` looks at the broker for `posthaste doctor`, and `topology` for its administrator. `source` reads
+//! streams.
 //!
 //! The acknowledgements come to an inbox of our own, where the reply subject says which message of which
 //! call is meant. So there is nothing to keep for a message that is never answered.
@@ -62,11 +63,14 @@ mod client;
 mod entry;
 mod examine;
 mod sink;
+mod source;
 mod topology;
 mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::NatsSink;
+pub use source::{CHECKS as SOURCE_CHECKS, NatsLog};
+pub(crate) use source::{NatsSourceKeys, examine as examine_source, start as start_source};
 pub(crate) use topology::NatsAdmin;
 pub(crate) use verdict::check_subject;
 

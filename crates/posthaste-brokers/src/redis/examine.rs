@@ -137,6 +137,12 @@ fn version(info: &str) -> Finding {
 }
 
 /// The settings by which this server can lose an acknowledged event, each in a finding of its own.
+/// What a server can lose of what it has acknowledged.
+pub(super) async fn durability_of(session: &Session) -> Vec<Finding> {
+    let (settings, _) = facts(session).await;
+    durability(&session.server, settings.as_ref())
+}
+
 fn durability(server: &str, settings: Option<&BTreeMap<String, String>>) -> Vec<Finding> {
     let warn = |text: String| finding("durability", Level::Warn, text);
     let Some(settings) = settings else {

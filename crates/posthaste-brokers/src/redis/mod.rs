@@ -90,10 +90,13 @@ mod entry;
 mod examine;
 mod publisher;
 mod sink;
+mod source;
 mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::RedisSink;
+pub use source::{CHECKS as SOURCE_CHECKS, RedisLog};
+pub(crate) use source::{RedisSourceKeys, examine as examine_source, start as start_source};
 
 use crate::options::{Options, has_options};
 use crate::{BuildError, Secret, Urls};

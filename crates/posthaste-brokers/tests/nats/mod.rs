@@ -6,6 +6,8 @@ mod examine;
 mod login;
 mod outage;
 mod servers;
+mod source;
+mod source_own;
 mod tls;
 mod topology;
 mod verdicts;

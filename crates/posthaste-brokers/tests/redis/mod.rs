@@ -8,6 +8,8 @@ mod examine;
 mod login;
 mod outage;
 mod sentinel;
+mod source;
+mod source_own;
 mod tls;
 mod verdicts;
 

@@ -2,8 +2,8 @@
 //!
 //! [`PostgresInbox`] is an [`InboxStore`]: a verb a file, the statements in `sql/consumer/`. `apply` runs
 //! fresh messages, `aside` sets them aside, `redrive` brings a dead letter back, `due` runs what was
-//! deferred, `partitions` takes and saves positions, `sweep` cleans up. `run` calls the handlers, `outside`
-//! asks those in other processes before, `failure` says whose fault it was.
+//! deferred, `partitions` takes and saves positions, `leases` shares plain logs, `sweep` cleans up. `run`
+//! calls the handlers, `outside` asks those in other processes before, `failure` says whose fault it was.
 //!
 //! Handlers run in our transaction and we in their session. So nothing is set there but for the transaction,
 //! and what our own statements need (short waits for locks, no plan that reads a whole table) is put back
@@ -17,6 +17,7 @@ mod due;
 mod due_outside;
 mod failure;
 mod handler;
+mod leases;
 mod outside;
 mod partitions;
 mod redrive;

@@ -32,5 +32,6 @@ statements! {
     letter replay promote drop_letter
     due run charge done again died next_due claim claimed lock_all
     make take_lock take save_lock save report controls
+    lease_renew lease_seen lease_members lease_free lease_take lease_held lease_release lease_leave
     purge_marks purge_letters holding_letters count forget_processes
 }

@@ -5,6 +5,7 @@ mod failing;
 mod fixture;
 mod huge;
 mod interleaving;
+mod leases;
 mod life;
 mod mapped;
 mod order;

@@ -14,6 +14,7 @@ use posthaste::consumer::{
     self, ConsumerEnd, ConsumerHandle, ConsumerHealth, ConsumerPlan, ConsumerSettings, InboxStore,
 };
 use posthaste::relay::DrainOutcome;
+use posthaste::source::leased::Leases;
 use posthaste::source::{Source, SourceError};
 use posthaste_brokers::GroupMember;
 #[cfg(feature = "sqlite")]
@@ -106,13 +107,13 @@ impl ConsumerLife {
     /// The inbox comes first: whoever cannot write it takes no message.
     async fn try_begin(&self) -> Result<ConsumerHandle, NotStarted> {
         let settings = self.settings.borrow().clone();
-        let store = database::inbox(&self.setting, &settings).await.map_err(|error| {
+        let (store, leases) = database::inbox(&self.setting, &settings).await.map_err(|error| {
             let why = error.to_string();
             if error.is_transient() { NotStarted::Away(why) } else { NotStarted::Broken(why) }
         })?;
         // One process may have several consumers, and each is a member of its own.
         let member: Arc<str> = format!("{}:{}", self.process, self.setting.name).into();
-        let source = join(&self.setting, &settings, &member).map_err(|error| {
+        let source = join(&self.setting, &settings, &member, leases).map_err(|error| {
             let why = error.to_string();
             if error.is_transient() { NotStarted::Away(why) } else { NotStarted::Broken(why) }
         })?;
@@ -160,6 +161,7 @@ fn join(
     setting: &ConsumerSetting,
     settings: &ConsumerSettings,
     member: &str,
+    leases: Arc<dyn Leases>,
 ) -> Result<Arc<dyn Source>, SourceError> {
     let group = GroupMember {
         member: Some(member.to_owned()),
@@ -171,7 +173,7 @@ fn join(
     };
     match &setting.source {
         SourceSetting::Broker(source) => {
-            source.build(&group).map_err(|error| SourceError::Fatal(error.to_string()))
+            source.build(&group, leases).map_err(|error| SourceError::Fatal(error.to_string()))
         }
         #[cfg(feature = "sqlite")]
         SourceSetting::Local(config) => {

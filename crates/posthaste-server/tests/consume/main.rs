@@ -37,6 +37,8 @@ mod kafka_positions;
 mod languages;
 mod letters;
 mod members;
+#[cfg(feature = "nats")]
+mod nats;
 mod operator;
 #[cfg(feature = "kafka")]
 mod outage;

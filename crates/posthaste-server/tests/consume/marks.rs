@@ -10,3 +10,7 @@ select k.id, case when d.seq is not null then 'w' when t.status = 'DLQ' then 'x'
   from (select substr(request_key, length('billing:') + 1) as id from sys.request_keys) k
   left join posthaste.inbox_deferred d on d.message_id = k.id
   left join sys.message_traceability t on t.kafka_message_id = k.id";
+
+/// The same where they are the event ids of a service's own table.
+pub(crate) const EVENT_IDS: &str =
+    "create view trial.marks as select event_id::text as id, 'd' as outcome from processed_event_ids";

@@ -3,12 +3,14 @@
 //! The handler notes each call in a table and has nothing that would stop it from being called twice. So
 //! what is in the table is what happened, and the rest of the database is what Posthaste says about it.
 
-use crate::marks::{MARKS, REQUEST_KEYS};
+use crate::marks::{EVENT_IDS, MARKS, REQUEST_KEYS};
 use crate::member::{Member, WAIT};
 use crate::wire::{Parcel, Wire};
 use posthaste_testkit::conformance::eventually;
 #[cfg(feature = "kafka")]
 use posthaste_testkit::services::Kafka;
+#[cfg(feature = "nats")]
+use posthaste_testkit::services::Nats;
 #[cfg(feature = "rabbitmq")]
 use posthaste_testkit::services::Rabbitmq;
 use posthaste_testkit::services::{Postgres, ServiceError, TestDatabase};
@@ -144,6 +146,15 @@ impl Rig {
         Ok(rig)
     }
 
+    /// On the shared server and a stream of this NATS server.
+    #[cfg(feature = "nats")]
+    pub(crate) async fn set_on_nats(nats: &Nats, consumer: &str) -> Result<Self, ServiceError> {
+        let (wire, topic) = Wire::on_nats(nats).await;
+        let sink = format!("type = \"nats\"\nurl = \"{}\"", nats.url());
+        let ground = Ground::Shared(TestDatabase::create().await?);
+        Ok(Self::on(ground, directory(), wire, topic, &sink, consumer).await)
+    }
+
     /// Another broker behind the same name.
     #[cfg(feature = "kafka")]
     pub(crate) async fn move_to(&mut self, kafka: &'static Kafka) {
@@ -168,9 +179,14 @@ impl Rig {
             (connect(&url).await.expect("the server answers"), AtomicU32::new(0), AtomicI32::new(0));
         let rig = Self { ground, client, dir, wire, topic, started, last };
         rig.cli(&["migrate", "up"]).ok();
-        let is_mapped = consumer.contains("tables = \"phoenix\"");
+        let (phoenix, seed) = ("tables = \"phoenix\"", "tables = \"processed-event-ids\"");
+        let is_mapped = consumer.contains(phoenix) || consumer.contains(seed);
         let tables = if is_mapped { rig.cli(&["consumers", "sql"]).ok() } else { String::new() };
-        let marks = if is_mapped { REQUEST_KEYS } else { MARKS };
+        let marks = match () {
+            () if consumer.contains(phoenix) => REQUEST_KEYS,
+            () if consumer.contains(seed) => EVENT_IDS,
+            () => MARKS,
+        };
         rig.run(&format!("{tables};{SERVICE};{marks}")).await;
         rig
     }

@@ -34,6 +34,9 @@ pub(crate) enum Wire {
     /// A queue behind the outbox. Nothing lies there that has a position.
     #[cfg(feature = "rabbitmq")]
     Queue,
+    /// A stream, and the subject behind its name that it takes: `STREAM.in`.
+    #[cfg(feature = "nats")]
+    Nats(async_nats::jetstream::Context),
 }
 
 impl Wire {
@@ -42,6 +45,20 @@ impl Wire {
         // A second message with the same id is a message.
         let config = BrokerConfig { partitions: 2, dedup_window: Duration::ZERO, ..BrokerConfig::new(file) };
         Self::Local(Broker::open(config).expect("the broker's file opens"))
+    }
+
+    /// A stream of its own, and the one for its dead letters. Answers with the stream's name as well.
+    #[cfg(feature = "nats")]
+    pub(crate) async fn on_nats(nats: &posthaste_testkit::services::Nats) -> (Self, String) {
+        let client = async_nats::connect(nats.url()).await.expect("the test's own client connects");
+        let jetstream = async_nats::jetstream::new(client);
+        let topic = format!("orders-{}", uuid::Uuid::now_v7().simple());
+        for (name, subject) in [(topic.clone(), "in"), (format!("{topic}-dead"), "dead")] {
+            let subjects = vec![format!("{topic}.{subject}")];
+            let config = async_nats::jetstream::stream::Config { name, subjects, ..Default::default() };
+            jetstream.create_stream(config).await.expect("a stream");
+        }
+        (Self::Nats(jetstream), topic)
     }
 
     pub(crate) async fn send(&self, topic: &str, parcels: Vec<Parcel<'_>>) {
@@ -62,6 +79,8 @@ impl Wire {
             Self::OwnKafka(kafka) => send(&*kafka.read().await, topic, parcels).await,
             #[cfg(feature = "rabbitmq")]
             Self::Queue => panic!("{topic}: its messages come over the outbox"),
+            #[cfg(feature = "nats")]
+            Self::Nats(jetstream) => send_to_stream(jetstream, topic, parcels).await,
         }
     }
 
@@ -79,6 +98,9 @@ impl Wire {
             Self::OwnKafka(kafka) => committed(&*kafka.read().await, topic).await,
             #[cfg(feature = "rabbitmq")]
             Self::Queue => BTreeMap::new(),
+            // A plain log knows no groups.
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => BTreeMap::new(),
         }
     }
 
@@ -101,6 +123,8 @@ impl Wire {
             Self::OwnKafka(kafka) => lying(&*kafka.read().await, topic).await,
             #[cfg(feature = "rabbitmq")]
             Self::Queue => Vec::new(),
+            #[cfg(feature = "nats")]
+            Self::Nats(jetstream) => lying_in_stream(jetstream, topic).await,
         }
     }
 }
@@ -128,6 +152,36 @@ async fn lying(kafka: &Kafka, topic: &str) -> Vec<Lying> {
         id: record.header("Message-ID"),
     });
     place.collect()
+}
+
+#[cfg(feature = "nats")]
+async fn send_to_stream(jetstream: &async_nats::jetstream::Context, stream: &str, parcels: Vec<Parcel<'_>>) {
+    let mut sent = Vec::new();
+    for parcel in parcels {
+        let mut headers = async_nats::HeaderMap::new();
+        parcel.headers.iter().for_each(|(name, value)| headers.append(*name, *value));
+        parcel.id.iter().for_each(|id| headers.insert("Message-ID", id.as_str()));
+        headers.insert("key", parcel.key.as_str());
+        let subject = format!("{stream}.in");
+        let publishing = jetstream.publish_with_headers(subject, headers, parcel.payload.into());
+        sent.push(publishing.await.expect("sent"));
+    }
+    for stored in sent {
+        stored.await.expect("published");
+    }
+}
+
+#[cfg(feature = "nats")]
+async fn lying_in_stream(jetstream: &async_nats::jetstream::Context, stream: &str) -> Vec<Lying> {
+    let mut stream = jetstream.get_stream(stream).await.expect("the stream is there");
+    let state = stream.info().await.expect("its state").state.clone();
+    let mut lying = Vec::new();
+    for sequence in state.first_sequence..=state.last_sequence {
+        let Ok(message) = stream.get_raw_message(sequence).await else { continue };
+        let id = message.headers.get("Message-ID").map(|id| id.as_str().to_owned());
+        lying.push(Lying { partition: 0, position: i64::try_from(sequence).expect("small"), id });
+    }
+    lying
 }
 
 fn texts<'a>(headers: &'a [(&'a str, &'a str)]) -> impl Iterator<Item = (String, String)> + 'a {

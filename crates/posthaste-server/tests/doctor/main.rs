@@ -16,10 +16,12 @@ mod store;
 use crate::binary::run;
 
 /// Checks of these are broken beside their sinks and tables, against real servers.
-const ELSEWHERE: [(&str, &str); 11] = [
+const ELSEWHERE: [(&str, &str); 13] = [
     ("consumer", include_str!("../../../posthaste-postgres/tests/consumer/mapped.rs")),
     ("kafka", include_str!("../../../posthaste-brokers/tests/kafka/examine.rs")),
     ("source kafka", include_str!("../../../posthaste-brokers/tests/kafka/source_own.rs")),
+    ("source nats", include_str!("../../../posthaste-brokers/tests/nats/source_own.rs")),
+    ("source redis", include_str!("../../../posthaste-brokers/tests/redis/source_own.rs")),
     ("redis", include_str!("../../../posthaste-brokers/tests/redis/examine.rs")),
     ("rabbitmq", include_str!("../../../posthaste-brokers/tests/rabbitmq/examine.rs")),
     ("source rabbitmq", include_str!("../../../posthaste-brokers/tests/rabbitmq/source_refused.rs")),

@@ -18,6 +18,7 @@
 
 pub mod consumer;
 pub mod inbox;
+pub mod leases;
 pub mod sink;
 pub mod source;
 pub mod store;

@@ -32,12 +32,44 @@ pub(in crate::nats) struct StreamConfig {
     pub(in crate::nats) persist_mode: String,
     /// In nanoseconds.
     duplicate_window: u64,
+    /// How long messages are kept, in nanoseconds; 0: for ever.
+    max_age: u64,
+    /// Bounds by number and size, -1 for none.
+    pub(in crate::nats) max_msgs: i64,
+    pub(in crate::nats) max_bytes: i64,
+    pub(in crate::nats) max_msgs_per_subject: i64,
 }
 
 impl StreamConfig {
     pub(in crate::nats) fn duplicate_window(&self) -> Duration {
         Duration::from_nanos(self.duplicate_window)
     }
+
+    /// How long messages are kept, if that has an end.
+    pub(in crate::nats) fn max_age(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.max_age)).filter(|age| !age.is_zero())
+    }
+}
+
+/// What is in a stream.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::nats) struct StreamState {
+    pub(in crate::nats) messages: u64,
+    pub(in crate::nats) bytes: u64,
+    pub(in crate::nats) first_seq: u64,
+    pub(in crate::nats) last_seq: u64,
+}
+
+/// A stream as JetStream describes it.
+#[derive(Debug, Clone, Deserialize)]
+pub(in crate::nats) struct StreamInfo {
+    pub(in crate::nats) config: StreamConfig,
+    #[serde(default)]
+    pub(in crate::nats) state: StreamState,
+    /// When it was made.
+    #[serde(default)]
+    pub(in crate::nats) created: String,
 }
 
 /// Why a stream cannot be seen.
@@ -57,10 +89,6 @@ pub(in crate::nats) async fn stream_by_subject(
     #[derive(Deserialize)]
     struct Names {
         streams: Option<Vec<String>>,
-    }
-    #[derive(Deserialize)]
-    struct StreamInfo {
-        config: StreamConfig,
     }
     let body = serde_json::json!({ "subject": subject }).to_string();
     let names: Names = ask(session, "$JS.API.STREAM.NAMES", &body).await.map_err(Unseen::NoAnswer)?;
@@ -128,17 +156,32 @@ pub(in crate::nats) async fn ask_api<T: DeserializeOwned>(
 
 /// Waits until the server says that we may not publish to this subject.
 async fn denied(session: &Arc<Session>, subject: &str) {
+    let is_told = |note: Note| matches!(note, Note::Denied(denied) if *denied == *subject).then_some(());
+    heard(session, is_told).await;
+}
+
+/// Waits until the connection is gone, or is to be left. Answers why.
+pub(in crate::nats) async fn ended(session: &Arc<Session>) -> String {
+    heard(session, |note| match note {
+        Note::Ended(why) => Some(why.to_string()),
+        Note::Leaving => Some("the server is about to stop".to_owned()),
+        Note::Reply(..) | Note::Denied(_) => None,
+    })
+    .await
+}
+
+/// Waits for a certain word beside the messages.
+async fn heard<T>(session: &Arc<Session>, is_it: impl Fn(Note) -> Option<T>) -> T {
     let (call, mut notes) = (session.register(0), Vec::new());
-    let is_told = |note: Note| matches!(note, Note::Denied(denied) if *denied == *subject);
     poll_fn(|context| {
         loop {
             ready!(call.poll_notes(context, &mut notes));
-            if notes.drain(..).any(is_told) {
-                return Poll::Ready(());
+            if let Some(it) = notes.drain(..).find_map(&is_it) {
+                return Poll::Ready(it);
             }
         }
     })
-    .await;
+    .await
 }
 
 /// Whether the name can be a part of a subject. The client writes a subject as it is, and a line break would

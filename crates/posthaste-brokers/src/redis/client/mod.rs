@@ -18,7 +18,7 @@ mod session;
 mod topology;
 
 pub(super) use backlog::{BYTES_MIN, SessionConnection};
-pub(super) use session::{Broken, Session};
+pub(super) use session::{Broken, OwnConnection, Session};
 pub(super) use topology::Topology;
 
 use super::RedisConfig;

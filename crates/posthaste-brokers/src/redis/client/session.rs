@@ -126,6 +126,7 @@ pub(crate) struct Session {
     fence_life: Arc<Life>,
     pub(crate) backlog: ReplyBacklog,
     pub(super) address: Address,
+    database: u32,
     pub(crate) server: String,
     pub(crate) loopback: bool,
     /// As whom we are connected, in words.
@@ -134,6 +135,20 @@ pub(crate) struct Session {
     /// The longest string that the server takes, if we may know it.
     pub(crate) bulk_bytes_max: Option<usize>,
     unfit: watch::Sender<Option<Failure>>,
+}
+
+/// A connection that nobody else uses.
+#[derive(Debug)]
+pub(crate) struct OwnConnection {
+    connection: Connection,
+    _driver: Driver,
+}
+
+impl OwnConnection {
+    /// A reply for each command; errors of the server are among them.
+    pub(crate) async fn ask(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        self.connection.ask(commands).await
+    }
 }
 
 /// A connection inside a transaction that has no commands yet.
@@ -162,6 +177,7 @@ impl Session {
             fence: Mutex::new(Fence { connection: fence, open: false }),
             backlog: ReplyBacklog::default(),
             address: address.clone(),
+            database,
             server: address.to_string(),
             loopback: address.is_loopback(),
             identity: config.identity(),
@@ -205,6 +221,12 @@ impl Session {
         fence.open = replies.pop() == Some(Value::Okay);
         self.backlog.answered(SessionConnection::Fence, end);
         Ok(replies)
+    }
+
+    /// One more connection to the same server, for requests that keep it waiting. It ends when it is dropped.
+    pub(crate) async fn another(&self, config: &RedisConfig, name: &str) -> Result<OwnConnection, Failure> {
+        let (connection, driver) = open(config, &self.address, self.database, name).await?;
+        Ok(OwnConnection { connection, _driver: driver })
     }
 
     /// Asks questions beside the events, for a reply each.

@@ -73,6 +73,14 @@ pub trait SourceFixture: Send + Sync {
     }
     /// Removes all messages of a partition below a position, as retention does. `false`: this fixture cannot.
     async fn remove_below(&self, topic: &str, partition: i32, position: i64) -> bool;
+    /// Whether positions follow on each other without gaps, so that a loss is exact.
+    fn is_dense(&self) -> bool {
+        true
+    }
+    /// Whether the broker's clients cut white space off the values of headers.
+    fn trims_headers(&self) -> bool {
+        false
+    }
 }
 
 /// Runs the source suite: `source_suite!(module_name, async_fn_that_makes_a_fixture)`. A third argument is
