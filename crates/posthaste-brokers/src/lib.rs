@@ -68,7 +68,7 @@ pub use source::{GroupMember, SourceConfig, source_checks};
 
 #[cfg(feature = "broker")]
 use options::HasOptions;
-use posthaste::sink::{Finding, NullSink, Sink, StdoutSink};
+use posthaste::sink::{NullSink, Sink, StdoutSink};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
