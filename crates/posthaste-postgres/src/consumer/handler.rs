@@ -1,5 +1,6 @@
 //! Handlers: the service's own work, in our transaction.
 
+use super::sql_handler::SqlFunction;
 use async_trait::async_trait;
 use posthaste::consumer::{HandlerError, Message};
 use tokio_postgres::Transaction;
@@ -51,9 +52,9 @@ pub trait Handler: Send + Sync + 'static {
         Err(Failed::OneByOne)
     }
 
-    /// The function of the database that it calls, as SQL, with its arguments. It must be there, and this
-    /// login must be allowed to call it, before anything is taken: else every message would die of it.
-    fn function(&self) -> Option<&str> {
+    /// The function of the database that it calls. It must be there, and this login must be allowed to call
+    /// it, before anything is taken: else every message would die of it.
+    fn function(&self) -> Option<&SqlFunction> {
         None
     }
 }

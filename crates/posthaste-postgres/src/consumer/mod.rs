@@ -26,7 +26,7 @@ pub(crate) mod trace;
 
 pub use crate::mapped::{self, InboxTables, TableMapping, TablePreset};
 pub use handler::{Failed, Handler};
-pub use sql_handler::SqlHandler;
+pub use sql_handler::{SqlFunction, SqlHandler};
 
 use crate::append::Outbox;
 use crate::config::PostgresConfig;
@@ -135,7 +135,7 @@ impl PostgresInbox {
         check_server(&mut session).await?;
         migrate::check_version(&mut session, &sessions).await?;
         for function in handlers.iter().filter_map(|(_, handler)| handler.function()) {
-            sql_handler::check(&mut session, function).await?;
+            function.find(&mut session).await?;
         }
         let names = (&*options.consumer, options.group.as_deref().unwrap_or(&options.consumer));
         let mapped = mapped::open(&mut session, &sessions, &options.tables, names, Access::Consumer).await?;
