@@ -20,6 +20,8 @@ mod partitions;
 mod redrive;
 mod run;
 mod sql_handler;
+#[cfg(feature = "sqlx")]
+pub(crate) mod sqlx;
 mod statements;
 mod sweep;
 pub(crate) mod trace;
