@@ -226,3 +226,23 @@ async fn a_name_with_both_kinds_of_functions_is_refused() {
     let said = fixture.refusal(SqlHandler::new("posthaste", "billing.on_events")).await;
     assert!(said.contains("there is no function") && said.contains("message[])"), "{said}");
 }
+
+/// The example of the documentation, as it stands there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_of_a_batch_books_all_of_it() {
+    const EXAMPLE: &str = include_str!("../../../../examples/batch/ledger.sql");
+    const PAGE: &str = include_str!("../../../../docs/consume.md");
+    let (_, function) = EXAMPLE.split_once("\n\n").expect("tables, and the function");
+    assert!(PAGE.contains(function), "docs/consume.md shows another function");
+    let Some(fixture) = InboxFixture::make().await else { return };
+    fixture.run(EXAMPLE).await;
+    let inbox = fixture.with(SqlHandler::new("posthaste", "ledger.on_orders")).await;
+    let order = |n: i64| work_with(n, Some(format!("{{\"id\": {n}, \"total\": {n}.5}}").as_bytes()));
+    let batch: Vec<Work> = (1..=20).map(order).collect();
+    let applied = inbox.apply(None, &batch, PATIENCE).await.expect("applied");
+    assert_eq!(applied.outcomes, [MessageOutcome::Done; 20]);
+    let booked = fixture.rows("select count(*), sum(total)::text from ledger.orders", &[]).await;
+    assert_eq!((booked[0].get::<_, i64>(0), booked[0].get::<_, &str>(1)), (20, "220.0"));
+    let poison = inbox.apply(None, &[order(21), work_with(22, Some(b"no"))], PATIENCE).await;
+    assert_eq!(poison.expect_err("it fails").at, None, "and is found by halves");
+}
