@@ -5,6 +5,7 @@ use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, History};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::store::{ConsumerControls, InboxStore, Work};
 use posthaste::consumer::{Filter, HandlerError, Message};
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::source::Partition;
 use posthaste::store::StoreError;
 use posthaste_postgres::consumer::{Handler, InboxOptions, InboxTables, PostgresInbox};
@@ -255,7 +256,11 @@ impl ConsumerFixture for InboxFixture {
     }
 
     async fn copy_range(&self, consumer: &str, range: &[Work], repeat: bool) {
-        self.admin().await.copy_range(consumer, range, repeat, &actor()).await.expect("copied");
+        self.admin()
+            .await
+            .copy_range(consumer, range, repeat, &KeptHeaders::default(), &actor())
+            .await
+            .expect("copied");
     }
 
     async fn control(&self, consumer: &str, controls: &ConsumerControls) {

@@ -66,8 +66,8 @@ async fn a_chain_of_events_is_followed_over_kafka() {
     a_chain_is_followed(require_service!(Rig::set_on_kafka(kafka, 2, "").await)).await;
 }
 
-/// An event of one service, and its effect in the database of another: both are found by its id, and one that
-/// cannot be looked into keeps nobody from the other.
+/// An event of one service, and its effect in the database of another: both are found by its id, and one
+/// that cannot be looked into keeps nobody from the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_is_looked_up_in_every_configured_outbox() {
     let rig = require_service!(Rig::set("").await);
@@ -228,9 +228,9 @@ async fn a_chain_is_followed_through_three_databases() {
     assert!(rest.ok().contains("consumer  last: done"), "C is found without B");
 }
 
-/// Events that cause each other, many of one cause, and a chain without an end: the picture has one, says that
-/// it does not show all, and what it shows is there once. The marks are those of a service that only admits:
-/// Posthaste has no consumer of that name.
+/// Events that cause each other, many of one cause, and a chain without an end: the picture has one, says
+/// that it does not show all, and what it shows is there once. The marks are those of a service that only
+/// admits: Posthaste has no consumer of that name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cycle_a_flood_and_a_long_chain_end_the_picture() {
     let rig = require_service!(Rig::set("").await);

@@ -1,9 +1,10 @@
 //! `posthaste trace`: one event's way through every configured database.
 //!
 //! Each database is asked for what it knows of an id: its log for the event and its receipts, its inbox for
-//! the marks, what waits and what is dead. What handlers appended because of it is followed in turn, wherever
-//! it is handled next. An event that was followed to is looked for in the log that it was found in, and in
-//! all inboxes: its number is known there, and a log of another service is not searched for what it never had.
+//! the marks, what waits and what is dead. What handlers appended because of it is followed in turn,
+//! wherever it is handled next. An event that was followed to is looked for in the log that it was found
+//! in, and in all inboxes: its number is known there, and a log of another service is not searched for what
+//! it never had.
 //!
 //! A database that does not answer is named and left out from then on; a picture with a hole in it is worth
 //! more than none. An id is followed once, so a cycle ends where it began.
@@ -26,7 +27,8 @@ use std::time::Duration;
 
 /// Most messages that are followed: a screenful or two, and some thousand statements at most.
 const FOLLOWED_MAX: usize = 100;
-/// Most handlers between the first message and another: a chain that is longer goes in circles, with new ids.
+/// Most handlers between the first message and another: a chain that is longer goes in circles, with new
+/// ids.
 const DEPTH_MAX: usize = 16;
 /// One database has so long for one id. A search of its log ends before that by itself.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -75,7 +77,7 @@ struct FoundIn {
 }
 
 /// What is still to be looked for.
-struct Wanted {
+struct Sought {
     id: String,
     cause: Option<String>,
     by: Option<String>,
@@ -161,33 +163,33 @@ fn note(away: &mut Vec<Away>, outbox: &Outbox, error: &anyhow::Error) {
 
 /// The message, and what it caused: near ones first, each once.
 async fn follow(mut lookups: Vec<Lookup<'_>>, mut away: Vec<Away>, id: &str) -> Picture {
-    let first = Wanted { id: id.to_owned(), cause: None, by: None, depth: 0, origin: None };
+    let first = Sought { id: id.to_owned(), cause: None, by: None, depth: 0, origin: None };
     let (mut waiting, mut known) = (VecDeque::from([first]), HashSet::from([id.to_owned()]));
     let (mut steps, mut is_cut) = (Vec::new(), false);
-    while let Some(wanted) = waiting.pop_front() {
+    while let Some(sought) = waiting.pop_front() {
         if steps.len() == FOLLOWED_MAX {
             is_cut = true;
             break;
         }
-        let outboxes = find(&mut lookups, &mut away, &wanted).await;
+        let outboxes = find(&mut lookups, &mut away, &sought).await;
         for (found, trace, event) in appended(&outboxes) {
             let caused = event.id.to_string();
             if !known.insert(caused.clone()) {
                 continue;
             }
-            if wanted.depth == DEPTH_MAX {
+            if sought.depth == DEPTH_MAX {
                 is_cut = true;
                 continue;
             }
-            waiting.push_back(Wanted {
+            waiting.push_back(Sought {
                 id: caused,
-                cause: Some(wanted.id.clone()),
+                cause: Some(sought.id.clone()),
                 by: Some(trace.consumer.clone()),
-                depth: wanted.depth + 1,
+                depth: sought.depth + 1,
                 origin: Some((found.outbox.clone(), event.appended_at)),
             });
         }
-        let Wanted { id, cause, by, depth, .. } = wanted;
+        let Sought { id, cause, by, depth, .. } = sought;
         steps.push(Step { id, cause, by, depth, outboxes });
     }
     Picture { steps, away, is_cut }
@@ -200,10 +202,10 @@ fn appended(outboxes: &[FoundIn]) -> impl Iterator<Item = (&FoundIn, &MessageTra
 }
 
 /// Asks every database for an id. Whoever fails is asked no more.
-async fn find(lookups: &mut Vec<Lookup<'_>>, away: &mut Vec<Away>, wanted: &Wanted) -> Vec<FoundIn> {
+async fn find(lookups: &mut Vec<Lookup<'_>>, away: &mut Vec<Away>, sought: &Sought) -> Vec<FoundIn> {
     let (mut found, mut failed) = (Vec::<FoundIn>::new(), Vec::new());
     for (index, lookup) in lookups.iter().enumerate() {
-        let asked = tokio::time::timeout(ANSWER_MAX, lookup.find(wanted)).await;
+        let asked = tokio::time::timeout(ANSWER_MAX, lookup.find(sought)).await;
         let silent = || anyhow::anyhow!("outbox `{}`: no answer within {ANSWER_MAX:?}", lookup.outbox.name);
         match asked.unwrap_or_else(|_| Err(silent())) {
             Ok(one) => merge(&mut found, one),
@@ -277,13 +279,13 @@ impl<'a> Lookup<'a> {
         Ok(Self { outbox, view: View::Inbox { admin, scopes } })
     }
 
-    async fn find(&self, wanted: &Wanted) -> anyhow::Result<FoundIn> {
+    async fn find(&self, sought: &Sought) -> anyhow::Result<FoundIn> {
         let mut found = FoundIn { outbox: self.outbox.name.to_string(), event: None, consumers: Vec::new() };
         match &self.view {
-            View::Log(admin) => found.event = self.appended(&**admin, wanted).await?,
+            View::Log(admin) => found.event = self.appended(&**admin, sought).await?,
             View::Inbox { admin, scopes } => {
-                let scoped = scopes.iter().map(|topic| format!("{topic}:{}", wanted.id));
-                for name in std::iter::once(wanted.id.clone()).chain(scoped) {
+                let scoped = scopes.iter().map(|topic| format!("{topic}:{}", sought.id));
+                for name in std::iter::once(sought.id.clone()).chain(scoped) {
                     let traces = admin.trace(&name).await;
                     found.consumers.extend(traces.map_err(|error| explain_act(self.outbox, error))?);
                 }
@@ -293,9 +295,9 @@ impl<'a> Lookup<'a> {
     }
 
     /// The event's life in the log, if it is there.
-    async fn appended(&self, admin: &dyn Admin, wanted: &Wanted) -> anyhow::Result<Option<EventLife>> {
-        let Ok(id) = wanted.id.parse() else { return Ok(None) };
-        let near = match &wanted.origin {
+    async fn appended(&self, admin: &dyn Admin, sought: &Sought) -> anyhow::Result<Option<EventLife>> {
+        let Ok(id) = sought.id.parse() else { return Ok(None) };
+        let near = match &sought.origin {
             Some((outbox, _)) if **outbox != *self.outbox.name => return Ok(None),
             origin => origin.as_ref().map(|(_, at)| *at),
         };
