@@ -4,8 +4,8 @@
 //! ["tokio-postgres"]` and calls [`append()`] inside its transaction, and [`admit`] in the
 //! transaction of a handler. The relay links the feature `store`.
 //!
-//! Services with another library's transaction take its feature and its module: `sqlx`, `diesel`,
-//! `diesel-async`, `sea-orm`. None of them needs the store.
+//! Services with another library's transaction take its feature and its module, each with `append` and
+//! `admit`: `sqlx`, `diesel`, `diesel-async`, `sea-orm`. None of them needs the store.
 
 #[cfg(feature = "store")]
 mod admin;
@@ -25,7 +25,7 @@ pub mod consumer;
 pub mod doctor;
 #[cfg(feature = "store")]
 mod error;
-#[cfg(feature = "tokio-postgres")]
+#[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
 mod inbox;
 #[cfg(feature = "store")]
 mod log;
@@ -62,7 +62,9 @@ pub use append::tokio_postgres::{AppendError, append, append_all};
 pub use config::{PostgresConfig, Retention, TlsMode};
 #[cfg(feature = "store")]
 pub use connect::connect;
+#[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
+pub use inbox::Inbox;
 #[cfg(feature = "tokio-postgres")]
-pub use inbox::{AdmitError, Inbox, admit};
+pub use inbox::tokio_postgres::{AdmitError, admit};
 #[cfg(feature = "store")]
 pub use log::store::PostgresStore;

@@ -209,6 +209,23 @@ pub(crate) fn plural(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
 }
 
+/// Breaks a text at white space, where it can.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split(' ') {
+        let used = lines.last().map_or(0, |line| line.chars().count());
+        if used > 0 && used + 1 + word.chars().count() > width {
+            lines.push(String::new());
+        }
+        let Some(line) = lines.last_mut() else { continue };
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,6 +240,13 @@ mod tests {
         assert_eq!(time(Timestamp(1_700_000_000_123_456)), "2023-11-14 22:13:20Z");
         assert_eq!(plural(1, "event"), "1 event");
     }
+    #[test]
+    fn a_text_is_broken_at_white_space() {
+        assert_eq!(wrap("a bc def", 5), ["a bc", "def"]);
+        assert_eq!(wrap("abcdefgh ij", 5), ["abcdefgh", "ij"]);
+        assert_eq!(wrap("", 5), [""]);
+    }
+
     #[test]
     fn words_reach_a_shell_as_they_are() {
         assert_eq!(shell_word("/tmp/shop-1/posthaste.toml"), "/tmp/shop-1/posthaste.toml");

@@ -25,6 +25,7 @@ pub mod failure;
 pub mod filter;
 pub mod headers;
 pub mod identity;
+pub mod kept;
 pub mod letter;
 pub mod message;
 pub mod policy;

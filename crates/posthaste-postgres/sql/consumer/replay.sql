@@ -1,6 +1,6 @@
 -- T2r: a letter is a deferred message again, in its old place, under its key's lock. No row: somebody was
 -- quicker, and nothing is changed. A redrive ($3) brings new bytes, and the mark takes the place of the copy:
--- else the copy's redelivery would look like another redrive.
+-- else the copy's redelivery would look like another redrive. An operator may leave headers out ($9).
 with found as (
   select message_id, repeat from posthaste.inbox_dead_letters where consumer = $1 and letter = $2 for update
 --native{
@@ -26,7 +26,7 @@ insert into posthaste.inbox_deferred (seq, consumer, message_id, topic, partitio
 select g.seq, g.consumer, g.message_id, g.topic, case when $3::boolean then $5::int else g.partition end,
        case when $3 then $6::bigint else g.position end, case when $3 then $7::text else g.address end,
        case when $3 then $8::bytea else g.key end, g.order_id,
-       case when $3 then $9::text::jsonb else g.headers end, case when $3 then $10::bytea else g.payload end,
+       coalesce($9::text::jsonb, g.headers), case when $3 then $10::bytea else g.payload end,
        case when $3 then timestamptz 'epoch' + interval '1 microsecond' * $11::bigint else g.published_at end,
        case when $3 then 'redriven' else 'replayed' end, not g.repeat, g.repeat, g.attempts, g.replays + 1,
        case when g.order_id is null then clock_timestamp() else 'infinity' end, g.error_class, g.error_code, g.error,

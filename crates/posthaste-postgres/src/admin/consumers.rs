@@ -13,14 +13,13 @@ use crate::row::Micros;
 use crate::session::{Param, Session, params};
 use async_trait::async_trait;
 use posthaste::Timestamp;
-use posthaste::admin::{
-    Actor, AdminError, Count, DISORDER_MICROS, DeadAct, DeadFilter, History, IDS_AUDITED, ROWS_MAX,
-};
+use posthaste::admin::{Actor, AdminError, Count, DeadAct, DeadFilter, History, IDS_AUDITED, ROWS_MAX};
 use posthaste::consumer::admin::{
-    CausedEvent, ConsumerAdmin, ConsumerLetter, ConsumerPartition, ConsumerProcess, ConsumerStatus,
-    DeferredTrace, LetterCause, MessageTrace,
+    ConsumerAdmin, ConsumerLetter, ConsumerPartition, ConsumerProcess, ConsumerStatus, LetterCause,
+    MessageTrace,
 };
 use posthaste::consumer::store::Work;
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::route::Pattern;
 use posthaste::source::Partition;
 use serde_json::json;
@@ -62,7 +61,7 @@ fn clause(filter: &DeadFilter, first: usize) -> Clause {
     clause
 }
 
-fn time(row: &Row, name: &str) -> Option<Timestamp> {
+pub(super) fn time(row: &Row, name: &str) -> Option<Timestamp> {
     row.get::<_, Option<Micros>>(name).map(|at| Timestamp(at.0))
 }
 
@@ -122,38 +121,23 @@ fn process(row: &Row) -> ConsumerProcess {
     }
 }
 
-fn trace(row: &Row) -> MessageTrace {
-    let deferred = row.get::<_, Option<String>>("reason").map(|reason| DeferredTrace {
-        reason,
-        attempts: row.get("attempts"),
-        due_at: time(row, "due_at"),
-        last_error: row.get("last_error"),
-    });
-    MessageTrace {
-        consumer: row.get("consumer"),
-        outcome: row.get("outcome"),
-        place: row.get("place"),
-        marked_at: time(row, "marked_at"),
-        xid: row.get("xid"),
-        deferred,
-        letters: row.get("letters"),
-        appended: Vec::new(),
-    }
-}
-
 impl PostgresAdmin {
     /// From now on what concerns this consumer goes by its tables. They are looked at when they are needed.
     pub fn map_tables(&mut self, consumer: &str, group: &str, tables: &InboxTables) {
         self.tables.insert(consumer.to_owned(), (group.to_owned(), tables.clone()));
     }
 
-    async fn mapped(&self, session: &mut Session, consumer: &str) -> Result<Option<Mapped>, AdminError> {
+    pub(super) async fn mapped(
+        &self,
+        session: &mut Session,
+        consumer: &str,
+    ) -> Result<Option<Mapped>, AdminError> {
         let Some((group, tables)) = self.tables.get(consumer) else { return Ok(None) };
         Ok(mapped::open(session, &self.sessions, tables, (consumer, group), Access::Operator).await?)
     }
 
     /// One statement of a file, for the tables of a consumer.
-    async fn query_of(
+    pub(super) async fn query_of(
         &self,
         session: &mut Session,
         mapped: Option<&Mapped>,
@@ -192,7 +176,7 @@ impl PostgresAdmin {
         session: &mut Session,
         consumer: &str,
         filter: &DeadFilter,
-        act: DeadAct,
+        (act, headers): (DeadAct, &KeptHeaders),
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError> {
@@ -209,7 +193,9 @@ impl PostgresAdmin {
         let mut done = Vec::new();
         for (letter, ..) in &picked {
             let gone = match act {
-                DeadAct::Replay => self.replay_letter(session, mapped.as_ref(), consumer, *letter).await?,
+                DeadAct::Replay => {
+                    self.replay_letter(session, mapped.as_ref(), consumer, *letter, headers).await?
+                }
                 DeadAct::Discard => {
                     let params = params![TEXT consumer, UUID letter];
                     !self.query(session, sql!("drop_letter"), params).await?.is_empty()
@@ -228,7 +214,11 @@ impl PostgresAdmin {
         if !done.is_empty() {
             self.promote_keys(session, consumer, &keys).await?;
             let ids = &done[..done.len().min(IDS_AUDITED)];
-            let detail = json!({ "consumer": consumer, "filter": filter, "count": done.len(), "ids": ids });
+            let mut detail =
+                json!({ "consumer": consumer, "filter": filter, "count": done.len(), "ids": ids });
+            if let Some(headers) = headers.audited() {
+                detail["headers"] = headers;
+            }
             self.audit(session, actor, act.action(), &detail).await?;
         }
         Ok(done.len() as u64)
@@ -241,11 +231,20 @@ impl PostgresAdmin {
         mapped: Option<&Mapped>,
         consumer: &str,
         letter: Uuid,
+        headers: &KeptHeaders,
     ) -> Result<bool, AdminError> {
         let (text, bytes, number) = (None::<&str>, None::<&[u8]>, None::<i64>);
+        let kept = match headers.is_all() {
+            true => None,
+            false => {
+                let sql = "select headers::text from posthaste.inbox_dead_letters where consumer = $1 and letter = $2";
+                let found = self.query(session, sql, params![TEXT consumer, UUID letter]).await?;
+                found.first().map(|row| headers.stored(row.get(0)))
+            }
+        };
         let params = params![
             TEXT consumer, UUID letter, BOOL false, TEXT text, INT4 None::<i32>, INT8 number, TEXT text,
-            BYTEA bytes, TEXT text, BYTEA bytes, INT8 number,
+            BYTEA bytes, TEXT kept, BYTEA bytes, INT8 number,
         ];
         Ok(!self.query_of(session, mapped, sql!("replay"), params).await?.is_empty())
     }
@@ -273,37 +272,15 @@ impl PostgresAdmin {
         Ok(())
     }
 
-    /// What the handler appended for a message. A mark without its transaction has a time at least.
-    async fn caused(&self, id: &str, trace: &MessageTrace) -> Result<Vec<CausedEvent>, AdminError> {
-        let Some(at) = trace.marked_at else { return Ok(Vec::new()) };
-        let mut session = self.begin_freely().await?;
-        let span = match &trace.xid {
-            Some(_) => (0, 0),
-            None => (
-                self.shortly_before(&mut session, at).await?,
-                self.shortly_before(&mut session, at.plus_micros(2 * DISORDER_MICROS)).await?,
-            ),
-        };
-        let params =
-            params![TEXT &*trace.consumer, TEXT id, TEXT trace.xid.as_deref(), INT8 span.0, INT8 span.1];
-        let rows = self.query(&mut session, sql!("caused"), params).await;
-        session.rollback().await;
-        let event = |row: &Row| CausedEvent {
-            id: row.get("id"),
-            topic: row.get("topic"),
-            appended_at: time(row, "appended_at").unwrap_or_default(),
-        };
-        Ok(rows?.iter().map(event).collect())
-    }
-
     async fn copy_works(
         &self,
         session: &mut Session,
         consumer: &str,
         range: &[Work],
-        repeat: bool,
+        (repeat, headers): (bool, &KeptHeaders),
         actor: &Actor,
     ) -> Result<u64, AdminError> {
+        let range = &*headers.works(range);
         let places = Places::of(range);
         let keys = range
             .iter()
@@ -327,8 +304,11 @@ impl PostgresAdmin {
         if copied > 0 {
             let place = |work: &Work| work.delivery.place();
             let (from, to) = (range.first().and_then(place), range.last().and_then(place));
-            let detail =
+            let mut detail =
                 json!({ "consumer": consumer, "count": copied, "repeat": repeat, "first": from, "last": to });
+            if let Some(headers) = headers.audited() {
+                detail["headers"] = headers;
+            }
             self.audit(session, actor, "replay range", &detail).await?;
         }
         Ok(copied as u64)
@@ -408,7 +388,24 @@ impl ConsumerAdmin for PostgresAdmin {
         actor.check()?;
         filter.check()?;
         let mut session = self.begin().await?;
-        let done = self.act_on_letters(&mut session, consumer, filter, act, actor, chunk).await;
+        let how = (act, &KeptHeaders::default());
+        let done = self.act_on_letters(&mut session, consumer, filter, how, actor, chunk).await;
+        finish(&mut session, done).await
+    }
+
+    async fn replay_letters(
+        &self,
+        consumer: &str,
+        filter: &DeadFilter,
+        headers: &KeptHeaders,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        actor.check()?;
+        filter.check()?;
+        let mut session = self.begin().await?;
+        let how = (DeadAct::Replay, headers);
+        let done = self.act_on_letters(&mut session, consumer, filter, how, actor, chunk).await;
         finish(&mut session, done).await
     }
 
@@ -445,32 +442,16 @@ impl ConsumerAdmin for PostgresAdmin {
         consumer: &str,
         range: &[Work],
         repeat: bool,
+        headers: &KeptHeaders,
         actor: &Actor,
     ) -> Result<u64, AdminError> {
         actor.check()?;
         let mut session = self.begin().await?;
-        let copied = self.copy_works(&mut session, consumer, range, repeat, actor).await;
+        let copied = self.copy_works(&mut session, consumer, range, (repeat, headers), actor).await;
         finish(&mut session, copied).await
     }
 
     async fn trace(&self, id: &str) -> Result<Vec<MessageTrace>, AdminError> {
-        let rows = self.look_freely(sql!("trace"), params![TEXT id, TEXT None::<&str>]).await?;
-        let mut traces: Vec<MessageTrace> = rows.iter().map(trace).collect();
-        for consumer in self.tables.keys() {
-            let mut session = self.begin_freely().await?;
-            if let Some(mapped) = self.mapped(&mut session, consumer).await? {
-                let params = params![TEXT id, TEXT consumer];
-                let rows = self.query_of(&mut session, Some(&mapped), sql!("trace"), params).await?;
-                // What our own table has of a consumer whose marks are elsewhere is not all.
-                traces.retain(|trace| trace.consumer != *consumer);
-                traces.extend(rows.iter().map(trace));
-            }
-            session.rollback().await;
-        }
-        for trace in &mut traces {
-            trace.appended = self.caused(id, trace).await?;
-        }
-        traces.sort_by(|a, b| a.consumer.cmp(&b.consumer));
-        Ok(traces)
+        self.trace_message(id).await
     }
 }

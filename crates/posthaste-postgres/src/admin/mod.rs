@@ -26,6 +26,7 @@ mod log;
 mod relane;
 mod repair;
 mod status;
+mod trace;
 
 use crate::config::PostgresConfig;
 use crate::consumer::InboxTables;

@@ -18,6 +18,8 @@ use diesel::{QueryableByName, RunQueryDsl, sql_query};
 use posthaste::{Event, EventError};
 use uuid::Uuid;
 
+pub use crate::inbox::diesel::{AdmitError, admit};
+
 /// Why an append failed. In each case nothing was appended; after a database error the caller's
 /// transaction is aborted, as after any failed statement.
 #[derive(Debug, thiserror::Error)]
@@ -95,11 +97,16 @@ impl Outbox {
 }
 
 fn in_transaction<C: Connection>(conn: &mut C) -> Result<(), AppendError> {
-    let depth = C::TransactionManager::transaction_manager_status_mut(conn).transaction_depth()?;
-    depth.map(|_| ()).ok_or(AppendError::NoTransaction)
+    if is_in_transaction(conn)? { Ok(()) } else { Err(AppendError::NoTransaction) }
 }
 
-pub(super) type Prepared<'q> = BoxedSqlQuery<'q, Pg, SqlQuery>;
+/// Whether diesel has begun a transaction here.
+pub(crate) fn is_in_transaction<C: Connection>(conn: &mut C) -> Result<bool, diesel::result::Error> {
+    let depth = C::TransactionManager::transaction_manager_status_mut(conn).transaction_depth()?;
+    Ok(depth.is_some())
+}
+
+pub(crate) type Prepared<'q> = BoxedSqlQuery<'q, Pg, SqlQuery>;
 
 pub(super) fn one<'q>(sql: &str, event: &'q Event) -> Prepared<'q> {
     WRITTEN.into_iter().fold(sql_query(sql).into_boxed(), |query, (_, value)| match value {

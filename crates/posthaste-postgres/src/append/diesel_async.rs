@@ -13,6 +13,8 @@ use posthaste::Event;
 use uuid::Uuid;
 
 pub use super::diesel::AppendError;
+pub use crate::inbox::diesel::AdmitError;
+pub use crate::inbox::diesel_async::admit;
 
 impl Outbox {
     /// Appends an event in the transaction that is open on this connection. It exists if and only if that
@@ -58,8 +60,13 @@ impl Outbox {
 }
 
 fn in_transaction<C: AsyncConnection>(conn: &mut C) -> Result<(), AppendError> {
+    if is_in_transaction(conn)? { Ok(()) } else { Err(AppendError::NoTransaction) }
+}
+
+/// Whether diesel has begun a transaction here.
+pub(crate) fn is_in_transaction<C: AsyncConnection>(conn: &mut C) -> Result<bool, diesel::result::Error> {
     let depth = C::TransactionManager::transaction_manager_status_mut(conn).transaction_depth()?;
-    depth.map(|_| ()).ok_or(AppendError::NoTransaction)
+    Ok(depth.is_some())
 }
 
 /// Appends an event to the outbox in the schema `posthaste`. See [`Outbox::append_diesel_async`].

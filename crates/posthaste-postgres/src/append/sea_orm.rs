@@ -14,6 +14,8 @@ use sea_orm::sea_query::ArrayType;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, Statement, Value};
 use uuid::Uuid;
 
+pub use crate::inbox::sea_orm::{AdmitError, admit};
+
 /// Why an append failed. In each case nothing was appended; after a database error the caller's
 /// transaction is aborted, as after any failed statement.
 #[derive(Debug, thiserror::Error)]

@@ -12,6 +12,10 @@ use sqlx::{AssertSqlSafe, Row, Transaction};
 use std::sync::Arc;
 use uuid::Uuid;
 
+#[cfg(feature = "store")]
+pub use crate::consumer::sqlx::{SqlxHandler, handler};
+pub use crate::inbox::sqlx::{AdmitError, admit};
+
 /// Why an append failed. In both cases nothing was appended; after a database error the caller's
 /// transaction is aborted, as after any failed statement.
 #[derive(Debug, thiserror::Error)]

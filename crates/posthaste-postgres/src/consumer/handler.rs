@@ -1,6 +1,7 @@
 //! Handlers: the service's own work, in our transaction.
 
 use super::outside::OutsideHandler;
+use super::sql_handler::SqlFunction;
 use async_trait::async_trait;
 use posthaste::consumer::{HandlerError, Message};
 use tokio_postgres::Transaction;
@@ -58,9 +59,9 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
-    /// The function of the database that it calls, as SQL, with its arguments. It must be there, and this
-    /// login must be allowed to call it, before anything is taken: else every message would die of it.
-    fn function(&self) -> Option<&str> {
+    /// The function of the database that it calls. It must be there, and this login must be allowed to call
+    /// it, before anything is taken: else every message would die of it.
+    fn function(&self) -> Option<&SqlFunction> {
         None
     }
 }

@@ -23,6 +23,8 @@ mod partitions;
 mod redrive;
 mod run;
 mod sql_handler;
+#[cfg(feature = "sqlx")]
+pub(crate) mod sqlx;
 mod statements;
 mod sweep;
 pub(crate) mod trace;
@@ -30,7 +32,7 @@ pub(crate) mod trace;
 pub use crate::mapped::{self, InboxTables, TableMapping, TablePreset};
 pub use handler::{Failed, Handler};
 pub use outside::OutsideHandler;
-pub use sql_handler::SqlHandler;
+pub use sql_handler::{SqlFunction, SqlHandler};
 
 use crate::append::Outbox;
 use crate::config::PostgresConfig;
@@ -145,7 +147,7 @@ impl PostgresInbox {
         check_server(&mut session).await?;
         migrate::check_version(&mut session, &sessions).await?;
         for function in handlers.iter().filter_map(|(_, handler)| handler.function()) {
-            sql_handler::check(&mut session, function).await?;
+            function.find(&mut session).await?;
         }
         let names = (&*options.consumer, options.group.as_deref().unwrap_or(&options.consumer));
         let mapped = mapped::open(&mut session, &sessions, &options.tables, names, Access::Consumer).await?;

@@ -4,6 +4,7 @@ use diesel::Connection;
 use diesel::result::Error as DieselError;
 use diesel_async::AsyncConnection;
 use posthaste::Event;
+use posthaste::inbox::Admission;
 use sea_orm::TransactionTrait;
 use std::error::Error;
 use uuid::Uuid;
@@ -21,7 +22,12 @@ pub(crate) type Answers = Vec<Result<Uuid, String>>;
 pub(crate) trait Adapter {
     /// Appends the events in one transaction on a connection of its own, and ends it as told.
     async fn transact(url: &str, events: &[Event], act: Act) -> Answers;
+    /// Admits messages of the consumer `billing` in one transaction, and ends it as told.
+    async fn admit(url: &str, ids: &[&str], commit: bool) -> Admissions;
 }
+
+/// An answer for each message.
+pub(crate) type Admissions = Vec<Result<Admission, String>>;
 
 fn told<E: Error>(error: E) -> String {
     let cause = error.source().map(ToString::to_string).unwrap_or_default();
@@ -53,6 +59,17 @@ impl Adapter for Sqlx {
         if act.commit { tx.commit().await } else { tx.rollback().await }.expect("the end");
         answers
     }
+
+    async fn admit(url: &str, ids: &[&str], commit: bool) -> Admissions {
+        let pool = sqlx::PgPool::connect(url).await.expect("a pool");
+        let mut tx = pool.begin().await.expect("begin");
+        let mut answers = Admissions::new();
+        for id in ids {
+            answers.push(posthaste_postgres::sqlx::admit(&mut tx, "billing", id).await.map_err(told));
+        }
+        if commit { tx.commit().await } else { tx.rollback().await }.expect("the end");
+        answers
+    }
 }
 
 pub(crate) struct SeaOrm;
@@ -71,6 +88,17 @@ impl Adapter for SeaOrm {
             }
         }
         if act.commit { tx.commit().await } else { tx.rollback().await }.expect("the end");
+        answers
+    }
+
+    async fn admit(url: &str, ids: &[&str], commit: bool) -> Admissions {
+        let db = sea_orm::Database::connect(url).await.expect("a pool");
+        let tx = db.begin().await.expect("begin");
+        let mut answers = Admissions::new();
+        for id in ids {
+            answers.push(posthaste_postgres::sea_orm::admit(&tx, "billing", id).await.map_err(told));
+        }
+        if commit { tx.commit().await } else { tx.rollback().await }.expect("the end");
         answers
     }
 }
@@ -100,6 +128,21 @@ impl Adapter for Diesel {
             answers
         })
     }
+
+    async fn admit(url: &str, ids: &[&str], commit: bool) -> Admissions {
+        use posthaste_postgres::diesel::admit;
+        let act = Act { batch: false, commit };
+        tokio::task::block_in_place(|| {
+            let mut conn = diesel::PgConnection::establish(url).expect("a connection");
+            let mut answers = Admissions::new();
+            let end = conn.transaction(|conn| {
+                answers = ids.iter().map(|id| admit(conn, "billing", id).map_err(told)).collect();
+                ended(act)
+            });
+            assert_eq!(end, ended(act));
+            answers
+        })
+    }
 }
 
 pub(crate) struct DieselAsync;
@@ -117,6 +160,23 @@ impl Adapter for DieselAsync {
                     for event in events {
                         answers.push(append(conn, event).await.map_err(told));
                     }
+                }
+                ended(act)
+            })
+            .await;
+        assert_eq!(end, ended(act));
+        answers
+    }
+
+    async fn admit(url: &str, ids: &[&str], commit: bool) -> Admissions {
+        use posthaste_postgres::diesel_async::admit;
+        let act = Act { batch: false, commit };
+        let mut conn = diesel_async::AsyncPgConnection::establish(url).await.expect("a connection");
+        let mut answers = Admissions::new();
+        let end = conn
+            .transaction(async |conn| {
+                for id in ids {
+                    answers.push(admit(conn, "billing", id).await.map_err(told));
                 }
                 ended(act)
             })

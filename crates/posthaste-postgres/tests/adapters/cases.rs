@@ -2,6 +2,7 @@
 
 use super::Outbox;
 use super::adapter::{Act, Adapter, Diesel, DieselAsync, SeaOrm, Sqlx};
+use posthaste::inbox::Admission;
 use posthaste::{Event, Timestamp};
 use posthaste_testkit::services::{self, TestDatabase};
 use uuid::Uuid;
@@ -111,11 +112,40 @@ async fn no_outbox<A: Adapter>() {
     );
 }
 
+/// G5: the first transaction that commits is the first, whatever was rolled back before it. What cannot be
+/// marked costs nothing: the caller's transaction goes on.
+async fn admitted<A: Adapter>() {
+    const FIRST: Result<Admission, String> = Ok(Admission::First);
+    const DUPLICATE: Result<Admission, String> = Ok(Admission::Duplicate);
+    let Some(outbox) = Outbox::make().await else { return };
+    let url = outbox.url();
+    assert_eq!(A::admit(&url, &["a", "b"], false).await, [FIRST, FIRST]);
+    assert_eq!(A::admit(&url, &["a", "c", "a"], true).await, [FIRST, FIRST, DUPLICATE]);
+    let long = "x".repeat(2_000);
+    let answers = A::admit(&url, &["", &long, "c", "b"], true).await;
+    assert!(answers[0].is_err() && answers[1].is_err(), "{answers:?}");
+    assert_eq!(answers[2..], [DUPLICATE, FIRST]);
+    let sql = "select message_id from posthaste.inbox where consumer = 'billing' order by 1";
+    let marks = outbox.client.query(sql, &[]).await.expect("marks");
+    assert_eq!(marks.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["a", "b", "c"]);
+}
+
+/// What the database says is in the error's source.
+async fn no_inbox<A: Adapter>() {
+    let Some(database) = services::require(TestDatabase::create().await) else { return };
+    let answers = A::admit(&database.url(), &["a"], false).await;
+    let told = answers[0].as_ref().expect_err("there is no inbox here");
+    assert!(
+        told.starts_with("the message could not be marked") && told.contains("posthaste.inbox"),
+        "{told}"
+    );
+}
+
 macro_rules! adapters {
     ($($name:ident: $adapter:ty),*) => {$(
         mod $name {
             use super::*;
-            adapters!(@ $adapter, rolled_back_and_committed, untouched, many, idempotent, refused, no_outbox);
+            adapters!(@ $adapter, rolled_back_and_committed, untouched, many, idempotent, refused, no_outbox, admitted, no_inbox);
         }
     )*};
     (@ $adapter:ty, $($case:ident),*) => {$(

@@ -1,8 +1,9 @@
-//! The append adapters against a real PostgreSQL: the examples as they are, and one table of cases for all of
-//! them. One target for all libraries, because each of them is slow to build and to link.
+//! The adapters of `append` and `admit` against a real PostgreSQL: the examples as they are, and one table of
+//! cases for all of them. One target for all libraries, because each of them is slow to build and to link.
 
 mod adapter;
 mod cases;
+mod handler;
 mod refusals;
 
 use posthaste_postgres::{PostgresConfig, migrate};

@@ -3,11 +3,14 @@
 use crate::failing::{PATIENCE, work_with};
 use crate::fixture::{InboxFixture, actor};
 use crate::life::Effects;
+use bytes::Bytes;
 use posthaste::admin::{DeadAct, DeadFilter};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::letter::DeadLetterTopic;
 use posthaste::consumer::store::{Burial, DeferOrBury, InboxStore, MessageOutcome, SetAside, Work};
 use posthaste::consumer::{Disposition, Failure, FailureKind, Filter};
+use posthaste::inbox::kept::KeptHeaders;
+use posthaste::source::Partition;
 use posthaste_postgres::consumer::{InboxOptions, PostgresInbox};
 use posthaste_testkit::conformance::consumer::ConsumerFixture;
 use std::sync::Arc;
@@ -123,12 +126,69 @@ async fn g6_letters_leave_by_audited_acts_alone() {
     assert_eq!(actions, ["replay", "discard", "replay"]);
     assert_eq!(fixture.letters("billing").await.len(), 1);
     let trace = admin.trace("m0").await.expect("traced");
-    assert!(trace.is_empty(), "no partition was ever taken, so the consumer is not known");
-    let partition = posthaste::source::Partition::new("orders", 0);
-    inbox.take(&[partition], "one").await.expect("taken");
-    let trace = admin.trace("m0").await.expect("traced");
-    assert_eq!((trace.len(), trace[0].outcome.as_deref()), (1, Some("w")));
+    let found = (trace.len(), trace[0].outcome.as_deref());
+    assert_eq!(found, (1, Some("w")), "no partition was ever taken, and its mark is found all the same");
     assert_eq!(trace[0].deferred.as_ref().map(|deferred| &*deferred.reason), Some("replayed"));
+    inbox.take(&[Partition::new("orders", 0)], "one").await.expect("taken");
     let status = admin.consumers(Some("billing")).await.expect("a status");
     assert_eq!((status[0].deferred.count, status[0].dead.count, status[0].partitions.len()), (3, 1, 1));
+}
+
+/// What an operator leaves out of a message that is handled again is gone, of a letter and of a copy, and the
+/// audit says so. What it is known by stays, and so does everything without a list.
+#[tokio::test(flavor = "multi_thread")]
+async fn g6_headers_that_are_dropped_at_a_replay_are_audited() {
+    let Some(fixture) = InboxFixture::make().await else { return };
+    let inbox = fixture.with(Effects).await;
+    let with_headers = |position| {
+        let mut work = work_with(position, Some(b"{}"));
+        let headers = &mut Arc::make_mut(&mut work.delivery).message.headers;
+        *headers = ["Message-ID", "saga-id", "X-Debug", "x-trace", "note"]
+            .map(|name| (name.to_owned(), Bytes::from_static(b"v")))
+            .into();
+        work
+    };
+    let admin = fixture.admin().await;
+    let all = DeadFilter { all: true, ..DeadFilter::default() };
+    let drop = KeptHeaders::but(&["x-*".to_owned()], &[]).expect("a list");
+    let keep = KeptHeaders::only(&["note".to_owned()], &[]).expect("a list");
+    let every = KeptHeaders::default();
+    let rest = ["Message-ID", "saga-id", "note"];
+    let cases = [
+        (&drop, &rest[..]),
+        (&keep, &rest),
+        (&every, &["Message-ID", "saga-id", "X-Debug", "x-trace", "note"]),
+    ];
+    inbox.take(&[Partition::new("orders", 0)], "one").await.expect("taken");
+    fixture.run("update posthaste.inbox_partitions set position = 1000").await;
+    let names =
+        "select array(select h ->> 0 from jsonb_array_elements(headers) h) from posthaste.inbox_deferred";
+    for (position, (headers, expected)) in (0..).zip(cases) {
+        for is_letter in [true, false] {
+            let work = with_headers(position);
+            if is_letter {
+                inbox.defer(None, &[work], &bury()).await.expect("buried");
+                assert_eq!(
+                    admin.replay_letters("billing", &all, headers, &actor(), 9).await.expect("replayed"),
+                    1
+                );
+            } else {
+                let copied = admin.copy_range("billing", &[work], true, headers, &actor()).await;
+                assert_eq!(copied.expect("copied"), 1);
+            }
+            let found: Vec<Vec<String>> =
+                fixture.rows(names, &[]).await.iter().map(|row| row.get(0)).collect();
+            assert_eq!(found, [expected], "{headers:?}, a letter: {is_letter}");
+            let audit =
+                "select detail -> 'headers' ->> 'drop', detail -> 'headers' ->> 'keep' from posthaste.audit
+                          order by id desc limit 1";
+            let audit = &fixture.rows(audit, &[]).await[0];
+            let said: [Option<String>; 2] = [audit.get(0), audit.get(1)];
+            let expected = headers.audited().map(|said| [said["drop"].clone(), said["keep"].clone()]);
+            let expected =
+                expected.unwrap_or_default().map(|list| (!list.is_null()).then(|| list.to_string()));
+            assert_eq!(said, expected);
+            fixture.run("delete from posthaste.inbox_deferred; delete from posthaste.inbox").await;
+        }
+    }
 }

@@ -5,7 +5,9 @@ use posthaste::admin::{Actor, AdminError, DeadAct, DeadFilter, History};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::store::{ConsumerControls, InboxStore, Work};
 use posthaste::consumer::{Filter, HandlerError, Message};
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::source::Partition;
+use posthaste::store::StoreError;
 use posthaste_postgres::consumer::{Handler, InboxOptions, InboxTables, PostgresInbox};
 use posthaste_postgres::{PostgresAdmin, PostgresConfig, migrate};
 use posthaste_testkit::conformance::consumer::{
@@ -96,9 +98,18 @@ impl InboxFixture {
 
     /// One more member of the consumer `billing`, with this handler.
     pub(crate) async fn with(&self, handler: impl Handler) -> PostgresInbox {
+        self.connect(handler).await.expect("the inbox connects")
+    }
+
+    /// Why a consumer with this handler does not start.
+    pub(crate) async fn refusal(&self, handler: impl Handler) -> String {
+        self.connect(handler).await.map(drop).expect_err("it is refused").to_string()
+    }
+
+    async fn connect(&self, handler: impl Handler) -> Result<PostgresInbox, StoreError> {
         let handlers: posthaste_postgres::consumer::Handlers = vec![(Filter::default(), Arc::new(handler))];
         let options = InboxOptions { tables: self.tables.clone(), ..InboxOptions::new("billing") };
-        PostgresInbox::connect(self.config(), options, handlers).await.expect("the inbox connects")
+        PostgresInbox::connect(self.config(), options, handlers).await
     }
 
     pub(crate) async fn rows(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Vec<Row> {
@@ -245,7 +256,11 @@ impl ConsumerFixture for InboxFixture {
     }
 
     async fn copy_range(&self, consumer: &str, range: &[Work], repeat: bool) {
-        self.admin().await.copy_range(consumer, range, repeat, &actor()).await.expect("copied");
+        self.admin()
+            .await
+            .copy_range(consumer, range, repeat, &KeptHeaders::default(), &actor())
+            .await
+            .expect("copied");
     }
 
     async fn control(&self, consumer: &str, controls: &ConsumerControls) {

@@ -9,6 +9,7 @@ use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::range::{RangeFilter, RangeReplay};
 use posthaste::consumer::store::InboxStore;
 use posthaste::consumer::{Filter, HandlerError, Identity, Message, Order};
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::source::log::{LogPage, LogPartition, LogReader};
 use posthaste::source::{Partition, SeekTo, SourceError};
 use posthaste_postgres::PostgresAdmin;
@@ -81,6 +82,7 @@ async fn g3_a_seek_backwards_between_the_read_and_the_copy_of_a_range_shortens_i
                 order: Order::Key,
             },
             repeat,
+            headers: KeptHeaders::default(),
             marks_days: 14,
         };
         let whole = SeekTo::Earliest..SeekTo::Latest;

@@ -14,6 +14,7 @@ mod dead;
 mod demo;
 mod doctor;
 mod events;
+mod headers;
 mod init;
 mod lanes;
 mod letters;
@@ -274,6 +275,15 @@ fn names(config: &Config) -> String {
 /// A pattern of topics, as a flag says it.
 fn pattern(text: &str) -> Result<String, String> {
     posthaste::route::Pattern::check(text).map(|()| text.to_owned())
+}
+
+/// So many a second, as a flag says it.
+fn rate(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>();
+    number
+        .ok()
+        .filter(|rate| *rate > 0.0 && rate.is_finite())
+        .ok_or_else(|| "must be a number above 0, like 100/s".to_owned())
 }
 
 /// An event by its id or its number, as an argument says it.

@@ -2,7 +2,7 @@
 //! needs.
 
 use super::{BrokerPlan, Unasked};
-use crate::output::{columns, escape, is_colourful, plural, thousands};
+use crate::output::{columns, escape, is_colourful, plural, thousands, wrap};
 use posthaste_brokers::topology::{
     Allowed, ChangeAct, Kind, Missing, ResourceName, Risk, SettingChange, TopologyChange, TopologyPlan, Unit,
     in_words,
@@ -291,33 +291,9 @@ pub(crate) fn totals(plans: &[BrokerPlan], unasked: &[Unasked], allowed: &Allowe
     format!("{text}.")
 }
 
-/// Breaks a text at white space, where it can.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = vec![String::new()];
-    for word in text.split(' ') {
-        let used = lines.last().map_or(0, |line| line.chars().count());
-        if used > 0 && used + 1 + word.chars().count() > width {
-            lines.push(String::new());
-        }
-        let Some(line) = lines.last_mut() else { continue };
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_text_is_broken_at_white_space() {
-        assert_eq!(wrap("a bc def", 5), ["a bc", "def"]);
-        assert_eq!(wrap("abcdefgh ij", 5), ["abcdefgh", "ij"]);
-        assert_eq!(wrap("", 5), [""]);
-    }
 
     #[test]
     fn a_narrow_terminal_has_narrow_lines() {

@@ -105,3 +105,51 @@ async fn g6_a_redriven_copy_is_handled_once() {
         rig.finish(member, on_dead).await;
     }
 }
+
+/// A letter is handled again without a header, and a range, too. What must stay is refused before anything is
+/// done, in words.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_can_be_left_out_of_what_is_handled_again() {
+    let rig = require_service!(Rig::set("identity = [\"id\", \"header:x-order\"]").await);
+    let headers = [("type", "reject"), ("x-order", "7"), ("x-debug", "1"), ("saga-id", "s"), ("note", "n")];
+    rig.publish_with(1, &headers).await;
+    let member = rig.start();
+    rig.until(LETTERS, 1).await;
+    rig.until_saved().await;
+    member.stop().await;
+
+    let refused = |list: [&str; 2], said: &str| {
+        let ended = rig.cli(&[&REPLAY[..], &list[..]].concat());
+        assert!(ended.code == 2 && ended.err.contains(said), "{list:?}: {}", ended.err);
+    };
+    refused(["--drop-headers", "x-debug,saga-id"], "its saga would wait");
+    refused(["--drop-headers", "X-Order"], "the message is known by it");
+    refused(["--drop-headers", "type"], "handlers are chosen by it");
+    refused(["--keep-headers", "x-*-y"], "names no header");
+    let both = rig.cli(&[&REPLAY[..], &["--keep-headers", "a", "--drop-headers", "b"]].concat());
+    assert_eq!(both.code, 2, "{}", both.err);
+    let of_a_sink = ["dead", "replay", "--all", "--reason", "x", "--drop-headers", "a"];
+    let of_a_sink = rig.cli(&of_a_sink);
+    assert!(of_a_sink.code == 2 && of_a_sink.err.contains("as it was appended"), "{}", of_a_sink.err);
+    assert_eq!(rig.count(LETTERS).await, 1, "nothing was done");
+
+    let kept = "select array(select h ->> 0 from jsonb_array_elements(headers) h
+                              where lower(h ->> 0) <> 'message-id' order by (h ->> 0) collate \"C\")
+                  from posthaste.inbox_deferred where holds = $1";
+    let is_kept = async |holds: bool, names: &[&str]| {
+        let found = rig.client.query(kept, &[&holds]).await.expect("headers");
+        let found: Vec<Vec<String>> = found.iter().map(|row| row.get(0)).collect();
+        assert_eq!(found, [names]);
+    };
+    rig.cli(&[&REPLAY[..], &["--drop-headers", "x-*"]].concat()).ok();
+    is_kept(true, &["key", "note", "saga-id", "type", "x-order"]).await;
+    let range = ["consumers", "replay", "billing", "--topic", &rig.topic, "--from", "earliest", "--repeat"];
+    rig.cli(&[&range[..], &["--keep-headers", "x-debug", "--reason", "once more"]].concat()).ok();
+    is_kept(false, &["saga-id", "type", "x-debug", "x-order"]).await;
+    let audited = "select count(*) from posthaste.audit where detail -> 'headers' is not null";
+    assert_eq!(rig.count(audited).await, 2);
+    rig.run("update trial.mood set fixed = true").await;
+    let member = rig.start();
+    rig.until(EFFECTS, 2).await;
+    member.stop().await;
+}

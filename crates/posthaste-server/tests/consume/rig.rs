@@ -68,7 +68,7 @@ impl Ended {
     }
 }
 
-async fn connect(url: &str) -> Option<Client> {
+pub(crate) async fn connect(url: &str) -> Option<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.ok()?;
     tokio::spawn(connection);
     Some(client)

@@ -18,6 +18,7 @@ use posthaste::consumer::admin::{
     DeferredTrace, LetterCause, MessageTrace,
 };
 use posthaste::consumer::store::Work;
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::source::Partition;
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params, params_from_iter};
@@ -284,38 +285,18 @@ impl ConsumerAdmin for SqliteAdmin {
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError> {
-        actor.check()?;
-        filter.check()?;
-        let chunk = chunk.clamp(1, ROWS_MAX);
-        let pick = move |tx: &Connection, clause: &Clause| -> rusqlite::Result<Vec<Uuid>> {
-            let of = "select letter from posthaste_inbox_dead_letters where";
-            let sql = format!("{of} {} order by letter limit {chunk}", clause.sql);
-            rows(tx, &sql, params_from_iter(clause.values()), |row| parsed(row, "letter", uuid))
-        };
-        let (consumer, filter, actor) = (consumer.to_owned(), filter.clone(), actor.clone());
-        // Before the lock: whoever comes second must know what it came for.
-        let named = match filter.ids.is_empty() {
-            true => Vec::new(),
-            false => {
-                let (consumer, filter) = (consumer.clone(), filter.clone());
-                self.look(move |tx| pick(tx, &clause(&consumer, &filter)).map_err(failed)).await?
-            }
-        };
-        self.act(move |tx| {
-            let letters = pick(tx, &clause(&consumer, &filter)).map_err(failed)?;
-            AdminError::check_taken(&named, &letters)?;
-            for letter in &letters {
-                operator::act(tx, &consumer, &letter.to_string(), act).map_err(failed)?;
-            }
-            if !letters.is_empty() {
-                let ids = &letters[..letters.len().min(IDS_AUDITED)];
-                let detail =
-                    json!({ "consumer": consumer, "filter": filter, "count": letters.len(), "ids": ids });
-                audit(tx, &actor, act.action(), &detail)?;
-            }
-            Ok(letters.len() as u64)
-        })
-        .await
+        self.act_on_letters(consumer, filter, (act, KeptHeaders::default()), actor, chunk).await
+    }
+
+    async fn replay_letters(
+        &self,
+        consumer: &str,
+        filter: &DeadFilter,
+        headers: &KeptHeaders,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        self.act_on_letters(consumer, filter, (DeadAct::Replay, headers.clone()), actor, chunk).await
     }
 
     async fn seek(
@@ -343,16 +324,22 @@ impl ConsumerAdmin for SqliteAdmin {
         consumer: &str,
         range: &[Work],
         repeat: bool,
+        headers: &KeptHeaders,
         actor: &Actor,
     ) -> Result<u64, AdminError> {
         actor.check()?;
-        let (consumer, range, actor) = (consumer.to_owned(), range.to_vec(), actor.clone());
+        let (consumer, range, actor) =
+            (consumer.to_owned(), headers.works(range).into_owned(), actor.clone());
+        let headers = headers.audited();
         self.act(move |tx| {
             let copied = operator::copy_range(tx, &consumer, &range, repeat).map_err(failed)?;
             if copied > 0 {
                 let place = |work: &Work| work.delivery.place();
                 let (first, last) = (range.first().and_then(place), range.last().and_then(place));
-                let detail = json!({ "consumer": consumer, "count": copied, "repeat": repeat, "first": first, "last": last });
+                let mut detail = json!({ "consumer": consumer, "count": copied, "repeat": repeat, "first": first, "last": last });
+                if let Some(headers) = headers {
+                    detail["headers"] = headers;
+                }
                 audit(tx, &actor, "replay range", &detail)?;
             }
             Ok(copied)
@@ -367,6 +354,51 @@ impl ConsumerAdmin for SqliteAdmin {
 }
 
 impl SqliteAdmin {
+    async fn act_on_letters(
+        &self,
+        consumer: &str,
+        filter: &DeadFilter,
+        (act, headers): (DeadAct, KeptHeaders),
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        actor.check()?;
+        filter.check()?;
+        let chunk = chunk.clamp(1, ROWS_MAX);
+        let pick = move |tx: &Connection, clause: &Clause| -> rusqlite::Result<Vec<Uuid>> {
+            let of = "select letter from posthaste_inbox_dead_letters where";
+            let sql = format!("{of} {} order by letter limit {chunk}", clause.sql);
+            rows(tx, &sql, params_from_iter(clause.values()), |row| parsed(row, "letter", uuid))
+        };
+        let (consumer, filter, actor) = (consumer.to_owned(), filter.clone(), actor.clone());
+        // Before the lock: whoever comes second must know what it came for.
+        let named = match filter.ids.is_empty() {
+            true => Vec::new(),
+            false => {
+                let (consumer, filter) = (consumer.clone(), filter.clone());
+                self.look(move |tx| pick(tx, &clause(&consumer, &filter)).map_err(failed)).await?
+            }
+        };
+        self.act(move |tx| {
+            let letters = pick(tx, &clause(&consumer, &filter)).map_err(failed)?;
+            AdminError::check_taken(&named, &letters)?;
+            for letter in &letters {
+                operator::act(tx, &consumer, &letter.to_string(), (act, &headers)).map_err(failed)?;
+            }
+            if !letters.is_empty() {
+                let ids = &letters[..letters.len().min(IDS_AUDITED)];
+                let mut detail =
+                    json!({ "consumer": consumer, "filter": filter, "count": letters.len(), "ids": ids });
+                if let Some(headers) = headers.audited() {
+                    detail["headers"] = headers;
+                }
+                audit(tx, &actor, act.action(), &detail)?;
+            }
+            Ok(letters.len() as u64)
+        })
+        .await
+    }
+
     /// One statement with a filter.
     async fn look_by<T: Send + 'static>(
         &self,

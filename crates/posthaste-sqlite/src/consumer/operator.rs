@@ -6,6 +6,7 @@ use super::row::{Waiting, copy, mark, order_bytes, promote};
 use crate::clock::{NEVER, now};
 use posthaste::admin::DeadAct;
 use posthaste::consumer::store::Work;
+use posthaste::inbox::kept::KeptHeaders;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 /// Lets a dead letter be handled again, before everything of its key that waits; or gives it up for good, and
@@ -14,11 +15,11 @@ pub(crate) fn act(
     tx: &Transaction<'_>,
     consumer: &str,
     letter: &str,
-    act: DeadAct,
+    (act, headers): (DeadAct, &KeptHeaders),
 ) -> rusqlite::Result<bool> {
     let setup = InboxSetup::of_operator(consumer);
     match act {
-        DeadAct::Replay => replay(tx, &setup, letter),
+        DeadAct::Replay => replay(tx, &setup, letter, headers),
         DeadAct::Discard => discard(tx, &setup, letter),
     }
 }
@@ -59,9 +60,20 @@ pub(crate) fn copy_range(
     Ok(copied)
 }
 
-fn replay(tx: &Transaction<'_>, setup: &InboxSetup, letter: &str) -> rusqlite::Result<bool> {
+fn replay(
+    tx: &Transaction<'_>,
+    setup: &InboxSetup,
+    letter: &str,
+    headers: &KeptHeaders,
+) -> rusqlite::Result<bool> {
     let Some(revived) = revive(tx, setup, letter, "replayed")? else { return Ok(false) };
-    let Waiting { holds, ref work, .. } = revived;
+    let Waiting { seq, holds, ref work, .. } = revived;
+    if !headers.is_all() {
+        let sql = "select headers from posthaste_inbox_deferred where seq = ?1";
+        let stored: String = tx.query_row(sql, [seq], |row| row.get(0))?;
+        let sql = "update posthaste_inbox_deferred set headers = ?2 where seq = ?1";
+        tx.execute(sql, params![seq, headers.stored(&stored)])?;
+    }
     promote(tx, setup, &work.delivery.partition().topic, order_bytes(work.order_id.as_ref()), holds)?;
     Ok(true)
 }

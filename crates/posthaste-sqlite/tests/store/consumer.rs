@@ -13,6 +13,7 @@ use posthaste::consumer::store::{
 use posthaste::consumer::{
     ConsumerRetry, DeadLetterTopic, Disposition, Failure, FailureKind, Filter, HandlerError, Message, Order,
 };
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::source::{Delivery, Partition, Received, Ticket};
 use posthaste_sqlite::SqliteAdmin;
 use posthaste_sqlite::consumer::{Failed, Handler, InboxOptions, SqliteInbox, inbox};
@@ -255,6 +256,33 @@ async fn f71_poison_is_intact_in_its_letter() {
     for ((_, work), seen) in sent.iter().zip(&seen) {
         assert_eq!((&work.delivery.message, work.delivery.position), (&seen.message, seen.position));
     }
+}
+
+/// What an operator leaves out of a letter's headers is gone when it is handled again, and audited.
+#[tokio::test]
+async fn g6_headers_that_are_dropped_at_a_replay_are_audited() {
+    let ground = Ground::make().await;
+    let handler = Act(|_: &Transaction<'_>, _: &Message<'_>| Ok(()));
+    let inbox = inbox(ground.writer(), InboxOptions::new("billing"), handler);
+    let headers = ["type", "X-Debug", "note"].map(|name| (name.to_owned(), Bytes::from_static(b"v"))).into();
+    let message = Received { id: Some("m1".to_owned()), headers, payload: None, key: None };
+    let burial = Burial {
+        letter: Uuid::now_v7(),
+        disposition: Disposition::Decode,
+        failure: failure("no"),
+        holds_key: false,
+    };
+    let work = work_with(1, "k", "m1", message);
+    inbox.defer(None, &[work], &DeferOrBury::Bury(burial)).await.expect("buried");
+    let admin = SqliteAdmin::new(ground.fixture.config());
+    let all = DeadFilter { all: true, ..DeadFilter::default() };
+    let drop = KeptHeaders::but(&["x-*".to_owned()], &[]).expect("a list");
+    let replayed = admin.replay_letters("billing", &all, &drop, &crate::fixture::actor(), 9).await;
+    assert_eq!(replayed.expect("replayed"), 1);
+    let stored = ground.texts("select headers from posthaste_inbox_deferred");
+    assert_eq!(stored, [r#"[["type","v"],["note","v"]]"#]);
+    let audited = ground.texts("select detail -> 'headers' from posthaste_audit where action = 'replay'");
+    assert_eq!(audited, [r#"{"drop":["x-*"]}"#]);
 }
 
 /// F69: what was done ahead of the saved position is never forgotten.

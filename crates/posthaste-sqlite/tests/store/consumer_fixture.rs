@@ -7,6 +7,7 @@ use posthaste::admin::{AdminError, DeadAct, DeadFilter};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::store::{ConsumerControls, InboxStore, Work};
 use posthaste::consumer::{Filter, HandlerError, Message};
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::source::Partition;
 use posthaste_sqlite::SqliteAdmin;
 use posthaste_sqlite::consumer::{Handler, InboxOptions, SqliteInbox};
@@ -165,7 +166,10 @@ impl ConsumerFixture for Service {
     }
 
     async fn copy_range(&self, consumer: &str, range: &[Work], repeat: bool) {
-        self.admin().copy_range(consumer, range, repeat, &actor()).await.expect("copied");
+        self.admin()
+            .copy_range(consumer, range, repeat, &KeptHeaders::default(), &actor())
+            .await
+            .expect("copied");
     }
 
     async fn control(&self, consumer: &str, controls: &ConsumerControls) {

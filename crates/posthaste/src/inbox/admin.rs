@@ -3,6 +3,7 @@
 //! The same habits as [`crate::admin`]: lists go by keyset pages, bulk acts mean the filter and not the page
 //! (F58), run in chunks, and are audited with actor and reason (G6).
 
+use super::kept::KeptHeaders;
 use super::store::Work;
 use crate::admin::{Actor, AdminError, Count, DeadAct, DeadFilter, History};
 use crate::event::Timestamp;
@@ -230,6 +231,16 @@ pub trait ConsumerAdmin: Send + Sync {
         actor: &Actor,
         chunk: i64,
     ) -> Result<u64, AdminError>;
+    /// Lets the next chunk of what matches be handled again, as [`letter_act`](Self::letter_act) does, with
+    /// these of its headers.
+    async fn replay_letters(
+        &self,
+        consumer: &str,
+        filter: &DeadFilter,
+        headers: &KeptHeaders,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError>;
     /// Moves a partition. Its owner notices at its next save. Marks still protect what is done.
     async fn seek(
         &self,
@@ -240,13 +251,14 @@ pub trait ConsumerAdmin: Send + Sync {
         actor: &Actor,
     ) -> Result<(), AdminError>;
     /// Copies messages of a range, in order, so that they are handled again: what has its mark only with
-    /// `repeat`, and without it only what has none. They hold nobody up. What is not before the saved
-    /// position at this moment is left out. Answers how many were copied.
+    /// `repeat`, and without it only what has none; with these of their headers. They hold nobody up. What is
+    /// not before the saved position at this moment is left out. Answers how many were copied.
     async fn copy_range(
         &self,
         consumer: &str,
         range: &[Work],
         repeat: bool,
+        headers: &KeptHeaders,
         actor: &Actor,
     ) -> Result<u64, AdminError>;
     /// What every consumer of this database knows of a message.

@@ -37,11 +37,15 @@ impl Filter {
 }
 
 fn is_in(patterns: &[String], text: &str) -> bool {
-    patterns.is_empty()
-        || patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(start) => text.starts_with(start),
-            None => pattern == text,
-        })
+    patterns.is_empty() || patterns.iter().any(|pattern| is_match(pattern, text))
+}
+
+/// Exact, or with a last `*`.
+pub(super) fn is_match(pattern: &str, text: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => text.starts_with(start),
+        None => pattern == text,
+    }
 }
 
 #[cfg(test)]

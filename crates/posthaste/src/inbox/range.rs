@@ -9,6 +9,7 @@
 use super::admin::{ConsumerAdmin, ConsumerPartition, ConsumerStatus};
 use super::filter::Filter;
 use super::identity::{Found, Identity, Order, order_id};
+use super::kept::KeptHeaders;
 use super::store::Work;
 use crate::admin::{Actor, AdminError, History};
 use crate::clock::Clock;
@@ -102,6 +103,8 @@ pub struct RangeReplay {
     pub filter: RangeFilter,
     /// Whether what is done is to be done once more.
     pub repeat: bool,
+    /// Which of their headers the copies have.
+    pub headers: KeptHeaders,
     /// Days for which marks are kept.
     pub marks_days: u32,
 }
@@ -164,7 +167,8 @@ impl RangeReplay {
         let works: Vec<Work> =
             page.deliveries.into_iter().filter_map(|delivery| self.filter.work(delivery)).collect();
         if let Some(actor) = actor.filter(|_| !works.is_empty()) {
-            span.copied += self.admin.copy_range(&self.consumer, &works, self.repeat, actor).await?;
+            let copied = self.admin.copy_range(&self.consumer, &works, self.repeat, &self.headers, actor);
+            span.copied += copied.await?;
         }
         span.matched += works.len() as u64;
         span.reached = page.next;

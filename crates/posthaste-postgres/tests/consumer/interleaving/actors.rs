@@ -15,6 +15,7 @@ use posthaste::consumer::store::{
     SetAside, Witness, Work,
 };
 use posthaste::consumer::{ConsumerRetry, Failure, FailureKind};
+use posthaste::inbox::kept::KeptHeaders;
 use posthaste::store::StoreError;
 use posthaste_postgres::PostgresAdmin;
 use posthaste_postgres::consumer::PostgresInbox;
@@ -312,6 +313,6 @@ impl Operator {
         for work in range.iter().filter(|_| repeat) {
             *self.world.ledger().repeats.entry(work.id.to_string()).or_default() += 1;
         }
-        is_done(self.admin.copy_range("billing", range, repeat, &actor()).await);
+        is_done(self.admin.copy_range("billing", range, repeat, &KeptHeaders::default(), &actor()).await);
     }
 }

@@ -4,9 +4,9 @@
 //! on.
 
 use super::{ask_source, setting};
-use crate::cli::dead::rate;
+use crate::cli::headers::HeaderArgs;
 use crate::cli::place::seek_to;
-use crate::cli::{Context, consumer_admin, explain_act};
+use crate::cli::{Context, consumer_admin, explain_act, rate};
 use crate::output::{Usage, plural, remark, table, thousands};
 use clap::Args;
 use posthaste::admin::Actor;
@@ -48,6 +48,8 @@ pub(super) struct ReplayArgs {
     /// Also what is done: it is handled once more
     #[arg(long)]
     repeat: bool,
+    #[command(flatten)]
+    headers: HeaderArgs,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
     reason: Option<String>,
@@ -83,6 +85,7 @@ pub(super) async fn run(context: &Context, args: ReplayArgs) -> anyhow::Result<E
             order: setting.own.order,
         },
         repeat: args.repeat,
+        headers: args.headers.kept(&config, &args.consumer)?,
         marks_days: setting.settings.retention.marks_days,
     };
     let mut spans =

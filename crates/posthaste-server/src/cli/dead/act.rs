@@ -9,13 +9,14 @@
 //! takes the rest.
 
 use super::{FilterArgs, check_sink, id_of, no_letter};
-use crate::cli::{Context, event_name, explain_act};
+use crate::cli::{Context, event_name, explain_act, rate};
 use crate::config::Outbox;
 use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste::admin::{Actor, Admin, AdminError, DeadAct, DeadFilter, EventName};
 use posthaste::consumer::admin::ConsumerAdmin;
+use posthaste::inbox::kept::KeptHeaders;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -43,14 +44,6 @@ pub(crate) struct ActArgs {
     /// At most this many letters a second, like 100/s
     #[arg(long, value_name = "N/s", value_parser = rate)]
     rate: Option<f64>,
-}
-
-pub(crate) fn rate(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>();
-    number
-        .ok()
-        .filter(|rate| *rate > 0.0 && rate.is_finite())
-        .ok_or_else(|| "must be a number above 0, like 100/s".to_owned())
 }
 
 impl ActArgs {
@@ -83,18 +76,18 @@ struct ActResult {
     stopped: bool,
 }
 
-/// Whose letters: those of sinks, or of a consumer.
+/// Whose letters: those of sinks, or of a consumer, and which headers these keep.
 #[derive(Clone, Copy)]
 pub(super) enum Letters<'a> {
     Sinks(&'a dyn Admin),
-    Consumer(&'a dyn ConsumerAdmin, &'a str),
+    Consumer(&'a dyn ConsumerAdmin, &'a str, &'a KeptHeaders),
 }
 
 impl Letters<'_> {
     async fn count(self, filter: &DeadFilter) -> Result<u64, AdminError> {
         match self {
             Self::Sinks(admin) => admin.dead_count(filter).await,
-            Self::Consumer(admin, name) => admin.letter_count(name, filter).await,
+            Self::Consumer(admin, name, _) => admin.letter_count(name, filter).await,
         }
     }
 
@@ -107,7 +100,10 @@ impl Letters<'_> {
     ) -> Result<u64, AdminError> {
         match self {
             Self::Sinks(admin) => admin.dead_act(filter, act, actor, chunk).await,
-            Self::Consumer(admin, name) => admin.letter_act(name, filter, act, actor, chunk).await,
+            Self::Consumer(admin, name, headers) if act == DeadAct::Replay => {
+                admin.replay_letters(name, filter, headers, actor, chunk).await
+            }
+            Self::Consumer(admin, name, _) => admin.letter_act(name, filter, act, actor, chunk).await,
         }
     }
 

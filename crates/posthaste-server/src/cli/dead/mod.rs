@@ -2,8 +2,7 @@
 
 mod act;
 
-pub(crate) use act::rate;
-
+use super::headers::HeaderArgs;
 use super::{Context, admin, consumer_admin, event_name, explain_act, letters, time};
 use crate::config::{Config, Outbox};
 use crate::output::escape::line;
@@ -12,6 +11,7 @@ use act::Letters;
 use clap::{Args, Subcommand};
 use posthaste::Timestamp;
 use posthaste::admin::{Admin, AdminError, DeadAct, DeadFilter, DeadLetter, EventName, Where};
+use posthaste::inbox::kept::KeptHeaders;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use uuid::Uuid;
@@ -61,7 +61,8 @@ Examples:
 
 A replayed event goes before later events of its key that still wait. What dies
 while this runs is not part of it. Ctrl-C stops between two chunks; the same
-command again does the rest.";
+command does the rest. A consumer's message keeps its headers unless a list says
+otherwise: what it is known by, type, content-type and saga-* in any case.";
 
 const DISCARD_EXAMPLES: &str = "\
 Examples:
@@ -117,7 +118,12 @@ enum DeadCommand {
     },
     /// Make dead letters due again, in their place
     #[command(after_help = REPLAY_EXAMPLES)]
-    Replay(act::ActArgs),
+    Replay {
+        #[command(flatten)]
+        args: act::ActArgs,
+        #[command(flatten)]
+        headers: HeaderArgs,
+    },
     /// Remove dead letters for good
     #[command(after_help = DISCARD_EXAMPLES)]
     Discard(act::ActArgs),
@@ -170,7 +176,7 @@ impl FilterArgs {
 }
 
 pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<ExitCode> {
-    if let DeadCommand::Replay(args) | DeadCommand::Discard(args) = &args.act {
+    if let DeadCommand::Replay { args, .. } | DeadCommand::Discard(args) = &args.act {
         args.check()?;
     }
     let config = context.config()?;
@@ -194,7 +200,8 @@ pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<Exi
         DeadCommand::Causes { .. } => {
             Err(Usage("name a --consumer: causes are counted for consumers".to_owned()).into())
         }
-        DeadCommand::Replay(args) => {
+        DeadCommand::Replay { args, headers } => {
+            headers.refuse()?;
             act::run(context, outbox, Letters::Sinks(admin), DeadAct::Replay, args).await
         }
         DeadCommand::Discard(args) => {
@@ -209,7 +216,7 @@ impl DeadCommand {
         match self {
             Self::List { filter, .. } | Self::Causes { filter, .. } => filter.consumer.clone(),
             Self::Show { consumer, .. } => consumer.clone(),
-            Self::Replay(args) | Self::Discard(args) => args.filter.consumer.clone(),
+            Self::Replay { args, .. } | Self::Discard(args) => args.filter.consumer.clone(),
         }
     }
 }
@@ -222,7 +229,12 @@ async fn of_consumer(
     act: DeadCommand,
 ) -> anyhow::Result<ExitCode> {
     let outbox = context.outbox_of(config, consumer)?;
+    let headers = match &act {
+        DeadCommand::Replay { headers, .. } => headers.kept(config, consumer)?,
+        _ => KeptHeaders::default(),
+    };
     let admin = &*consumer_admin(config, outbox, Some(consumer)).await?;
+    let whose = Letters::Consumer(admin, consumer, &headers);
     let desk = letters::Desk { context, outbox, admin, consumer };
     match act {
         DeadCommand::List { filter, limit, after } => {
@@ -230,12 +242,8 @@ async fn of_consumer(
         }
         DeadCommand::Show { event, raw, .. } => desk.show(&event, raw).await,
         DeadCommand::Causes { filter, limit } => desk.causes(&filter.filter(), limit).await,
-        DeadCommand::Replay(args) => {
-            act::run(context, outbox, Letters::Consumer(admin, consumer), DeadAct::Replay, args).await
-        }
-        DeadCommand::Discard(args) => {
-            act::run(context, outbox, Letters::Consumer(admin, consumer), DeadAct::Discard, args).await
-        }
+        DeadCommand::Replay { args, .. } => act::run(context, outbox, whose, DeadAct::Replay, args).await,
+        DeadCommand::Discard(args) => act::run(context, outbox, whose, DeadAct::Discard, args).await,
     }
 }
 

@@ -8,7 +8,7 @@
 
 mod list;
 mod replay;
-mod show;
+pub(super) mod show;
 mod tail;
 
 use super::{Context, admin, pattern, time};

@@ -8,8 +8,7 @@
 //! The same is said when the database goes away in between.
 
 use super::{FilterArgs, draw};
-use crate::cli::dead::rate;
-use crate::cli::{Context, explain_act};
+use crate::cli::{Context, explain_act, rate};
 use crate::config::Outbox;
 use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
 use clap::Args;

@@ -63,7 +63,7 @@ fn whole(outbox: &Outbox, life: &EventLife) -> anyhow::Result<Value> {
 }
 
 /// Route and destination: as they are written with an event that waits, else by the routes configured here.
-fn way(outbox: &Outbox, sink: &SinkLife, event: &LogEvent) -> Option<(String, String)> {
+pub(in crate::cli) fn way(outbox: &Outbox, sink: &SinkLife, event: &LogEvent) -> Option<(String, String)> {
     let written = sink.waiting.as_ref().filter(|waiting| !waiting.destination.is_empty());
     if let Some(waiting) = written {
         return Some((waiting.route.clone(), waiting.destination.clone()));
@@ -157,7 +157,7 @@ fn draw_sink(outbox: &Outbox, sink: &SinkLife, life: &EventLife) -> String {
     if lines.is_empty() { head } else { format!("{head}\n{}", fields(&lines, "  ")) }
 }
 
-fn headline(sink: &SinkLife, life: &EventLife) -> String {
+pub(in crate::cli) fn headline(sink: &SinkLife, life: &EventLife) -> String {
     match (sink.progress, &sink.waiting) {
         (Progress::Passed, _) if sink.sink == UNROUTED => left_unrouted(life),
         (Progress::Ahead, _) => "not read yet".to_owned(),

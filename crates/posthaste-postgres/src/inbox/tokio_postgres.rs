@@ -1,11 +1,7 @@
-//! The inbox on PostgreSQL: `admit` in the handler's transaction (G5).
-//!
-//! One statement, one round trip, one row. The words are in [`posthaste::inbox`], the argument why it is
-//! right under concurrency on top of `sql/inbox/admit.sql`. It takes a [`tokio_postgres::Transaction`] and
-//! nothing else, and never begins, commits or spawns.
+//! Admit with tokio_postgres: `posthaste_postgres::admit(&mut tx, "billing", &id)`.
 
+use super::Inbox;
 use posthaste::inbox::{Admission, Origin, Unfit, check};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -47,34 +43,7 @@ impl From<tokio_postgres::Error> for AdmitError {
     }
 }
 
-/// The inbox of one consumer. Make one at start and keep it.
-#[derive(Debug, Clone)]
-pub struct Inbox {
-    consumer: Arc<str>,
-    admit: Arc<str>,
-    purge: Arc<str>,
-}
-
 impl Inbox {
-    /// The inbox of this consumer in the schema `posthaste`. A consumer's name is for ever: under another one
-    /// everything is new.
-    #[must_use]
-    pub fn new(consumer: &str) -> Self {
-        Self::in_schema("posthaste", consumer)
-    }
-
-    /// The same in another schema.
-    #[must_use]
-    pub fn in_schema(schema: &str, consumer: &str) -> Self {
-        let table = format!("\"{}\".inbox", schema.replace('"', "\"\""));
-        let sql = |text: &str| text.replace("posthaste.inbox", &table).into();
-        Self {
-            consumer: consumer.into(),
-            admit: sql(include_str!("../sql/inbox/admit.sql")),
-            purge: sql(include_str!("../sql/inbox/purge.sql")),
-        }
-    }
-
     /// Marks a message as done by this transaction, or finds that it is done. Call it first, and run the
     /// handler only for [`Admission::First`]. Waits for another transaction that has the same message in
     /// hand.
