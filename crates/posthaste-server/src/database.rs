@@ -11,7 +11,9 @@ use posthaste::lifecycle::ClassOverrides;
 use posthaste::sink::Finding;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
-use posthaste_postgres::consumer::{Handler, InboxOptions, PostgresInbox, SqlHandler, mapped};
+use posthaste_postgres::consumer::{
+    CheckedHandler, Handler, InboxOptions, PostgresInbox, SqlHandler, mapped,
+};
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
 use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
@@ -283,6 +285,14 @@ pub(crate) async fn examine_tables(setting: &ConsumerSetting) -> Vec<Finding> {
     mapped::examine(&setting.database, &setting.own.tables, &setting.name, setting.group()).await
 }
 
+/// The handler behind the consumer's schemas, if it has any.
+fn behind_schemas(setting: &ConsumerSetting, handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
+    match setting.checks.is_empty() {
+        true => handler,
+        false => Arc::new(CheckedHandler::new(Arc::clone(&setting.checks), handler)),
+    }
+}
+
 /// Opens the inbox of a consumer, with its handlers. What is missing is told before anything is taken.
 pub(crate) async fn inbox(
     setting: &ConsumerSetting,
@@ -299,6 +309,7 @@ pub(crate) async fn inbox(
         let handler: Arc<dyn Handler> = Arc::new(SqlHandler::new(&setting.database.schema, function));
         (filter, handler)
     };
-    let handlers = setting.handlers().map(handler).collect();
+    let handlers = setting.handlers().map(handler);
+    let handlers = handlers.map(|(filter, handler)| (filter, behind_schemas(setting, handler))).collect();
     Ok(Arc::new(PostgresInbox::connect(setting.database.clone(), options, handlers).await?))
 }

@@ -12,6 +12,7 @@
 
 mod apply;
 mod aside;
+mod checked;
 pub(crate) mod columns;
 mod due;
 mod failure;
@@ -25,6 +26,7 @@ mod sweep;
 pub(crate) mod trace;
 
 pub use crate::mapped::{self, InboxTables, TableMapping, TablePreset};
+pub use checked::CheckedHandler;
 pub use handler::{Failed, Handler};
 pub use sql_handler::SqlHandler;
 

@@ -37,6 +37,7 @@ pub(crate) use timeout::contradiction;
 pub(crate) use tree::{Tree, member};
 
 use crate::database::Database;
+use crate::schemas;
 use crate::secret;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
@@ -190,12 +191,16 @@ impl Config {
             let (key, why) = found.filter(|(key, _)| *key == "password_file")?;
             Some((tree::member("consumers", &consumer.name), key, why))
         });
+        let schemas = self.consumers.iter().filter_map(|consumer| {
+            let (table, key, why) = schemas::check_files(&consumer.own.schema)?;
+            Some((format!("{}.{table}", tree::member("consumers", &consumer.name)), key, why))
+        });
         let problem = |(table, key, why): (String, &str, String)| {
             let place = self.tree.place(&tree::member(&table, key));
             format!("{place}: {}.{why}", self.tree.shown(&table))
         };
         let problems: Vec<String> =
-            outboxes.chain(sinks).chain(sources).chain(consumers).map(problem).collect();
+            outboxes.chain(sinks).chain(sources).chain(consumers).chain(schemas).map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::new(problems.join("\n"))) }
     }
 }

@@ -40,6 +40,8 @@ mod poison;
 mod range;
 mod refusals;
 mod restore;
+#[cfg(feature = "schemas")]
+mod schemas;
 #[cfg(feature = "kafka")]
 mod storm;
 mod tracing;
