@@ -28,6 +28,7 @@ mod dial;
 mod exchange;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod findings;
+mod handler;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]
@@ -53,6 +54,8 @@ pub mod redis;
 pub mod schema;
 #[cfg_attr(not(feature = "broker"), allow(dead_code))]
 mod secret;
+#[cfg(feature = "http")]
+mod snippet;
 mod source;
 mod table;
 #[cfg(test)]
@@ -62,6 +65,7 @@ mod testing;
 mod tls;
 pub mod topology;
 
+pub use handler::HandlerConfig;
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
@@ -72,7 +76,7 @@ pub use source::{GroupMember, SourceConfig, source_checks};
 
 #[cfg(feature = "broker")]
 use options::HasOptions;
-use posthaste::sink::{Finding, NullSink, Sink, StdoutSink};
+use posthaste::sink::{NullSink, Sink, StdoutSink};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};

@@ -3,16 +3,18 @@
 //! Everything else in this program knows the seams only. A further kind of store is a variant here.
 
 use crate::config::{ConsumerSetting, scrub};
+use crate::handlers::HandledBy;
 use posthaste::Limits;
 use posthaste::admin::{Admin, AdminError};
 use posthaste::consumer::admin::ConsumerAdmin;
-use posthaste::consumer::{ConsumerSettings, Filter, InboxStore};
+use posthaste::consumer::{ConsumerSettings, InboxStore};
 use posthaste::lifecycle::ClassOverrides;
+use posthaste::schema::CheckedRemote;
 use posthaste::sink::Finding;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
 use posthaste_postgres::consumer::{
-    CheckedHandler, Handler, InboxOptions, PostgresInbox, SqlHandler, mapped,
+    CheckedHandler, Handler, InboxOptions, OutsideHandler, PostgresInbox, SqlHandler, mapped,
 };
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
@@ -102,7 +104,7 @@ impl Database {
         };
         let mut admin = PostgresAdmin::connect(login.unwrap_or(config).clone()).await?;
         for setting in consumers {
-            admin.map_tables(&setting.name, setting.group(), &setting.own.tables);
+            admin.map_tables(&setting.name, setting.group(), &setting.tables());
         }
         Ok(Some(Box::new(admin)))
     }
@@ -255,16 +257,6 @@ pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
     ]
 }
 
-impl ConsumerSetting {
-    /// The handlers: what each takes, and its SQL function.
-    pub(crate) fn handlers(&self) -> impl Iterator<Item = (Filter, &str)> {
-        self.own.handle.iter().filter_map(|handle| {
-            let (topics, addresses) = (handle.topics.clone(), handle.addresses.clone());
-            Some((Filter { topics, addresses, types: handle.types.clone() }, handle.sql.as_deref()?))
-        })
-    }
-}
-
 /// Checks what a consumer rests on, with its own login.
 pub(crate) async fn examine_login(
     setting: &ConsumerSetting,
@@ -273,24 +265,26 @@ pub(crate) async fn examine_login(
     posthaste_postgres::doctor::examine_consumer(&setting.database, bounds).await
 }
 
-/// Checks the functions that are to handle a consumer's messages.
+/// Checks the functions and the receivers that are to handle a consumer's messages.
 pub(crate) async fn examine_handlers(setting: &ConsumerSetting) -> Vec<Finding> {
-    let handler = |(_, function): (Filter, &str)| SqlHandler::new(&setting.database.schema, function);
-    let handlers: Vec<SqlHandler> = setting.handlers().map(handler).collect();
-    posthaste_postgres::doctor::examine_handlers(&setting.database, &handlers).await
+    let (mut functions, mut findings) = (Vec::new(), Vec::new());
+    for (_, by) in setting.handlers() {
+        match by {
+            HandledBy::Function(function) => {
+                functions.push(SqlHandler::new(&setting.database.schema, function));
+            }
+            HandledBy::Receiver(receiver) => findings.extend(receiver.examine(&setting.name).await),
+        }
+    }
+    if !functions.is_empty() {
+        findings.extend(posthaste_postgres::doctor::examine_handlers(&setting.database, &functions).await);
+    }
+    findings
 }
 
 /// Compares the tables of a consumer that are not ours with what it needs of them.
 pub(crate) async fn examine_tables(setting: &ConsumerSetting) -> Vec<Finding> {
     mapped::examine(&setting.database, &setting.own.tables, &setting.name, setting.group()).await
-}
-
-/// The handler behind the consumer's schemas, if it has any.
-fn behind_schemas(setting: &ConsumerSetting, handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
-    match setting.checks.is_empty() {
-        true => handler,
-        false => Arc::new(CheckedHandler::new(Arc::clone(&setting.checks), handler)),
-    }
 }
 
 /// Opens the inbox of a consumer, with its handlers. What is missing is told before anything is taken.
@@ -302,14 +296,28 @@ pub(crate) async fn inbox(
         transactions_max: settings.transactions_max,
         dead_letters: setting.own.dead_letters.clone(),
         group: setting.own.group.clone(),
-        tables: setting.own.tables.clone(),
+        tables: setting.tables(),
         ..InboxOptions::new(&*setting.name)
     };
-    let handler = |(filter, function): (Filter, &str)| {
-        let handler: Arc<dyn Handler> = Arc::new(SqlHandler::new(&setting.database.schema, function));
-        (filter, handler)
+    let (schema, checks) = (&setting.database.schema, &setting.checks);
+    let handler = |(filter, by)| {
+        let handler: Arc<dyn Handler> = match by {
+            HandledBy::Function(function) => {
+                let handler = SqlHandler::new(schema, function);
+                match checks.is_empty() {
+                    true => Arc::new(handler),
+                    false => Arc::new(CheckedHandler::new(Arc::clone(checks), Arc::new(handler))),
+                }
+            }
+            HandledBy::Receiver(receiver) => {
+                let remote = receiver.build(&setting.name);
+                let remote =
+                    remote.map_err(|error| StoreError::fatal(StoreCode::Layout, error.to_string()))?;
+                Arc::new(OutsideHandler::new(schema, CheckedRemote::around(remote, checks)))
+            }
+        };
+        Ok::<_, StoreError>((filter, handler))
     };
-    let handlers = setting.handlers().map(handler);
-    let handlers = handlers.map(|(filter, handler)| (filter, behind_schemas(setting, handler))).collect();
+    let handlers = setting.handlers().map(handler).collect::<Result<_, _>>()?;
     Ok(Arc::new(PostgresInbox::connect(setting.database.clone(), options, handlers).await?))
 }

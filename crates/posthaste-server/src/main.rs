@@ -16,6 +16,7 @@ mod daemon;
 mod database;
 #[cfg(feature = "sqlite")]
 mod demo;
+mod handlers;
 mod http;
 mod lifeline;
 mod lines;

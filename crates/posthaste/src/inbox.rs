@@ -12,8 +12,8 @@
 //!
 //! The rest of the database's side of a [`consumer`](crate::consumer) is below: [`store`] is the seam,
 //! [`failure`] and [`policy`] say what follows from a failure, [`identity`] what a message is known by,
-//! [`letter`] what a dead one becomes, [`filter`] and [`message`] what a handler takes and gets, [`admin`]
-//! what people see of it and do.
+//! [`letter`] what a dead one becomes, [`filter`] and [`message`] what a handler takes and gets, [`remote`]
+//! handlers in another process, [`admin`] what people see of it and do.
 //!
 //! **Retention.** Marks are purged by age. The age must exceed the longest time after which a message can
 //! come again: the broker's own retention, every replay that anybody plans, and the longest outage (F69). A
@@ -29,6 +29,7 @@ pub mod letter;
 pub mod message;
 pub mod policy;
 pub mod range;
+pub mod remote;
 pub mod settings;
 pub mod store;
 

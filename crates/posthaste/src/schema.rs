@@ -11,13 +11,18 @@
 //! **A tombstone is not asked about**: it has no payload that could break a schema, and whoever compacts a
 //! topic needs it to pass. A payload of no bytes is a payload, and hardly one that any schema takes.
 
-use crate::inbox::failure::{HandlerError, Wish};
+use crate::event::Event;
+use crate::inbox::failure::{Failure, HandlerError, Wish};
 use crate::inbox::filter::Filter;
+use crate::inbox::message::Message;
+use crate::inbox::remote::RemoteHandler;
 use crate::source::Delivery;
 use async_trait::async_trait;
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The code of a check that nobody can make, because something outside is away.
 pub const UNAVAILABLE: &str = "schema.unavailable";
@@ -121,5 +126,35 @@ impl SchemaChecks {
             }
         };
         Err(HandlerError { wish, code, message, error: None })
+    }
+}
+
+/// A handler in another process behind schemas: it is not asked about what breaks one.
+pub struct CheckedRemote {
+    checks: Arc<SchemaChecks>,
+    inner: Arc<dyn RemoteHandler>,
+}
+
+impl CheckedRemote {
+    /// The handler behind these schemas, or the handler itself if there are none.
+    #[must_use]
+    pub fn around(inner: Arc<dyn RemoteHandler>, checks: &Arc<SchemaChecks>) -> Arc<dyn RemoteHandler> {
+        match checks.is_empty() {
+            true => inner,
+            false => Arc::new(Self { checks: Arc::clone(checks), inner }),
+        }
+    }
+}
+
+#[async_trait]
+impl RemoteHandler for CheckedRemote {
+    async fn call(&self, message: &Message<'_>, within: Duration) -> Result<Vec<Event>, Failure> {
+        let began = Instant::now();
+        self.checks.pass(message).await.map_err(Failure::of_handler)?;
+        self.inner.call(message, within.saturating_sub(began.elapsed())).await
+    }
+
+    fn calls_max(&self) -> usize {
+        self.inner.calls_max()
     }
 }

@@ -8,10 +8,10 @@ use anyhow::{Context as _, bail};
 use async_trait::async_trait;
 use posthaste::clock::SystemClock;
 use posthaste::consumer::{ConsumerPlan, Filter, HandlerError, InboxStore, Message, start as start_consumer};
-use posthaste_brokers::{GroupMember, SourceConfig};
+use posthaste_brokers::{GroupMember, HandlerConfig, SourceConfig};
 use posthaste_postgres::consumer::mapped::{OffsetsLog, RequestKeys, Traceability};
 use posthaste_postgres::consumer::{
-    Failed, Handler, InboxOptions, InboxTables, PostgresInbox, SqlHandler, TableMapping,
+    Failed, Handler, InboxOptions, InboxTables, OutsideHandler, PostgresInbox, SqlHandler, TableMapping,
 };
 use serde_json::json;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,13 +88,19 @@ pub(super) fn phoenix(schema: &str) -> InboxTables {
 async fn store(plan: &ModePlan) -> anyhow::Result<Box<dyn InboxStore>> {
     let handler: Arc<dyn Handler> = match plan.mode {
         Mode::Idle => return Ok(Box::new(Idle)),
+        Mode::Http | Mode::Asked => {
+            let receiver: HandlerConfig = serde_json::from_value(json!(plan.receiver))?;
+            Arc::new(OutsideHandler::new(&plan.schema, receiver.build(&plan.consumer)?))
+        }
         Mode::Sql => Arc::new(SqlHandler::new(&plan.schema, &format!("{}.on_event", plan.schema))),
         mode => Arc::new(Insert { schema: plan.quoted_schema(), mode }),
     };
     let transactions_max = plan.settings.transactions_max;
     let mut options = InboxOptions { transactions_max, ..InboxOptions::new(&plan.consumer) };
-    if plan.mode == Mode::Phoenix {
-        options.tables = phoenix(&plan.schema);
+    match plan.mode {
+        Mode::Phoenix => options.tables = phoenix(&plan.schema),
+        Mode::Http => options.tables = InboxTables::MarkedByApp,
+        _ => {}
     }
     let handlers = vec![(Filter::default(), handler)];
     Ok(Box::new(PostgresInbox::connect(plan.postgres(), options, handlers).await?))

@@ -42,6 +42,8 @@ const FILL_BYTES: u64 = 32 << 20;
 const SLOW_PART: u64 = 3;
 /// Most messages of the loop by hand, which is slow.
 const SEED_MESSAGES: u64 = 20_000;
+/// What a receiver that answers at once is asked in a second, at least.
+const HTTP_PER_S: f64 = 3_000.0;
 /// Fewer messages are no measurement.
 const JUDGED_FROM: u64 = 100_000;
 /// A long topic, and one of large messages, whose consumers' memory is looked at.
@@ -168,12 +170,24 @@ async fn measure(
     if mode == Mode::Seed {
         plan.messages = plan.messages.min(SEED_MESSAGES);
     }
+    let mut receiver = None;
+    if mode.has_receiver() {
+        let yard = crate::yard::http::open("http", "").await?;
+        plan.receiver = yard.sink().get("url").and_then(|url| url.as_str()).map(str::to_owned);
+        receiver = Some(yard);
+    }
     if is_shown {
         show(&plan)?;
     }
     effects::clear(&ground.client, &ground.schema).await?;
     let measured = plan.measure(&bench.scratch).await?;
     remark(&format!("bench: {}: {:.0} a second", plan.consumer, measured.per_s));
+    if let Some(mut receiver) = receiver {
+        let requests = receiver.count().await?;
+        if requests < plan.messages {
+            bail!("{requests} of {} messages were posted", plan.messages);
+        }
+    }
     if mode.has_effects() {
         let dead = if mode == Mode::Faulty { effects::deaths(plan.messages) } else { 0 };
         wrong.push(effects::audit(&ground.client, &ground.schema, plan.messages, dead).await?);
@@ -248,6 +262,7 @@ fn plan(bench: &Bench<'_>, args: &ConsumeArgs, mode: Mode, round: u32) -> anyhow
         database: bench.common.store.clone(),
         schema: bench.common.schema.clone(),
         consumer: format!("{}-{round}", mode.name()),
+        receiver: None,
         settings,
     })
 }
@@ -285,6 +300,9 @@ fn rates(report: &mut Report, rounds: &Rounds, judged: bool) {
         ("faulty_ratio_to_batch", rate(Mode::Faulty) / rate(Mode::Batch), 0.6, ""),
         ("idle_ratio_to_read", rate(Mode::Idle) / rate(Mode::Read), 0.0, ""),
     ];
+    if rounds.contains_key(&Mode::Http.name()) && judged && rate(Mode::Http) < HTTP_PER_S {
+        report.miss(format!("http_per_s is {:.0}, and must be {HTTP_PER_S} at least", rate(Mode::Http)));
+    }
     for (name, ratio, least, words) in ratios {
         judge(report, judged, (name, ratio, words), least..f64::MAX);
     }

@@ -32,6 +32,10 @@ pub(crate) enum Mode {
     Phoenix,
     /// A consumer with a store that does nothing
     Idle,
+    /// A consumer that posts to a receiver which answers at once, and keeps its own marks
+    Http,
+    /// The same with marks of ours
+    Asked,
     /// As batch, with messages that fail three times and messages that die
     Faulty,
     /// Baseline: the broker's client alone, read to the end
@@ -53,12 +57,17 @@ impl Mode {
     }
 
     pub(super) fn has_effects(self) -> bool {
-        !matches!(self, Self::Idle | Self::Read)
+        !matches!(self, Self::Idle | Self::Read | Self::Http | Self::Asked)
     }
 
     /// Whether it has a statement or more for each message. Such a mode reads a shorter topic.
     pub(super) fn is_slow(self) -> bool {
-        matches!(self, Self::Batch | Self::Sql | Self::Faulty | Self::Seed)
+        matches!(self, Self::Batch | Self::Sql | Self::Faulty | Self::Seed) || self.has_receiver()
+    }
+
+    /// Whether its handler is somebody who answers requests.
+    pub(super) fn has_receiver(self) -> bool {
+        matches!(self, Self::Http | Self::Asked)
     }
 }
 
@@ -75,6 +84,9 @@ pub(super) struct ModePlan {
     pub(super) schema: String,
     /// The consumer's name, and its group's.
     pub(super) consumer: String,
+    /// Where messages are posted to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) receiver: Option<String>,
     pub(super) settings: ConsumerSettings,
 }
 

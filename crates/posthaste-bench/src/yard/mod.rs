@@ -10,7 +10,7 @@
 //! has one, and the headers that the sink sends. What is measured is sending, not making the messages: those
 //! come ready.
 
-mod http;
+pub(crate) mod http;
 pub(crate) mod kafka;
 mod nats;
 mod rabbitmq;

@@ -95,28 +95,24 @@ pub(super) fn request(message: &Message, to: &Endpoint, keys: &Keys) -> Result<R
 }
 
 fn headers(message: &Message, host: &HeaderValue, keys: &Keys, now: u64) -> Result<HeaderMap, Verdict> {
-    let mut map = HeaderMap::with_capacity(USUAL_HEADERS);
-    map.insert(HOST, host.clone());
-    map.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-    for (name, value) in &keys.headers {
-        map.append(name, value.clone());
-    }
-    let mut adding = Adding { map, fixed: &keys.headers, encoded: String::new(), has_type: false };
+    let mut adding = Adding::new(host, keys);
     let mut bad = None;
     message.each_header(|name, value| {
-        if adding.add(name, value).is_none() {
+        if adding.add(name, value.as_bytes()).is_none() {
             bad = Some(name.to_owned());
         }
     });
     match bad {
         Some(name) => Err(verdict::bad_header(&name)),
         None => {
-            adding.finish(message, &keys.signer, now).ok_or_else(|| verdict::bad_config("webhook-signature"))
+            let done = adding.finish(message.id(), message.payload.as_deref(), &keys.signer, now);
+            done.ok_or_else(|| verdict::bad_config("webhook-signature"))
         }
     }
 }
 
-struct Adding<'a> {
+/// Headers of a request, while they are put together.
+pub(super) struct Adding<'a> {
     map: HeaderMap,
     /// Headers of the configuration, which win.
     fixed: &'a HeaderMap,
@@ -125,8 +121,19 @@ struct Adding<'a> {
     has_type: bool,
 }
 
-impl Adding<'_> {
-    fn add(&mut self, name: &str, value: &str) -> Option<()> {
+impl<'a> Adding<'a> {
+    pub(super) fn new(host: &HeaderValue, keys: &'a Keys) -> Self {
+        let mut map = HeaderMap::with_capacity(USUAL_HEADERS);
+        map.insert(HOST, host.clone());
+        map.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        for (name, value) in &keys.headers {
+            map.append(name, value.clone());
+        }
+        Self { map, fixed: &keys.headers, encoded: String::new(), has_type: false }
+    }
+
+    /// Adds one of the message's own. `None`: HTTP cannot carry it.
+    pub(super) fn add(&mut self, name: &str, value: &[u8]) -> Option<()> {
         let wanted = if name == "Message-ID" { "message-id" } else { name };
         if let Ok(known) = KNOWN.binary_search_by(|known| known.as_str().cmp(wanted)) {
             return self.put(KNOWN[known].clone(), value);
@@ -140,7 +147,7 @@ impl Adding<'_> {
         self.put(name, value)
     }
 
-    fn put(&mut self, name: HeaderName, value: &str) -> Option<()> {
+    pub(super) fn put(&mut self, name: HeaderName, value: &[u8]) -> Option<()> {
         if !self.fixed.is_empty() && self.fixed.contains_key(&name) {
             return Some(());
         }
@@ -149,11 +156,17 @@ impl Adding<'_> {
             self.encoded.push_str(if self.encoded.is_empty() { "" } else { ", " });
             self.encoded.push_str(name.as_str());
         }
-        self.map.append(name, HeaderValue::from_str(&value).ok()?);
+        self.map.append(name, HeaderValue::from_bytes(&value).ok()?);
         Some(())
     }
 
-    fn finish(mut self, message: &Message, signer: &Signer, now: u64) -> Option<HeaderMap> {
+    pub(super) fn finish(
+        mut self,
+        id: String,
+        payload: Option<&[u8]>,
+        signer: &Signer,
+        now: u64,
+    ) -> Option<HeaderMap> {
         if !self.map.contains_key(ACCEPT) {
             self.map.insert(ACCEPT, HeaderValue::from_static("*/*"));
         }
@@ -161,11 +174,10 @@ impl Adding<'_> {
             self.map.insert(ENCODED.clone(), HeaderValue::try_from(self.encoded).ok()?);
         }
         // This header tells a tombstone from an empty payload.
-        if message.payload.is_none() {
+        if payload.is_none() {
             self.map.insert(TOMBSTONE.clone(), HeaderValue::from_static("true"));
         }
-        let (id, timestamp) = (message.id(), now.to_string());
-        let body = message.payload.as_deref().unwrap_or_default();
+        let (timestamp, body) = (now.to_string(), payload.unwrap_or_default());
         if let Some(signature) = signer.sign(&id, &timestamp, body) {
             self.map.insert(WEBHOOK_SIGNATURE.clone(), HeaderValue::try_from(signature).ok()?);
         }
@@ -180,15 +192,15 @@ impl Adding<'_> {
 }
 
 /// The value as HTTP can carry it: as it is, or percent-encoded.
-fn carried(value: &str) -> Cow<'_, str> {
+pub(super) fn carried(value: &[u8]) -> Cow<'_, [u8]> {
     let visible = |byte: u8| matches!(byte, 0x20..=0x7e);
-    let trimmed = value.starts_with(' ') || value.ends_with(' ');
-    if !trimmed && value.bytes().all(visible) {
+    let trimmed = value.starts_with(b" ") || value.ends_with(b" ");
+    if !trimmed && value.iter().copied().all(visible) {
         return value.into();
     }
     let last = value.len().saturating_sub(1);
     let mut out = String::with_capacity(value.len() + 16);
-    for (at, byte) in value.bytes().enumerate() {
+    for (at, byte) in value.iter().copied().enumerate() {
         let edge = byte == b' ' && (at == 0 || at == last);
         if visible(byte) && byte != b'%' && !edge {
             out.push(char::from(byte));
@@ -196,7 +208,7 @@ fn carried(value: &str) -> Cow<'_, str> {
             out.push_str(&format!("%{byte:02X}"));
         }
     }
-    out.into()
+    out.into_bytes().into()
 }
 
 /// Shorter keys can be guessed.

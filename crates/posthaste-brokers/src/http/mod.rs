@@ -42,8 +42,8 @@
 //! `entry` makes a request of a message. `sink` runs a call by the engine of all brokers (`crate::call`),
 //! with one message in flight for each key. It makes requests and puts them into the queue of their host.
 //! Each `sender` takes them from there, one after another, with a slot of the host and a connection.
-//! `verdict` is the table below in code. `snippet` keeps a receiver's words without our secrets. `examine`
-//! looks at receivers for `posthaste doctor`.
+//! `verdict` is the table below in code. `examine` looks at receivers for `posthaste doctor`. `handler` asks
+//! one to handle the messages of a consumer.
 //!
 //! # What an answer is worth
 //!
@@ -87,10 +87,10 @@ mod client;
 mod config;
 mod entry;
 mod examine;
+pub(crate) mod handler;
 mod reload;
 mod sender;
 mod sink;
-mod snippet;
 mod verdict;
 
 pub use config::HttpConfig;

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const CONNECTION_LOST: &str = "http.connection_lost";
+pub(super) const CONNECTION_LOST: &str = "http.connection_lost";
 
 /// What a status means for the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,11 +36,13 @@ pub enum OnStatus {
 pub(super) struct Statuses {
     single: BTreeMap<u16, OnStatus>,
     classes: BTreeMap<u16, OnStatus>,
+    /// What all others mean.
+    pub(super) usual: fn(u16) -> OnStatus,
 }
 
 impl Statuses {
     pub(super) fn new(given: &BTreeMap<String, OnStatus>) -> Result<Self, BuildError> {
-        let mut statuses = Self { single: BTreeMap::new(), classes: BTreeMap::new() };
+        let mut statuses = Self { single: BTreeMap::new(), classes: BTreeMap::new(), usual };
         for (name, meaning) in given {
             let class = name.strip_suffix("xx").and_then(|class| class.parse().ok());
             let (table, number) = match (class, name.parse::<u16>()) {
@@ -56,9 +58,9 @@ impl Statuses {
         Ok(statuses)
     }
 
-    fn meaning(&self, status: u16) -> OnStatus {
+    pub(super) fn meaning(&self, status: u16) -> OnStatus {
         let given = self.single.get(&status).or_else(|| self.classes.get(&(status / 100)));
-        given.copied().unwrap_or_else(|| usual(status))
+        given.copied().unwrap_or_else(|| (self.usual)(status))
     }
 
     /// The verdict for a status that is not 2xx. `words` say what the receiver wrote.

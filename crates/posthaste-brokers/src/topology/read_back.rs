@@ -17,7 +17,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 const LOST_WITHIN: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
+const LOOK_AGAIN_MAX: Duration = Duration::from_millis(200);
 
 /// What became of a request.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 select m.n - 1 as n, k.outcome::text as outcome,
        k.topic is not null
          and (k.topic, k.partition, k.position) is distinct from (m.topic, m.partition, m.position) as elsewhere,
-       m.n in (select h from posthaste.held($1, $3, $4) as h) as held
+       m.n in (select h from posthaste.held($1, $3, $4) as h) as held, pg_postmaster_start_time() as witness
   from unnest($2::text[], $3::text[], $4::uuid[], $5::int[], $6::bigint[])
        with ordinality as m (id, topic, order_id, partition, position, n)
 --native{

@@ -7,6 +7,7 @@ use super::trace::{TraceStatus, saga};
 use super::{PostgresInbox, SLACK, settings, witness};
 use crate::session::{LentTransaction, SqlResult, params};
 use posthaste::consumer::store::{ApplyError, Applying, InboxError, MessageOutcome, Witness, Work};
+use posthaste::consumer::{Failure, FailureKind};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -32,7 +33,12 @@ impl PostgresInbox {
         timeout: Duration,
     ) -> Result<Applying, ApplyError> {
         for _ in 0..RETAKES_MAX {
-            if let Some((mut applying, redriven)) = self.try_apply(asked, batch, timeout).await? {
+            let applied = match self.apply_outside(asked, batch, timeout).await? {
+                None => self.try_apply(asked, batch, timeout).await?,
+                applied => applied,
+            };
+            if let Some((mut applying, redriven)) = applied {
+                self.forget_replies(batch);
                 for at in redriven {
                     // If it fails, the copy is asked about again: a held message is.
                     let redriven = self.redrive(&batch[at]).await;
@@ -73,6 +79,12 @@ impl PostgresInbox {
         let Admitted { outcomes, redriven, xid, witness } = admitted;
         let firsts: Vec<usize> =
             (0..batch.len()).filter(|at| outcomes[*at] == MessageOutcome::Done).collect();
+        if let Some(at) = firsts.iter().copied().find(|at| !self.has_reply(&batch[*at])) {
+            tx.rollback().await;
+            let why = "what was in its way has gone since its handler could have been asked";
+            let failure = Failure::new(FailureKind::Conflict, "inbox.conflict", why);
+            return Err(ApplyError { witness: Some(witness), at: Some(at), failure });
+        }
         // CRASH(consume.admitted): marks are inserted and handlers run. The transaction is rolled back with
         // its connection; the messages come again, and are first (G5).
         posthaste::crash_point!("consume.admitted");

@@ -2,6 +2,7 @@
 
 use super::columns::{Copy, Places, error_text, stack_text, text};
 use super::failure::OwnError;
+use super::outside::own_lock;
 use super::trace::REPLAYED;
 use super::{End, PostgresInbox, witness};
 use crate::session::{LentTransaction, params};
@@ -43,7 +44,9 @@ impl PostgresInbox {
         };
         let deferring = self
             .transact(async |tx| {
-                self.lock_key(tx, &first.delivery.partition().topic, first.order_id).await?;
+                let unordered = || self.is_marked_by_app().then(|| own_lock(&first.id));
+                let lock = first.order_id.or_else(unordered);
+                self.lock_key(tx, &first.delivery.partition().topic, lock).await?;
                 let mut ours = self.mark(tx, key, how).await?;
                 let (mut behind, witness) = self.held(tx, first).await?;
                 if witness.is_not(asked) {

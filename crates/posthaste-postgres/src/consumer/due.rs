@@ -31,7 +31,7 @@ const LOCKED_PAUSE: Duration = Duration::from_millis(200);
 const CRASHED: &str = "the process died whenever this message ran";
 
 /// What one transaction came to.
-enum Round {
+pub(super) enum Round {
     /// There was nothing to do.
     Empty,
     Done,
@@ -120,6 +120,12 @@ impl PostgresInbox {
             tx.rollback().await;
             return Ok(Round::Empty);
         }
+        if rows.iter().any(|row| self.is_outside(&row.work)) {
+            rows.retain(|row| self.is_outside(&row.work));
+            self.claim(tx, &mut rows, timeout).await?;
+            drop(session);
+            return self.round_outside(rows, heads, due).await;
+        }
         let works: Vec<&Work> = rows.iter().map(|row| &row.work).collect();
         let each = match self.due_each.load(Relaxed) {
             0 => None,
@@ -207,7 +213,7 @@ impl PostgresInbox {
     }
 
     /// Their handlers ran: the rows go, what waits behind them comes due.
-    async fn end_round(
+    pub(super) async fn end_round(
         &self,
         mut tx: LentTransaction<'_>,
         rows: &[Deferred],
@@ -287,7 +293,7 @@ impl PostgresInbox {
     }
 
     /// Writes down how a message failed by itself.
-    async fn record(
+    pub(super) async fn record(
         &self,
         row: &Deferred,
         mut failure: Failure,
@@ -356,7 +362,7 @@ impl PostgresInbox {
     }
 
     /// `false`: somebody else had it meanwhile.
-    async fn again(
+    pub(super) async fn again(
         &self,
         tx: &mut LentTransaction<'_>,
         row: &Deferred,
@@ -406,9 +412,9 @@ impl PostgresInbox {
 }
 
 /// The keys of rows, for what waits behind them.
-fn keys(rows: &[Deferred]) -> Vec<(String, Uuid)> {
+pub(super) fn keys<'a>(rows: impl IntoIterator<Item = &'a Deferred>) -> Vec<(String, Uuid)> {
     let key = |row: &Deferred| Some((row.work.delivery.partition().topic.to_string(), row.work.order_id?));
-    let mut keys: Vec<(String, Uuid)> = rows.iter().filter_map(key).collect();
+    let mut keys: Vec<(String, Uuid)> = rows.into_iter().filter_map(key).collect();
     keys.sort_unstable();
     keys.dedup();
     keys

@@ -1,5 +1,6 @@
 //! Handlers: the service's own work, in our transaction.
 
+use super::outside::OutsideHandler;
 use async_trait::async_trait;
 use posthaste::consumer::{HandlerError, Message};
 use tokio_postgres::Transaction;
@@ -49,6 +50,12 @@ pub trait Handler: Send + Sync + 'static {
     /// have the time that one has.
     async fn handle_all(&self, _tx: &mut Transaction<'_>, _batch: &[Message<'_>]) -> Result<(), Failed> {
         Err(Failed::OneByOne)
+    }
+
+    /// Itself, if it only brings in what somebody outside of the process has answered.
+    #[doc(hidden)]
+    fn outside(&self) -> Option<&OutsideHandler> {
+        None
     }
 
     /// The function of the database that it calls, as SQL, with its arguments. It must be there, and this

@@ -2,8 +2,8 @@
 //!
 //! [`PostgresInbox`] is an [`InboxStore`]: a verb a file, the statements in `sql/consumer/`. `apply` runs
 //! fresh messages, `aside` sets them aside, `redrive` brings a dead letter back, `due` runs what was
-//! deferred, `partitions` takes and saves positions, `sweep` cleans up. `run` calls the handlers, `failure`
-//! says whose fault it was.
+//! deferred, `partitions` takes and saves positions, `sweep` cleans up. `run` calls the handlers, `outside`
+//! asks those in other processes before, `failure` says whose fault it was.
 //!
 //! Handlers run in our transaction and we in their session. So nothing is set there but for the transaction,
 //! and what our own statements need (short waits for locks, no plan that reads a whole table) is put back
@@ -15,8 +15,10 @@ mod aside;
 mod checked;
 pub(crate) mod columns;
 mod due;
+mod due_outside;
 mod failure;
 mod handler;
+mod outside;
 mod partitions;
 mod redrive;
 mod run;
@@ -28,6 +30,7 @@ pub(crate) mod trace;
 pub use crate::mapped::{self, InboxTables, TableMapping, TablePreset};
 pub use checked::CheckedHandler;
 pub use handler::{Failed, Handler};
+pub use outside::OutsideHandler;
 pub use sql_handler::SqlHandler;
 
 use crate::append::Outbox;
@@ -47,7 +50,7 @@ use posthaste::consumer::store::{
 };
 use posthaste::event::Timestamp;
 use posthaste::source::{Delivery, Partition};
-use posthaste::store::StoreError;
+use posthaste::store::{StoreCode, StoreError};
 use statements::Statements;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -102,6 +105,7 @@ pub struct PostgresInbox {
     mapped: Option<Mapped>,
     outbox: Outbox,
     dead_letters: Option<DeadLetterTopic>,
+    has_outside: bool,
     /// What the handler of a deferred message took in the last look, in nanoseconds; 0: not known.
     due_each: AtomicU64,
 }
@@ -124,9 +128,14 @@ impl PostgresInbox {
         handlers: Handlers,
     ) -> Result<Self, StoreError> {
         pooler::refuse_undeclared(&config).await?;
+        let is_by_app = options.tables == InboxTables::MarkedByApp;
+        if is_by_app && handlers.iter().any(|(_, handler)| handler.outside().is_none()) {
+            let why = "the application keeps the marks, so all handlers must be the application's: one of them runs here";
+            return Err(StoreError::fatal(StoreCode::SchemaOther, why));
+        }
         let connections_max = options.transactions_max + CONNECTIONS_BESIDE;
         let outbox = Outbox::new(&config.schema);
-        let unnamed = options.tables.mapping().is_some();
+        let unnamed = options.tables.mapping().is_some() || is_by_app;
         let own = PostgresConfig { connections_max: OWN_CONNECTIONS, ..config.clone() };
         let own = Sessions::with_settings(own, OWN_SESSION, unnamed);
         // There is one of them. A server that is silent while it is opened would hold up every save.
@@ -148,7 +157,19 @@ impl PostgresInbox {
         let statements = Statements::of(mapped.as_ref(), &sessions);
         let (consumer, dead_letters) = (options.consumer.into(), options.dead_letters);
         let due_each = AtomicU64::new(0);
-        Ok(Self { sessions, own, consumer, handlers, statements, mapped, outbox, dead_letters, due_each })
+        let has_outside = handlers.iter().any(|(_, handler)| handler.outside().is_some());
+        Ok(Self {
+            sessions,
+            own,
+            consumer,
+            handlers,
+            statements,
+            mapped,
+            outbox,
+            dead_letters,
+            has_outside,
+            due_each,
+        })
     }
 
     fn handler(&self, delivery: &Delivery) -> Option<usize> {

@@ -30,7 +30,7 @@ statements! {
     admit look unmark mark
     lock held defer bury former_letter
     letter replay promote drop_letter
-    due run charge done again died next_due
+    due run charge done again died next_due claim claimed lock_all
     make take_lock take save_lock save report controls
     purge_marks purge_letters holding_letters count forget_processes
 }

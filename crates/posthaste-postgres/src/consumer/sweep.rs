@@ -21,8 +21,8 @@ impl PostgresInbox {
         let until = Instant::now() + TIME_MAX;
         // Mapped ones belong to the service.
         let marks = match self.mapped {
-            Some(_) => 0,
-            None => self.purge(&self.statements.purge_marks, retention.marks_days, until).await?,
+            Some(ref mapped) if !mapped.is_by_app => 0,
+            _ => self.purge(&self.statements.purge_marks, retention.marks_days, until).await?,
         };
         let mut letters = 0;
         if retention.dead_letter_days > 0 {

@@ -121,6 +121,9 @@ pub(crate) async fn open(
     (consumer, group): (&str, &str),
     access: Access,
 ) -> Result<Option<Mapped>, StoreError> {
+    if *tables == InboxTables::MarkedByApp {
+        return Mapped::by_app(consumer, sessions).map(Some);
+    }
     let Some(mapping) = tables.mapping() else { return Ok(None) };
     if mapping.has_names() && group.chars().count() > NAME_CHARS_MAX {
         return Err(unfit(too_long("group", group)));

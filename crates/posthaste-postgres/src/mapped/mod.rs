@@ -46,6 +46,9 @@ pub enum InboxTables {
     Preset(TablePreset),
     /// Described.
     Mapping(Box<TableMapping>),
+    /// The application marks what it has handled, by `admit` and in whichever database. We only look.
+    #[serde(skip)]
+    MarkedByApp,
 }
 
 /// Tables that are known by name.
@@ -166,7 +169,7 @@ impl InboxTables {
     pub fn mapping(&self) -> Option<TableMapping> {
         match self {
             Self::Mapping(mapping) => Some((**mapping).clone()),
-            Self::Preset(TablePreset::Native) => None,
+            Self::Preset(TablePreset::Native) | Self::MarkedByApp => None,
             Self::Preset(TablePreset::Phoenix) => Some(TableMapping {
                 request_keys: RequestKeys::default(),
                 traceability: Some(Traceability::default()),

@@ -27,6 +27,8 @@ pub(crate) struct Mapped {
     traceability: Option<String>,
     /// How a mark is looked for, with our own tables in it.
     found: String,
+    /// Whether the application makes the marks, and we only look for them.
+    pub(crate) is_by_app: bool,
     /// Writes rows of messages.
     pub(crate) traced: Option<String>,
     /// Copies saved positions.
@@ -77,6 +79,7 @@ impl Mapped {
             columns: keys.columns.iter().map(column).collect(),
             traceability,
             found: sessions.sql(text!("found")),
+            is_by_app: false,
             traced: None,
             offsets: None,
             letter: None,
@@ -90,6 +93,13 @@ impl Mapped {
         mapped.letter_status =
             letters.map(|table| format!("update {table} set replay_status = $2 where id = any ($1::uuid[])"));
         Ok(mapped)
+    }
+
+    /// The statements where the application makes the marks: nothing is written in their place.
+    pub(super) fn by_app(consumer: &str, sessions: &Sessions) -> Result<Self, StoreError> {
+        let mapping = TableMapping::default();
+        let mapped = Self::new(mapping, &Types::default(), (consumer, consumer), sessions)?;
+        Ok(Self { found: sessions.sql(text!("found_by_app")), is_by_app: true, ..mapped })
     }
 
     /// A statement of a file, for these tables.
@@ -131,6 +141,10 @@ impl Mapped {
 
     /// Marks of the messages `m` that fulfil a condition.
     fn made(&self, condition: &str) -> String {
+        if self.is_by_app {
+            let found = self.found("$1", "m.id");
+            return put(text!("unmarked"), &[("condition", condition), ("found", &found)]);
+        }
         let value = self.value("m.id");
         let columns = || self.columns.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let (names, values): (Vec<&str>, Vec<&str>) =
@@ -173,6 +187,9 @@ impl Mapped {
     }
 
     fn unmark(&self) -> String {
+        if self.is_by_app {
+            return "select".to_owned(); // there is nothing to take back
+        }
         let Self { keys, key, traceability, .. } = self;
         let value = self.value("m.id");
         let untraced = traceability.as_ref().map_or_else(String::new, |table| {

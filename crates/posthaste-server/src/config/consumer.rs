@@ -10,6 +10,7 @@ use super::resolve::{Review, check_name, check_retry, known_names};
 use super::section::File;
 use super::source::{SourceSetting, Sources, UNREADABLE};
 use super::tree::member;
+use crate::handlers::{HandleSection, check_handlers};
 use crate::schemas::{self, SchemaSection};
 use posthaste::consumer::{
     ConsumerSettings, DeadLetterTopic, Identity, IdentityFrom, IdentityScope, Order, Unmatched,
@@ -18,6 +19,7 @@ use posthaste::inbox::CONSUMER_BYTES_MAX;
 use posthaste::schema::SchemaChecks;
 use posthaste::source::StartFrom;
 use posthaste_postgres::PostgresConfig;
+use posthaste_postgres::consumer::InboxTables;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -71,20 +73,6 @@ fn identity() -> Vec<IdentityFrom> {
     Identity::default().from
 }
 
-/// `[[consumers.NAME.handle]]`. An empty list takes everything.
-#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct HandleSection {
-    /// Types of messages, exact or with a last `*`.
-    pub(crate) types: Vec<String>,
-    /// Topics, in the same way.
-    pub(crate) topics: Vec<String>,
-    /// Addresses (subjects, routing keys), in the same way.
-    pub(crate) addresses: Vec<String>,
-    /// A function of the database, `schema.function`, that takes a `posthaste.message`.
-    pub(crate) sql: Option<String>,
-}
-
 /// One consumer.
 #[derive(Clone)]
 pub(crate) struct ConsumerSetting {
@@ -106,6 +94,11 @@ impl ConsumerSetting {
     /// Its group at the broker.
     pub(crate) fn group(&self) -> &str {
         self.own.group.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The tables that it writes. Those of the application are the application's alone.
+    pub(crate) fn tables(&self) -> InboxTables {
+        if self.own.is_marked_by_app() { InboxTables::MarkedByApp } else { self.own.tables.clone() }
     }
 
     /// How it names messages.
@@ -234,21 +227,6 @@ fn check_topics(review: &mut Review<'_>, path: &str, own: &ConsumerOwn) {
     if own.identity.is_empty() {
         let why = "identity must name at least one place, for example [\"id\", \"position\"]";
         review.problem(&member(path, "identity"), why);
-    }
-}
-
-fn check_handlers(review: &mut Review<'_>, path: &str, own: &ConsumerOwn) {
-    if own.handle.is_empty() {
-        review.problem(
-            path,
-            format!("[{path}] has no handler: write [[{path}.handle]] with an `sql` function"),
-        );
-    }
-    for (index, handle) in own.handle.iter().enumerate() {
-        let path = format!("{path}.handle[{index}]");
-        if handle.sql.as_ref().is_none_or(String::is_empty) {
-            review.problem(&path, "a handler needs `sql`, for example sql = \"billing.on_event\"");
-        }
     }
 }
 

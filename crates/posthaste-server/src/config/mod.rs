@@ -26,9 +26,10 @@ mod timeout;
 mod tree;
 
 pub(crate) use crate::secret::{scrub, shown_value};
-pub(crate) use consumer::{ConsumerSetting, settings_keys};
+pub(crate) use consumer::{ConsumerOwn, ConsumerSetting, settings_keys};
 pub(crate) use env::{Overlay, TOPOLOGY_PREFIX, overlay};
 pub(crate) use problem::{ConfigError, read_whole};
+pub(crate) use resolve::Review;
 pub(crate) use schema::schema;
 pub(crate) use section::LogFormat;
 pub(crate) use sink::{SinkConfig, sink_checks};
@@ -195,12 +196,26 @@ impl Config {
             let (table, key, why) = schemas::check_files(&consumer.own.schema)?;
             Some((format!("{}.{table}", tree::member("consumers", &consumer.name)), key, why))
         });
+        let handlers = self.consumers.iter().flat_map(|consumer| {
+            let table = tree::member("consumers", &consumer.name);
+            let receivers = consumer.own.handle.iter().enumerate().map(|(at, handle)| (at, &handle.http));
+            receivers.filter_map(move |(at, receiver)| {
+                let why = receiver.as_ref()?.check_files().err()?;
+                Some((format!("{table}.handle[{at}]"), "http", format!("http: {why}")))
+            })
+        });
         let problem = |(table, key, why): (String, &str, String)| {
             let place = self.tree.place(&tree::member(&table, key));
             format!("{place}: {}.{why}", self.tree.shown(&table))
         };
-        let problems: Vec<String> =
-            outboxes.chain(sinks).chain(sources).chain(consumers).chain(schemas).map(problem).collect();
+        let problems: Vec<String> = outboxes
+            .chain(sinks)
+            .chain(sources)
+            .chain(consumers)
+            .chain(handlers)
+            .chain(schemas)
+            .map(problem)
+            .collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::new(problems.join("\n"))) }
     }
 }

@@ -18,14 +18,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Problems and warnings so far, with the tree they are about.
-pub(super) struct Review<'a> {
+pub(crate) struct Review<'a> {
     pub(super) tree: &'a Tree,
     pub(super) problems: Vec<String>,
     warnings: Vec<String>,
 }
 
 impl Review<'_> {
-    pub(super) fn problem(&mut self, path: &str, text: impl std::fmt::Display) {
+    pub(crate) fn problem(&mut self, path: &str, text: impl std::fmt::Display) {
         self.problems.push(format!("{}: {text}", self.tree.place(path)));
     }
 

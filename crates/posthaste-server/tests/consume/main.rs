@@ -23,6 +23,8 @@ mod deaths;
 #[cfg(feature = "kafka")]
 mod example;
 mod handlers;
+#[cfg(feature = "http")]
+mod http;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "kafka")]
@@ -31,6 +33,8 @@ mod kafka_foreign;
 mod kafka_members;
 #[cfg(feature = "kafka")]
 mod kafka_positions;
+#[cfg(feature = "http")]
+mod languages;
 mod letters;
 mod members;
 mod operator;

@@ -109,3 +109,26 @@ async fn f71_a_registry_that_is_away_is_waited_for() {
     assert_eq!(codes, "schema.invalid schema.unknown_id schema.wire");
     assert_eq!(receiver.requests_for(path).len(), asked, "a schema is fetched once");
 }
+
+/// A handler in another process is not even asked about what breaks its schema.
+#[cfg(feature = "http")]
+#[tokio::test(flavor = "multi_thread")]
+async fn f71_a_handler_behind_http_stands_behind_the_schemas_too() {
+    let receiver = Receiver::start(&ReceiverOptions::default()).await.expect("a receiver");
+    let rig = require_service!(Rig::set("").await);
+    rig.write("order.json", &up_to(8));
+    let settings = "schema = [{ types = [\"strict\"], json_schema = \"order.json\" }]";
+    rig.reconfigure("dead_letters =", &format!("{settings}\ndead_letters ="));
+    rig.reconfigure("sql = \"trial.handle\"", &format!("http = \"{}/events\"", receiver.url()));
+    rig.publish(11, "strict").await;
+    rig.publish(5, "order").await;
+    let member = rig.start();
+    rig.until_settled().await;
+    member.stop().await;
+    assert_eq!(rig.count(LETTERS).await, 3);
+    let asked = receiver.requests_for("/events");
+    assert_eq!(asked.len(), 13, "eight strict ones and five others");
+    for dead in [&b"{\"n\": 9}"[..], b"{\"n\": 10}", b"{\"n\": 11}"] {
+        assert!(asked.iter().all(|request| request.body != dead), "{dead:?} was sent");
+    }
+}

@@ -23,7 +23,7 @@ use bytes::{Buf, Bytes};
 use futures_util::FutureExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::{TrySendError, http1, http2};
-use hyper::header::{HOST, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use posthaste::task::spawn;
@@ -71,7 +71,8 @@ pub(crate) struct Lost {
 pub(crate) struct ResponseHead {
     pub(crate) status: StatusCode,
     pub(crate) retry_after: Option<String>,
-    body: Incoming,
+    pub(crate) content_type: Option<HeaderValue>,
+    pub(crate) body: Incoming,
     /// The permit is given back when the response is dropped.
     _stream: Option<StreamPermit>,
 }
@@ -80,7 +81,8 @@ impl ResponseHead {
     fn new(response: Response<Incoming>, stream: Option<StreamPermit>) -> Self {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let (status, retry_after) = (response.status(), retry_after.map(str::to_owned));
-        Self { status, retry_after, body: response.into_body(), _stream: stream }
+        let content_type = response.headers().get(CONTENT_TYPE).cloned();
+        Self { status, retry_after, content_type, body: response.into_body(), _stream: stream }
     }
 }
 
@@ -184,7 +186,7 @@ impl Http1 {
     }
 
     /// Lets hyper read and write. Whoever waits for a response is told how the connection ended.
-    fn drive(&mut self, context: &mut Context<'_>) {
+    pub(crate) fn drive(&mut self, context: &mut Context<'_>) {
         self.connection.take_if(|connection| connection.poll_unpin(context).is_ready());
     }
 

@@ -58,7 +58,8 @@ fn a_consumer_has_its_own_login_and_the_engines_settings() {
     );
     assert_eq!(database.password_file, Some("/run/p".into()));
     let handlers: Vec<_> = consumer.handlers().collect();
-    assert_eq!((handlers.len(), handlers[0].1), (1, "finance.on_campaign"));
+    let crate::handlers::HandledBy::Function(function) = handlers[0].1 else { panic!("a function") };
+    assert_eq!((handlers.len(), function), (1, "finance.on_campaign"));
     assert!(handlers[0].0.takes("any", None, Some("campaign_created")));
     // What nobody set is shown, too.
     let shown = &config.shown()["consumers"]["finance-service"];
@@ -160,6 +161,11 @@ fn what_cannot_be_is_refused_with_its_line() {
         ),
         (BASE[..handle].to_owned(), "line 18: [consumers.finance-service] has no handler"),
         (with("sql = \"finance.on_campaign\"", ""), "line 24: a handler needs `sql`"),
+        (
+            with("sql = \"f", "http = \"http://h/\"\nsql = \"f"),
+            "line 24: a handler has `sql` or `http`, not both",
+        ),
+        (with("sql = \"f", "marks = \"app\"\nsql = \"f"), "`marks` is for handlers with `http`"),
         (
             with("url = \"postgres://finance", "url_file = \"/x\"\nurl = \"postgres://finance"),
             "a consumer has `url` or `url_file`, not both",

@@ -8,7 +8,13 @@ const CUT: usize = 4;
 const MASK: &str = "***";
 
 /// The beginning of a body. `hidden` are our secrets, the longest first.
-pub(super) fn snippet(body: &[u8], hidden: &[String]) -> String {
+pub(crate) fn snippet(body: &[u8], hidden: &[String]) -> String {
+    let text: String = masked(body, hidden).chars().take(CHARS).collect();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A body without our secrets and without control characters.
+pub(crate) fn masked(body: &[u8], hidden: &[String]) -> String {
     let text = String::from_utf8_lossy(body);
     // The body may have been cut in the middle of a letter, or of a secret.
     let mut text = text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned();
@@ -22,8 +28,7 @@ pub(super) fn snippet(body: &[u8], hidden: &[String]) -> String {
         text = text.replace(secret.as_str(), MASK);
     }
     let plain = |c: char| if c.is_control() || c == char::REPLACEMENT_CHARACTER { ' ' } else { c };
-    let text: String = text.chars().map(plain).take(CHARS).collect();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    text.chars().map(plain).collect()
 }
 
 #[cfg(test)]
