@@ -24,6 +24,8 @@ mod call;
 #[cfg(feature = "tls")]
 #[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod dial;
+#[cfg(any(feature = "rabbitmq", feature = "schemas"))]
+mod exchange;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod findings;
 mod handler;
@@ -48,6 +50,8 @@ mod options;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "schemas")]
+pub mod schema;
 #[cfg_attr(not(feature = "broker"), allow(dead_code))]
 mod secret;
 #[cfg(feature = "http")]

@@ -24,3 +24,5 @@ mod nats;
 mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "schemas")]
+mod schema;

@@ -9,12 +9,13 @@ use posthaste::admin::{Admin, AdminError};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::{ConsumerSettings, InboxStore};
 use posthaste::lifecycle::ClassOverrides;
+use posthaste::schema::CheckedRemote;
 use posthaste::sink::Finding;
 use posthaste::source::leased::Leases;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
 use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
 use posthaste_postgres::consumer::{
-    Handler, InboxOptions, OutsideHandler, PostgresInbox, SqlHandler, mapped,
+    CheckedHandler, Handler, InboxOptions, OutsideHandler, PostgresInbox, SqlHandler, mapped,
 };
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
@@ -300,15 +301,21 @@ pub(crate) async fn inbox(
         tables: setting.tables(),
         ..InboxOptions::new(&*setting.name)
     };
-    let schema = &setting.database.schema;
+    let (schema, checks) = (&setting.database.schema, &setting.checks);
     let handler = |(filter, by)| {
         let handler: Arc<dyn Handler> = match by {
-            HandledBy::Function(function) => Arc::new(SqlHandler::new(schema, function)),
+            HandledBy::Function(function) => {
+                let handler = SqlHandler::new(schema, function);
+                match checks.is_empty() {
+                    true => Arc::new(handler),
+                    false => Arc::new(CheckedHandler::new(Arc::clone(checks), Arc::new(handler))),
+                }
+            }
             HandledBy::Receiver(receiver) => {
                 let remote = receiver.build(&setting.name);
                 let remote =
                     remote.map_err(|error| StoreError::fatal(StoreCode::Layout, error.to_string()))?;
-                Arc::new(OutsideHandler::new(schema, remote))
+                Arc::new(OutsideHandler::new(schema, CheckedRemote::around(remote, checks)))
             }
         };
         Ok::<_, StoreError>((filter, handler))

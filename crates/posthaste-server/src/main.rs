@@ -22,6 +22,7 @@ mod lifeline;
 mod lines;
 mod logging;
 mod output;
+mod schemas;
 mod secret;
 mod source;
 mod topology;

@@ -22,7 +22,7 @@
 //!
 //! **A program with a relay inside**, a test for example, calls [`relay::start`] with a [`store`], [`sink`]s
 //! and a [`route`] table. [`retry`], [`lifecycle`] and [`envelope`] say what a route can ask for. [`admin`]
-//! is for people who look and act. [`clock`] is time.
+//! is for people who look and act. [`clock`] is time. [`schema`] is how routes and consumers refuse payloads.
 //!
 //! **Whoever writes a store, a sink or a source** implements a seam: [`store::Store`], [`sink::Sink`],
 //! [`source::Source`].
@@ -43,6 +43,7 @@ pub mod lifecycle;
 pub mod relay;
 pub mod retry;
 pub mod route;
+pub mod schema;
 pub mod sink;
 pub mod source;
 pub mod store;

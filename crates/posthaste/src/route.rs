@@ -14,6 +14,7 @@ pub use template::Template;
 use crate::envelope;
 use crate::event::{Defect, EventError, Limits, StoredEvent};
 use crate::retry::RetryPolicy;
+use crate::schema::{self, Checked, SharedValidator};
 use crate::sink::{Failure, Message};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -21,16 +22,18 @@ use std::sync::Arc;
 /// The built-in sink of events that no route matches.
 pub const UNROUTED: &str = "unrouted";
 
-/// A check of the payload before it is published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
+/// A check of the payload before it is published. Relays of one outbox may differ in it: it decides what
+/// becomes of an event, and not who reads it.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub enum Validate {
     /// None.
     #[default]
     None,
     /// It must be one JSON value.
     Json,
+    /// It must keep a schema. The validator is one that never waits for anything: who is away when an event
+    /// arrives would be its death.
+    Schema(SharedValidator),
 }
 
 /// Order of events.
@@ -149,9 +152,12 @@ impl Route {
         let Some(bytes) = stored.event.payload.clone() else {
             return Ok(Dress { destination, partition_key, payload: None });
         };
-        // A message id goes into an object only, which is checked there.
-        if self.validate == Validate::Json && self.envelope != Envelope::MessageId {
-            envelope::check_json(&bytes)?;
+        match &self.validate {
+            Validate::None => {}
+            // A message id goes into an object only, which is checked there.
+            Validate::Json if self.envelope == Envelope::MessageId => {}
+            Validate::Json => envelope::check_json(&bytes)?,
+            Validate::Schema(validator) => check_schema(validator, &bytes)?,
         }
         let payload = Some(envelope::body(self.envelope, bytes, stored, source)?);
         Ok(Dress { destination, partition_key, payload })
@@ -169,6 +175,15 @@ fn fill_partition_key(template: &Template, stored: &StoredEvent) -> Result<Strin
     let bad = |why: String| Failure::of_event("route.partition_key", why);
     let key = template.fill(stored).map_err(|why| bad(format!("the partition key: {why}")))?;
     if key.is_empty() { Err(bad("the partition key is empty".to_owned())) } else { Ok(key) }
+}
+
+/// The payload as it was appended, before an envelope goes around it.
+fn check_schema(validator: &SharedValidator, payload: &[u8]) -> Result<(), Failure> {
+    match validator.0.check(payload) {
+        Checked::Fine => Ok(()),
+        Checked::Poison(violation) => Err(Failure::of_event(violation.code, violation.message)),
+        Checked::Unavailable(away) => Err(Failure::of_event(schema::UNAVAILABLE, away.why)),
+    }
 }
 
 /// An event that can never be published, and why.
@@ -304,6 +319,35 @@ mod tests {
         assert_eq!(code(Event::new("t", "{").with_key("k")), Err("payload.not_json".to_owned()));
         assert_eq!(code(Event::new("", "{}").with_key("k")), Err("event.limits".to_owned()));
         assert_eq!(code(Event::new("t", "{}").with_key("k")), Ok(()));
+    }
+
+    /// Takes what begins with "ok".
+    #[derive(Debug)]
+    struct BeginsOk;
+
+    impl crate::schema::Validator for BeginsOk {
+        fn check(&self, payload: &[u8]) -> Checked {
+            match payload.starts_with(b"ok") {
+                true => Checked::Fine,
+                false => Checked::Poison(crate::schema::Violation::new("schema.invalid", "/: not ok")),
+            }
+        }
+    }
+
+    #[test]
+    fn a_schema_is_asked_about_the_payload_as_it_was_appended() {
+        let validate = Validate::Schema(SharedValidator(Arc::new(BeginsOk)));
+        let route = Route { validate, envelope: Envelope::CloudEventsJson, ..Route::everything_to("s") };
+        let message = encode(&route, Event::new("t", "ok").with_header("content-type", "text/plain"));
+        assert!(message.expect("it is fine").payload.is_some_and(|payload| payload.starts_with(b"{")));
+        let failure = encode(&route, Event::new("t", "no")).expect_err("refused");
+        assert_eq!((&*failure.code, failure.message.as_str()), ("schema.invalid", "/: not ok"));
+        assert_eq!(failure.scope, crate::sink::Scope::Event);
+        let empty = encode(&route, Event::new("t", "")).expect_err("no bytes are a payload");
+        assert_eq!(empty.code, "schema.invalid");
+        let tombstone = Event { payload: None, ..Event::new("t", "") };
+        let plain = Route { envelope: Envelope::None, ..route };
+        assert!(encode(&plain, tombstone).is_ok(), "a tombstone has nothing to check");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 mod apply;
 mod aside;
+mod checked;
 pub(crate) mod columns;
 mod due;
 mod due_outside;
@@ -30,6 +31,7 @@ mod sweep;
 pub(crate) mod trace;
 
 pub use crate::mapped::{self, InboxTables, TableMapping, TablePreset};
+pub use checked::CheckedHandler;
 pub use handler::{Failed, Handler};
 pub use outside::OutsideHandler;
 pub use sql_handler::{SqlFunction, SqlHandler};

@@ -11,10 +11,12 @@ use super::section::File;
 use super::source::{SourceSetting, Sources, UNREADABLE};
 use super::tree::member;
 use crate::handlers::{HandleSection, check_handlers};
+use crate::schemas::{self, SchemaSection};
 use posthaste::consumer::{
     ConsumerSettings, DeadLetterTopic, Identity, IdentityFrom, IdentityScope, Order, Unmatched,
 };
 use posthaste::inbox::CONSUMER_BYTES_MAX;
+use posthaste::schema::SchemaChecks;
 use posthaste::source::StartFrom;
 use posthaste_postgres::PostgresConfig;
 use posthaste_postgres::consumer::InboxTables;
@@ -60,6 +62,9 @@ pub(crate) struct ConsumerOwn {
     pub(crate) tables: posthaste_postgres::consumer::InboxTables,
     /// What becomes of a message that no handler takes.
     pub(crate) unmatched: Unmatched,
+    /// Schemas that messages must keep before a handler gets them. Of these, the first that takes a message
+    /// applies.
+    pub(crate) schema: Vec<SchemaSection>,
     /// Its handlers. The first that takes a message gets it.
     pub(crate) handle: Vec<HandleSection>,
 }
@@ -81,6 +86,8 @@ pub(crate) struct ConsumerSetting {
     pub(crate) settings: ConsumerSettings,
     /// Where its inbox is, with its own login.
     pub(crate) database: PostgresConfig,
+    /// Its schemas, compiled.
+    pub(crate) checks: Arc<SchemaChecks>,
 }
 
 impl ConsumerSetting {
@@ -185,6 +192,8 @@ fn consumer(
     check_topics(review, &path, &own);
     check_handlers(review, &path, &own);
     check_tables(review, &path, name, &own);
+    let mut tell = |key: &str, why: String| review.problem(&member(&path, key), why);
+    let checks = schemas::checks(&own.schema, &settings, file.require_tls, &mut tell);
     let source = source(review, file, &path, &own, sources);
     let outbox = outbox(review, &path, name, &own, outboxes)?;
     if let Some(dead_letters) = &own.dead_letters {
@@ -198,7 +207,8 @@ fn consumer(
     }
     let database = database(review, &path, file, &own, outbox)?;
     let (outbox, service) = (Arc::clone(&outbox.name), Arc::clone(&outbox.service));
-    Some(ConsumerSetting { name: name.into(), own, outbox, service, source: source?, settings, database })
+    let (name, source, checks) = (name.into(), source?, Arc::new(checks));
+    Some(ConsumerSetting { name, own, outbox, service, source, settings, database, checks })
 }
 
 fn check_topics(review: &mut Review<'_>, path: &str, own: &ConsumerOwn) {

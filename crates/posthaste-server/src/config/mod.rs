@@ -38,6 +38,7 @@ pub(crate) use timeout::contradiction;
 pub(crate) use tree::{Tree, member};
 
 use crate::database::Database;
+use crate::schemas;
 use crate::secret;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
@@ -191,6 +192,10 @@ impl Config {
             let (key, why) = found.filter(|(key, _)| *key == "password_file")?;
             Some((tree::member("consumers", &consumer.name), key, why))
         });
+        let schemas = self.consumers.iter().filter_map(|consumer| {
+            let (table, key, why) = schemas::check_files(&consumer.own.schema)?;
+            Some((format!("{}.{table}", tree::member("consumers", &consumer.name)), key, why))
+        });
         let handlers = self.consumers.iter().flat_map(|consumer| {
             let table = tree::member("consumers", &consumer.name);
             let receivers = consumer.own.handle.iter().enumerate().map(|(at, handle)| (at, &handle.http));
@@ -203,8 +208,14 @@ impl Config {
             let place = self.tree.place(&tree::member(&table, key));
             format!("{place}: {}.{why}", self.tree.shown(&table))
         };
-        let problems: Vec<String> =
-            outboxes.chain(sinks).chain(sources).chain(consumers).chain(handlers).map(problem).collect();
+        let problems: Vec<String> = outboxes
+            .chain(sinks)
+            .chain(sources)
+            .chain(consumers)
+            .chain(handlers)
+            .chain(schemas)
+            .map(problem)
+            .collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::new(problems.join("\n"))) }
     }
 }

@@ -243,6 +243,7 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
         Template::parse(text).map_err(|why| review.problem(&member(path, "partition_key"), why)).ok()
     });
     check_retry(review, &member(path, "retry"), &section.retry);
+    let validate = section.validate.resolve(&mut |key, why| review.problem(&member(path, key), why));
     let joined = topics.iter().map(|topic| topic.as_str()).collect::<Vec<_>>().join(",");
     Route {
         name: section.name.clone().unwrap_or(joined).into(),
@@ -251,7 +252,7 @@ fn route(review: &mut Review<'_>, file: &File, path: &str, section: &RouteSectio
         destination,
         partition_key,
         envelope: section.envelope,
-        validate: section.validate,
+        validate,
         require_key: section.require_key,
         order: section.order,
         on_dead: section.on_dead,

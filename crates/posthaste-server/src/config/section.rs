@@ -4,10 +4,11 @@
 //! apart keeps serde out of the engine's types and units in the names of the keys.
 
 use super::adopt::AdoptSection;
+use crate::schemas::ValidateSection;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
 use posthaste::retry::RetryPolicy;
-use posthaste::route::{Envelope, OnDead, Order, Validate};
+use posthaste::route::{Envelope, OnDead, Order};
 use posthaste::store::StartAt;
 use schemars::JsonSchema;
 use serde::de::Error as _;
@@ -296,7 +297,8 @@ pub(crate) struct RouteSection {
     /// What is put around the payload.
     pub(crate) envelope: Envelope,
     /// What is checked of the payload.
-    pub(crate) validate: Validate,
+    #[schemars(schema_with = "ValidateSection::schema")]
+    pub(crate) validate: ValidateSection,
     /// An event without a key is a dead letter.
     pub(crate) require_key: bool,
     /// Whether events of a key wait for each other.
@@ -320,7 +322,7 @@ impl Default for RouteSection {
             destination: "{topic}".to_owned(),
             partition_key: None,
             envelope: Envelope::default(),
-            validate: Validate::default(),
+            validate: ValidateSection::default(),
             require_key: false,
             order: Order::default(),
             on_dead: OnDead::default(),

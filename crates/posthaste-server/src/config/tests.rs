@@ -3,12 +3,13 @@
 //! ```text
 //! wrong.rs      what is said when something is wrong    variables.rs  the environment
 //! consumers.rs  consumers and their sources             reference.rs  schema and documents
-//! timeouts.rs   two bounds of a publish call
+//! timeouts.rs   two bounds of a publish call              schemas.rs    schemas of payloads
 //! ```
 
 #[cfg(feature = "sqlite")]
 mod consumers;
 mod reference;
+mod schemas;
 mod timeouts;
 mod variables;
 mod wrong;

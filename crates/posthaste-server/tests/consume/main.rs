@@ -48,6 +48,8 @@ mod rabbitmq;
 mod range;
 mod refusals;
 mod restore;
+#[cfg(feature = "schemas")]
+mod schemas;
 #[cfg(feature = "kafka")]
 mod storm;
 mod tracing;

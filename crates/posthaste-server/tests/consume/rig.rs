@@ -310,6 +310,18 @@ impl Rig {
         self.wire.send(&self.topic, parcels).await;
     }
 
+    /// The next so many messages of the type `framed`, each behind the id of its schema, which has one
+    /// letter.
+    #[cfg(feature = "schemas")]
+    pub(crate) async fn publish_framed(&self, schema: u8, count: i32, body: impl Fn(i32) -> String) {
+        let from = self.last.fetch_add(count, Ordering::Relaxed) + 1;
+        let framed = |n| {
+            let payload = format!("\0\0\0\0{}{}", char::from(schema), body(n));
+            Parcel { payload, ..parcel(n, &[("type", "framed")]) }
+        };
+        self.wire.send(&self.topic, (from..from + count).map(framed).collect()).await;
+    }
+
     /// A copy of a message, with its id, at another position.
     pub(crate) async fn publish_again(&self, n: i32, kind: &str) {
         self.publish(1, "order").await;

@@ -18,6 +18,8 @@ mod init;
 #[cfg(feature = "sqlite")]
 mod local;
 mod relay;
+#[cfg(feature = "schemas")]
+mod schemas;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod subscriber;

@@ -31,6 +31,8 @@ pub enum Wish {
     Retry,
     /// None: the message will never be right.
     Reject,
+    /// None: it breaks its schema.
+    Invalid,
     /// Another try when this is back.
     Unavailable(Arc<str>),
 }
@@ -134,6 +136,7 @@ impl Failure {
         let kind = match error.wish {
             Wish::Retry => FailureKind::Error,
             Wish::Reject => FailureKind::Poison(Disposition::Rejected),
+            Wish::Invalid => FailureKind::Poison(Disposition::Schema),
             Wish::Unavailable(dependency) => FailureKind::Unavailable(dependency),
         };
         Self { kind, code: error.code, message: error.message, stack: None }

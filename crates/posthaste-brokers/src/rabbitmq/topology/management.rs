@@ -1,29 +1,14 @@
-//! The management API: JSON over HTTP, one connection for each request.
-//!
-//! An administrator asks a few questions in a minute, so connections are not kept. That way a request either
-//! was never sent, or was sent once, and the caller knows which.
+//! The management API: JSON over HTTP, one connection for each request ([`crate::exchange`]).
 
 use crate::BuildError;
 use crate::address::{Address, Scheme, Shape};
-use crate::dial::{self, tls_error};
+use crate::exchange::{HttpReply, basic_login, connect, exchange, path_prefix};
 use crate::options::Options;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use serde_json::Value;
-use std::future::poll_fn;
-use std::io;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 const SHAPE: Shape = Shape {
     schemes: &[
@@ -60,6 +45,12 @@ pub(super) struct ManagementReply {
     pub(super) body: Vec<u8>,
 }
 
+impl From<HttpReply> for ManagementReply {
+    fn from(HttpReply { status, body }: HttpReply) -> Self {
+        Self { status, body }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum ManagementError {
@@ -81,10 +72,6 @@ impl ManagementReply {
     }
 }
 
-trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
-
 impl ManagementClient {
     pub(super) fn new(options: &Options, url: &str) -> Result<Self, BuildError> {
         let bad = |why: String| BuildError::option("management_url", why);
@@ -93,11 +80,7 @@ impl ManagementClient {
             let why = "must begin with https://, because TLS is required or one of its files is named";
             return Err(bad(why.to_owned()));
         }
-        let prefix = path.trim_end_matches('/');
-        let prefix = if prefix.is_empty() { String::new() } else { format!("/{prefix}") };
-        if !prefix.is_ascii() || prefix.contains([' ', '"', '<', '>', '\\', '^', '`', '{', '|', '}']) {
-            return Err(bad("holds a path that is none".to_owned()));
-        }
+        let prefix = path_prefix(path).ok_or_else(|| bad("holds a path that is none".to_owned()))?;
         Ok(Self { address, prefix, options: options.clone() })
     }
 
@@ -121,25 +104,23 @@ impl ManagementClient {
         let late = |_| format!("{}: no answer within {} s", self.address, ANSWER.as_secs());
         let prepared = async {
             let request = self.request(method, path, body)?;
-            Ok::<_, String>((request, self.dial().await?))
+            Ok::<_, String>((request, connect(&self.address, &self.options).await?))
         };
         let prepared = timeout(ANSWER, prepared).await.map_err(late).flatten();
         let (request, stream) = prepared.map_err(ManagementError::Unreached)?;
-        let answer = timeout(ANSWER, exchange(stream, request)).await.map_err(late);
+        let answer = timeout(ANSWER, exchange(stream, request, ANSWER_BYTES_MAX)).await.map_err(late);
         let answer = answer.and_then(|answer| answer.map_err(|why| format!("{}: {why}", self.address)));
-        answer.map_err(ManagementError::Lost)
+        answer.map(ManagementReply::from).map_err(ManagementError::Lost)
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Request<String>, String> {
         let password = self.options.read_password().map_err(|error| error.to_string())?;
         let login = match (&self.options.user, &password) {
-            (Some(user), Some(password)) => format!("{user}:{}", password.expose()),
-            _ => format!("{GUEST}:{GUEST}"),
+            (Some(user), Some(password)) => basic_login(user, password.expose()),
+            _ => basic_login(GUEST, GUEST),
         };
         let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", self.address);
-        let login = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(login)));
-        let mut login = login.map_err(|error| wrong(&error))?;
-        login.set_sensitive(true);
+        let login = login.map_err(|error| wrong(&error))?;
         Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.prefix))
@@ -149,62 +130,6 @@ impl ManagementClient {
             .body(body.map(Value::to_string).unwrap_or_default())
             .map_err(|error| wrong(&error))
     }
-
-    async fn dial(&self) -> Result<Box<dyn ByteStream>, String> {
-        let (at, files) = (&self.address, self.options.tls());
-        let broken = |error: io::Error| match tls_error(&error) {
-            Some(tls) => format!("{at}: no TLS connection: {tls} ({})", files.in_words()),
-            None => format!("{at}: {error}"),
-        };
-        let tcp = dial::to_host(&at.host, at.port).await.map_err(broken)?;
-        if !at.tls {
-            return Ok(Box::new(tcp));
-        }
-        let config = files.client_config().map_err(|error| error.to_string())?;
-        let name = ServerName::try_from(at.host.clone()).map_err(|error| format!("{at}: {error}"))?;
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(broken)?;
-        Ok(Box::new(stream))
-    }
-}
-
-/// Sends a request and reads the whole answer.
-async fn exchange(stream: Box<dyn ByteStream>, request: Request<String>) -> Result<ManagementReply, String> {
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| in_words(&error))?;
-    let mut answer = pin!(async {
-        let response = sender.send_request(request).await.map_err(|error| in_words(&error))?;
-        let status = response.status();
-        Ok(ManagementReply { status, body: read(response.into_body()).await? })
-    });
-    // Whoever waits for the answer drives the connection.
-    let mut connection = Some(Box::pin(connection));
-    poll_fn(|context| {
-        connection.take_if(|connection| connection.as_mut().poll(context).is_ready());
-        answer.as_mut().poll(context)
-    })
-    .await
-}
-
-async fn read(mut body: Incoming) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let data = frame.map_err(|error| in_words(&error))?.into_data().unwrap_or_default();
-        if bytes.len() + data.len() > ANSWER_BYTES_MAX {
-            return Err(format!("an answer of more than {} MiB", ANSWER_BYTES_MAX >> 20));
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Ok(bytes)
-}
-
-/// hyper's own words leave out the cause.
-fn in_words(error: &hyper::Error) -> String {
-    let (mut words, mut next) = (error.to_string(), std::error::Error::source(error));
-    while let Some(source) = next {
-        words = format!("{words}: {source}");
-        next = source.source();
-    }
-    words
 }
 
 /// A name as a part of a path. Every byte that could mean something there is escaped.
