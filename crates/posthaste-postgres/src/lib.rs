@@ -25,6 +25,8 @@ pub mod consumer;
 pub mod doctor;
 #[cfg(feature = "store")]
 mod error;
+#[cfg(feature = "store")]
+mod handler;
 #[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
 mod inbox;
 #[cfg(feature = "store")]

@@ -1,8 +1,8 @@
 //! What tests are made of: models, faults, suites, real servers, and a simulation.
 //!
 //! - [`memory`] is the store as an executable model, [`broker`] the same for sources and [`inbox`] for a
-//! consumer's database, [`leases`] for those of plain logs: as plain as can be, so that a real one that
-//! disagrees is wrong, or the contract is.
+//!   consumer's database, [`leases`] for those of plain logs: as plain as can be, so that a real one that
+//!   disagrees is wrong, or the contract is.
 //! - [`faults`] wraps any store or sink and makes it refuse, hang, be slow, or do the work and lose the
 //!   answer.
 //! - [`conformance`] holds the suites, written once against the seams and run on every store, sink, source

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 #[cfg(feature = "store")]
-pub use crate::consumer::sqlx::{SqlxHandler, handler};
+pub use crate::handler::sqlx::{SqlxHandler, handler};
 pub use crate::inbox::sqlx::{AdmitError, admit};
 
 /// Why an append failed. In both cases nothing was appended; after a database error the caller's

@@ -140,11 +140,11 @@ fn context(db: &DbError) -> Option<String> {
     db.where_().map(str::to_owned)
 }
 
-pub(super) fn is_conflict(code: &SqlState) -> bool {
+pub(crate) fn is_conflict(code: &SqlState) -> bool {
     matches!(code.code(), "40001" | "40P01" | "55P03")
 }
 
-pub(super) fn is_outage(code: &SqlState) -> bool {
+pub(crate) fn is_outage(code: &SqlState) -> bool {
     let code = code.code();
     matches!(code, "53100" | "53300" | "25006")
         || ["08", "57P", "58"].iter().any(|class| code.starts_with(class))
@@ -163,7 +163,7 @@ fn database_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a tokio_post
     causes(error).find_map(|error| error.downcast_ref())
 }
 
-pub(super) fn causes<'a>(
+pub(crate) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| (*error).source())

@@ -12,29 +12,22 @@
 
 mod apply;
 mod aside;
-mod checked;
 pub(crate) mod columns;
 mod due;
 mod due_outside;
-mod failure;
-mod handler;
+pub(crate) mod failure;
 mod leases;
 mod outside;
 mod partitions;
 mod redrive;
 mod run;
-mod sql_handler;
-#[cfg(feature = "sqlx")]
-pub(crate) mod sqlx;
 mod statements;
 mod sweep;
 pub(crate) mod trace;
 
+pub use crate::handler::{CheckedHandler, Failed, Handler, SqlFunction, SqlHandler};
 pub use crate::mapped::{self, InboxTables, TableMapping, TablePreset};
-pub use checked::CheckedHandler;
-pub use handler::{Failed, Handler};
 pub use outside::OutsideHandler;
-pub use sql_handler::{SqlFunction, SqlHandler};
 
 use crate::append::Outbox;
 use crate::config::PostgresConfig;

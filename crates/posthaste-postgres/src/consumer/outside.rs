@@ -15,8 +15,8 @@
 use super::PostgresInbox;
 use super::columns::Places;
 use super::failure::apply_error;
-use super::handler::Handler;
 use crate::append::Outbox;
+use crate::handler::Handler;
 use crate::session::params;
 use async_trait::async_trait;
 use futures_util::future::join_all;

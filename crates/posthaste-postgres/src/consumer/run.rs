@@ -13,9 +13,9 @@
 //! another one than the service has chosen.
 
 use super::failure::{LOST_CODE, is_in_conflict, late, of_handler, of_panic, waiting};
-use super::handler::Failed;
 use super::{PostgresInbox, THEIRS};
 use crate::error::{describe, is_code};
+use crate::handler::Failed;
 use crate::session::{LentTransaction, SqlResult, params};
 use futures_util::FutureExt;
 use posthaste::consumer::store::Work;

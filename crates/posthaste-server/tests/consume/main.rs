@@ -22,6 +22,8 @@ mod days;
 mod deaths;
 #[cfg(feature = "kafka")]
 mod example;
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+mod grounds;
 mod handlers;
 #[cfg(feature = "http")]
 mod http;

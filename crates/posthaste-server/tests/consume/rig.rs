@@ -9,10 +9,6 @@ use crate::wire::{Parcel, Wire};
 use posthaste_testkit::conformance::eventually;
 #[cfg(feature = "kafka")]
 use posthaste_testkit::services::Kafka;
-#[cfg(feature = "nats")]
-use posthaste_testkit::services::Nats;
-#[cfg(feature = "rabbitmq")]
-use posthaste_testkit::services::Rabbitmq;
 use posthaste_testkit::services::{Postgres, ServiceError, TestDatabase};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -30,7 +26,7 @@ pub(crate) const KEYS: i32 = 8;
 const SERVICE: &str = include_str!("service.sql");
 
 /// Whose database it is.
-enum Ground {
+pub(crate) enum Ground {
     Shared(TestDatabase),
     Own(Box<Postgres>),
 }
@@ -132,29 +128,6 @@ impl Rig {
         Ok(Self::on(ground, directory(), Wire::OwnKafka(kafka), topic.to_owned(), sink, consumer).await)
     }
 
-    /// On the shared server and a queue of RabbitMQ of its own. Messages come over the outbox.
-    #[cfg(feature = "rabbitmq")]
-    pub(crate) async fn set_on_rabbitmq(server: &Rabbitmq, consumer: &str) -> Result<Self, ServiceError> {
-        let queue = format!("orders-{}", uuid::Uuid::now_v7().simple());
-        let sink = format!("type = \"rabbitmq\"\nurl = \"{}\"\nexchange = \"\"", server.url());
-        let ground = Ground::Shared(TestDatabase::create().await?);
-        let rig = Self::on(ground, directory(), Wire::Queue, queue.clone(), &sink, consumer).await;
-        let single =
-            "{<<\"x-queue-type\">>, longstr, <<\"quorum\">>}, {<<\"x-single-active-consumer\">>, bool, true}";
-        crate::rabbitmq::declare(server, &queue, single).await;
-        crate::rabbitmq::declare(server, &format!("{queue}.dead"), "").await;
-        Ok(rig)
-    }
-
-    /// On the shared server and a stream of this NATS server.
-    #[cfg(feature = "nats")]
-    pub(crate) async fn set_on_nats(nats: &Nats, consumer: &str) -> Result<Self, ServiceError> {
-        let (wire, topic) = Wire::on_nats(nats).await;
-        let sink = format!("type = \"nats\"\nurl = \"{}\"", nats.url());
-        let ground = Ground::Shared(TestDatabase::create().await?);
-        Ok(Self::on(ground, directory(), wire, topic, &sink, consumer).await)
-    }
-
     /// Another broker behind the same name.
     #[cfg(feature = "kafka")]
     pub(crate) async fn move_to(&mut self, kafka: &'static Kafka) {
@@ -165,7 +138,14 @@ impl Rig {
         kafka.create_topic(&self.topic, 1, 1, &[]).await.expect("a topic of the same name");
     }
 
-    async fn on(ground: Ground, dir: PathBuf, wire: Wire, topic: String, sink: &str, consumer: &str) -> Self {
+    pub(crate) async fn on(
+        ground: Ground,
+        dir: PathBuf,
+        wire: Wire,
+        topic: String,
+        sink: &str,
+        consumer: &str,
+    ) -> Self {
         let url = ground.url();
         let text = format!(
             "service = \"trial\"\n[http]\nlisten = \"127.0.0.1:0\"\n[[outbox]]\nname = \"shop\"\nurl = \"{url}\"\n\
@@ -512,7 +492,7 @@ async fn kafka_topic(kafka: &Kafka, partitions: u32) -> Result<String, ServiceEr
     Ok(topic)
 }
 
-fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     let dir = std::env::temp_dir().join(format!("posthaste-trial-{}", uuid::Uuid::now_v7().simple()));
     std::fs::create_dir_all(&dir).expect("a temporary directory");
     dir

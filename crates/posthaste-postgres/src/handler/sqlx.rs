@@ -17,8 +17,8 @@
 //! proof a second time.
 
 use super::Handler;
-use super::failure::{causes, is_conflict, is_outage};
 use crate::Inbox;
+use crate::consumer::failure::{causes, is_conflict, is_outage};
 use async_trait::async_trait;
 use posthaste::consumer::{HandlerError, Message};
 use posthaste::inbox::Origin;

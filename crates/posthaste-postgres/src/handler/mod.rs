@@ -1,7 +1,14 @@
 //! Handlers: the service's own work, in our transaction.
 
-use super::outside::OutsideHandler;
-use super::sql_handler::SqlFunction;
+mod checked;
+mod sql;
+#[cfg(feature = "sqlx")]
+pub(crate) mod sqlx;
+
+pub use checked::CheckedHandler;
+pub use sql::{SqlFunction, SqlHandler};
+
+use crate::consumer::OutsideHandler;
 use async_trait::async_trait;
 use posthaste::consumer::{HandlerError, Message};
 use tokio_postgres::Transaction;

@@ -5,7 +5,7 @@
 //! batch is one statement however many messages there are, and that is what it is for. It fails as a whole,
 //! so the message that it failed of is found by halves.
 
-use super::handler::{Failed, Handler};
+use super::{Failed, Handler};
 use crate::error::{describe, is_code, store_error};
 use crate::session::{Session, params, quote};
 use async_trait::async_trait;
@@ -149,7 +149,7 @@ impl SqlFunction {
 
     /// Finds it before anything is taken: one that is not there, or that this login may not call, would be
     /// the death of every message.
-    pub(super) async fn find(&self, session: &mut Session) -> Result<(), StoreError> {
+    pub(crate) async fn find(&self, session: &mut Session) -> Result<(), StoreError> {
         let one = format!("{}({})", self.name, self.message);
         let all = format!("{}({}[])", self.name, self.message);
         match (may_call(session, &one).await?, may_call(session, &all).await?) {
