@@ -4,7 +4,7 @@
 //! dead letters are checked alike, by the schemas of now, and the inbox sees one more handler that refuses. A
 //! whole batch is checked before the first of it runs.
 
-use super::{Failed, Handler};
+use super::{Failed, Handler, SqlFunction};
 use async_trait::async_trait;
 use posthaste::consumer::{HandlerError, Message};
 use posthaste::schema::SchemaChecks;
@@ -38,7 +38,7 @@ impl Handler for CheckedHandler {
         self.inner.handle_all(tx, batch).await
     }
 
-    fn function(&self) -> Option<&str> {
+    fn function(&self) -> Option<&SqlFunction> {
         self.inner.function()
     }
 }

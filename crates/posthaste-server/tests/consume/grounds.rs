@@ -1,7 +1,9 @@
-//! Services on brokers that have no groups, or no positions.
+//! Services on one broker or another.
 
 use crate::rig::{Ground, Rig, directory};
 use crate::wire::Wire;
+#[cfg(feature = "kafka")]
+use posthaste_testkit::services::Kafka;
 #[cfg(feature = "nats")]
 use posthaste_testkit::services::Nats;
 #[cfg(feature = "rabbitmq")]
@@ -31,4 +33,19 @@ impl Rig {
         let ground = Ground::Shared(TestDatabase::create().await?);
         Ok(Self::on(ground, directory(), wire, topic, &sink, consumer).await)
     }
+}
+
+#[cfg(feature = "kafka")]
+pub(crate) fn kafka_sink(kafka: &Kafka) -> String {
+    format!("type = \"kafka\"\nurl = \"{}\"", kafka.bootstrap())
+}
+
+/// A topic of its own, and the one for its dead letters.
+#[cfg(feature = "kafka")]
+pub(crate) async fn kafka_topic(kafka: &Kafka, partitions: u32) -> Result<String, ServiceError> {
+    let topic = format!("orders-{}", uuid::Uuid::now_v7().simple());
+    for (topic, partitions) in [(&topic, partitions), (&format!("{topic}.dead"), 1)] {
+        kafka.create_topic(topic, partitions, 1, &[]).await?;
+    }
+    Ok(topic)
 }

@@ -22,7 +22,7 @@ mod days;
 mod deaths;
 #[cfg(feature = "kafka")]
 mod example;
-#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 mod grounds;
 mod handlers;
 #[cfg(feature = "http")]

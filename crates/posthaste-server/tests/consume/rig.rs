@@ -3,6 +3,8 @@
 //! The handler notes each call in a table and has nothing that would stop it from being called twice. So
 //! what is in the table is what happened, and the rest of the database is what Posthaste says about it.
 
+#[cfg(feature = "kafka")]
+use crate::grounds::{kafka_sink, kafka_topic};
 use crate::marks::{EVENT_IDS, MARKS, REQUEST_KEYS};
 use crate::member::{Member, WAIT};
 use crate::wire::{Parcel, Wire};
@@ -475,21 +477,6 @@ impl Ground {
             Self::Own(server) => server.url(),
         }
     }
-}
-
-#[cfg(feature = "kafka")]
-fn kafka_sink(kafka: &Kafka) -> String {
-    format!("type = \"kafka\"\nurl = \"{}\"", kafka.bootstrap())
-}
-
-/// A topic of its own, and the one for its dead letters.
-#[cfg(feature = "kafka")]
-async fn kafka_topic(kafka: &Kafka, partitions: u32) -> Result<String, ServiceError> {
-    let topic = format!("orders-{}", uuid::Uuid::now_v7().simple());
-    for (topic, partitions) in [(&topic, partitions), (&format!("{topic}.dead"), 1)] {
-        kafka.create_topic(topic, partitions, 1, &[]).await?;
-    }
-    Ok(topic)
 }
 
 pub(crate) fn directory() -> PathBuf {

@@ -36,7 +36,7 @@ pub(crate) enum Wire {
     Queue,
     /// A stream, and the subject behind its name that it takes: `STREAM.in`.
     #[cfg(feature = "nats")]
-    Nats(async_nats::jetstream::Context),
+    Nats(Box<async_nats::jetstream::Context>),
 }
 
 impl Wire {
@@ -58,7 +58,7 @@ impl Wire {
             let config = async_nats::jetstream::stream::Config { name, subjects, ..Default::default() };
             jetstream.create_stream(config).await.expect("a stream");
         }
-        (Self::Nats(jetstream), topic)
+        (Self::Nats(Box::new(jetstream)), topic)
     }
 
     pub(crate) async fn send(&self, topic: &str, parcels: Vec<Parcel<'_>>) {

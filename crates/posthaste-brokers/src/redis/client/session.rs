@@ -391,6 +391,7 @@ mod tests {
             fence_life: Arc::clone(&fence.life),
             fence: Mutex::new(Fence { connection: fence, open: true }),
             backlog: ReplyBacklog::default(),
+            database: 0,
             server: "redis://h:1".to_owned(),
             address: topology::server(topology::SHAPE, "redis://h:1").expect("an address").0,
             loopback: false,
