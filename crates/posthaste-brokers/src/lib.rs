@@ -15,7 +15,7 @@
 //! shows in verdicts and findings.
 
 // A build with some of the brokers does not use everything that they share.
-#[cfg(feature = "broker")]
+#[cfg(any(feature = "broker", feature = "schemas"))]
 #[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod address;
 #[cfg(feature = "broker")]
@@ -36,15 +36,15 @@ pub mod kafka;
 mod kinds;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod link;
-#[cfg(feature = "broker")]
+#[cfg(any(feature = "broker", feature = "schemas"))]
 mod lock;
 #[cfg(any(feature = "nats", feature = "rabbitmq"))]
 #[cfg_attr(not(feature = "all"), allow(dead_code))]
 mod mailbox;
 #[cfg(feature = "nats")]
 pub mod nats;
-#[cfg(feature = "broker")]
-#[cfg_attr(not(feature = "all"), allow(dead_code))]
+#[cfg(any(feature = "broker", feature = "schemas"))]
+#[cfg_attr(not(feature = "all"), allow(dead_code, unused_imports, unused_macros))]
 mod options;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
@@ -69,7 +69,7 @@ pub use handler::HandlerConfig;
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
-#[cfg(feature = "broker")]
+#[cfg(any(feature = "broker", feature = "schemas"))]
 pub use options::Options;
 pub use secret::{Secret, Urls};
 pub use source::{GroupMember, SourceConfig, source_checks};
