@@ -61,6 +61,7 @@ mod tests {
             "posthaste/src/consumer",
             "posthaste/src/inbox",
             "posthaste-postgres/src/consumer",
+            "posthaste-postgres/src/handler",
             "posthaste-sqlite/src/consumer",
         ] {
             for file in std::fs::read_dir(format!("{root}/{room}")).expect("a room") {

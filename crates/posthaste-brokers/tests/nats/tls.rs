@@ -40,7 +40,7 @@ async fn f29_a_server_that_requires_tls_gets_it() {
 /// A server that begins with TLS, for clients that do; others are greeted a moment later.
 fn tls_first(certs: &Certs) -> String {
     let Pair { certificate, key } = certs.server();
-    format!("tls {{ cert_file: {certificate:?}, key_file: {key:?}, handshake_first: auto }}")
+    format!("tls {{ cert_file: {certificate:?}, key_file: {key:?}, handshake_first: \"1s\" }}")
 }
 
 /// A limit that is said before TLS may be anybody's: it is no reason for giving an event up. Under TLS it is.

@@ -48,6 +48,8 @@ pub(super) struct Shelf {
     /// The highest tag of this connection.
     last: i64,
     acks: Vec<Acks>,
+    /// Acknowledgements that are on their way. A drain waits for them.
+    being_written: usize,
 }
 
 /// All queues of a member.
@@ -85,6 +87,7 @@ impl Shelves {
             held: BTreeMap::new(),
             last: 0,
             acks: Vec::new(),
+            being_written: 0,
         };
         Self {
             queues: topics.iter().map(shelf).collect(),
@@ -116,6 +119,7 @@ impl Shelves {
         if std::mem::take(&mut queue.is_up) {
             queue.held.clear();
             queue.acks.clear();
+            queue.being_written = 0;
             let (partition, epoch) = (queue.partition.clone(), queue.epoch);
             self.changes.push_back(Change::Revoked { partition, epoch });
         }
@@ -211,7 +215,13 @@ impl Shelves {
     pub(super) fn take_acks(&mut self, index: usize) -> (Vec<Acks>, u64) {
         let queue = &mut self.queues[index];
         let before = queue.held.keys().next().map_or(queue.last, |first| first - 1);
+        queue.being_written = queue.acks.len();
         (std::mem::take(&mut queue.acks), before.unsigned_abs())
+    }
+
+    /// The broker has what was taken to be written.
+    pub(super) fn acks_are_written(&mut self, index: usize) {
+        self.queues[index].being_written = 0;
     }
 
     pub(super) fn nack(&mut self, ticket: &Ticket, due: Instant) -> Standing {
@@ -263,6 +273,6 @@ impl Shelves {
     /// Deliveries with the consumer, and acknowledgements that are not written.
     pub(super) fn unsettled(&self) -> (usize, usize) {
         let out = self.queues.iter().map(Shelf::out).sum();
-        (out, self.queues.iter().map(|queue| queue.acks.len()).sum())
+        (out, self.queues.iter().map(|queue| queue.acks.len() + queue.being_written).sum())
     }
 }

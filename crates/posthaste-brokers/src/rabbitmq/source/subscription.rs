@@ -144,6 +144,7 @@ impl QueueDialler {
                     if let Err(error) = self.write(&subscription.channel, acks, before).await {
                         return lost(format!("queue {queue:?}: acknowledgements did not arrive: {error}"));
                     }
+                    self.member.shelves().acks_are_written(self.index);
                     self.member.stir();
                 }
                 _ = look.tick() => {
