@@ -66,9 +66,10 @@ impl Leases for MemoryLeases {
             kept.push(is_kept);
         }
         let count = kept.iter().filter(|kept| **kept).count();
-        tables.members.insert(Arc::clone(&beat.member), (count, now + beat.ttl));
-        tables.members.retain(|_, (_, until)| *until > now);
-        let members = tables.members.iter().map(|(name, (held, _))| (Arc::clone(name), *held)).collect();
+        tables.members.insert(Arc::clone(&beat.member), (count, now));
+        let lives = |(_, (_, seen)): &(&Arc<str>, &(usize, Instant))| now.duration_since(*seen) < beat.ttl;
+        let living = tables.members.iter().filter(lives);
+        let members = living.map(|(name, (held, _))| (Arc::clone(name), *held)).collect();
         let is_free = |partition: &&Partition| tables.rows.get(*partition).is_none_or(LeaseRow::is_free);
         let free = beat.partitions.iter().filter(is_free).cloned().collect();
         Ok(LeaseRoll { kept, members, free })
