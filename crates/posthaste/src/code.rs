@@ -47,6 +47,10 @@ mod tests {
         let given: BTreeSet<&str> = admin.chain(StoreCode::ALL.iter().map(|code| code.as_str())).collect();
         assert_eq!(given.len(), AdminCode::ALL.len() + StoreCode::ALL.len(), "each once");
         assert_eq!(given, documented);
+        // The `type` of an answer of the API leads there.
+        for code in given {
+            assert!(section.contains(&format!("| `{code}`<a id=\"{code}\"></a> |")), "{code} has no anchor");
+        }
     }
 
     /// The codes of consumers are written where they arise, in three crates. Each stands in the page.

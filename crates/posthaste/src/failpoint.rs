@@ -8,6 +8,16 @@
 //! `name@7` the seventh time, and `name@7:PID` kills that process instead (the database's postmaster)
 //! and goes on.
 
+use std::time::Duration;
+
+/// A time that no test of the whole program can wait for. In such a test a variable says another one, in
+/// milliseconds.
+#[must_use]
+pub fn time(variable: &str, usual: Duration) -> Duration {
+    let said = cfg!(feature = "failpoints").then(|| std::env::var(variable).ok()).flatten();
+    said.and_then(|ms| ms.parse().ok()).map_or(usual, Duration::from_millis)
+}
+
 /// Dies here if a test asked for it.
 #[doc(hidden)]
 #[macro_export]

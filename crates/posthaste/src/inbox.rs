@@ -21,6 +21,7 @@
 //! outage; [`RETENTION_DAYS`] is the default here.
 
 pub mod admin;
+pub(crate) mod begin;
 pub mod failure;
 pub mod filter;
 pub mod headers;

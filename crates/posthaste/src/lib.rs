@@ -22,7 +22,8 @@
 //!
 //! **A program with a relay inside**, a test for example, calls [`relay::start`] with a [`store`], [`sink`]s
 //! and a [`route`] table. [`retry`], [`lifecycle`] and [`envelope`] say what a route can ask for. [`admin`]
-//! is for people who look and act. [`clock`] is time. [`schema`] is how routes and consumers refuse payloads.
+//! is for people who look and act. [`intake`] is what a gateway hands events to, [`gcra`] how many it may.
+//! [`clock`] is time. [`schema`] is how routes and consumers refuse payloads.
 //!
 //! **Whoever writes a store, a sink or a source** implements a seam: [`store::Store`], [`sink::Sink`],
 //! [`source::Source`].
@@ -38,7 +39,11 @@ mod code;
 pub mod consumer;
 pub mod envelope;
 pub mod event;
+mod fingerprint;
+pub mod gcra;
+mod health;
 pub mod inbox;
+pub mod intake;
 pub mod lifecycle;
 pub mod relay;
 pub mod retry;
@@ -47,6 +52,7 @@ pub mod schema;
 pub mod sink;
 pub mod source;
 pub mod store;
+mod tuning;
 mod window;
 
 // What the other crates of this project share with this one.

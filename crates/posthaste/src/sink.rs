@@ -185,6 +185,7 @@ pub const DURABILITY: &str = "durability";
 
 /// One remark of a sink about its broker, for `posthaste doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
     /// Name of the check.
     pub check: String,
@@ -196,6 +197,7 @@ pub struct Finding {
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// As it should be.

@@ -211,6 +211,8 @@ pub enum Change {
     },
     /// Messages between these positions were never delivered to the group and are gone: the topic's
     /// retention was shorter than the group's lag. The one loss a source can report; it is never silent.
+    /// A source without positions says by these how many are gone, whether the partition is still its own
+    /// or not.
     Lost {
         /// Which partition.
         partition: Partition,
@@ -240,20 +242,6 @@ pub enum Change {
         /// The first position that is not known to be empty.
         until: i64,
     },
-}
-
-impl Change {
-    /// What a source says of a seek to a position that is not there.
-    #[must_use]
-    pub fn misplaced(partition: &Partition, to: SeekTo, first: i64, end: i64) -> Option<Self> {
-        let SeekTo::Position(position) = to else { return None };
-        let partition = partition.clone();
-        match position {
-            _ if position < first => Some(Self::Lost { partition, from: position, until: first }),
-            _ if position > end => Some(Self::Beyond { partition, position, end: Some(end) }),
-            _ => None,
-        }
-    }
 }
 
 /// The answer of one call: changes first, then deliveries, which belong to the assignment after them.
@@ -334,6 +322,8 @@ pub struct Capabilities {
     pub seeks: bool,
     /// How long the source may go without a call of `next` before it lets its partitions go.
     pub stall_limit: Duration,
+    /// Most messages that the broker hands out ahead of their acknowledgement, where it has such a bound.
+    pub ahead_max: Option<usize>,
 }
 
 /// A partition as its owner sees it.
@@ -360,10 +350,13 @@ pub struct PartitionView {
 }
 
 /// How a drain ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Drained {
     /// Deliveries that were still in hand at the deadline. They come again elsewhere.
     pub abandoned: usize,
+    /// How many messages of a partition were found to be gone, and `next` has not told: see
+    /// [`Change::Lost`].
+    pub lost: Vec<(Partition, u64)>,
 }
 
 /// Errors of a source, by what the caller does next.

@@ -13,11 +13,16 @@
 //! - Expiry is judged by the store's clock alone (F24).
 //! - Wakeups are hints: a store that never wakes anybody is still correct, only slower.
 
+mod attempt;
 mod care;
+mod controls;
 mod error;
+mod process;
 
 pub use care::{Care, Deaths, reach};
+pub use controls::{ControlRow, Controls, HandAct};
 pub use error::{StoreCode, StoreError};
+pub use process::{ProcessReport, REPORT_BYTES_MAX};
 
 use crate::event::{StoredEvent, Timestamp};
 use crate::route::{Filter, OnDead, Order, Route, UNROUTED};
@@ -94,17 +99,6 @@ pub struct LaneView {
     pub epoch: i64,
     /// Whether it can be taken now: no owner, expired, or the owner's connection is gone.
     pub is_free: bool,
-}
-
-/// What an operator set for a sink or a route.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Controls {
-    /// Sinks that are paused.
-    pub paused_sinks: Vec<String>,
-    /// Routes that are paused.
-    pub paused_routes: Vec<String>,
-    /// Rate limits by sink, in events a second, over all relays.
-    pub rate_limits: Vec<(String, f64)>,
 }
 
 /// The answer to a heartbeat.
@@ -248,6 +242,8 @@ pub struct Deferral {
     pub attempts: u32,
     /// Class of the last error.
     pub class: Option<ErrorClass>,
+    /// Code of the last error.
+    pub code: Option<String>,
     /// The last error.
     pub error: Option<String>,
     /// The route that took it.
@@ -268,6 +264,7 @@ impl Deferral {
             due,
             attempts,
             class: None,
+            code: None,
             error: None,
             route: Arc::clone(&route.name),
             destination,
@@ -278,7 +275,8 @@ impl Deferral {
 
     /// The same, with the error that it waits after.
     pub(crate) fn after(self, class: ErrorClass, failure: &Failure) -> Self {
-        Self { class: Some(class), error: Some(format!("{}: {}", failure.code, failure.message)), ..self }
+        let (code, error) = (failure.code.to_string(), format!("{}: {}", failure.code, failure.message));
+        Self { class: Some(class), code: Some(code), error: Some(error), ..self }
     }
 }
 
@@ -371,6 +369,14 @@ pub struct Settlement {
 }
 
 impl Settlement {
+    /// How many events it says are delivered, of so many on the pages that it settles.
+    #[must_use]
+    pub fn delivered_of(&self, on_pages: i64) -> i64 {
+        let count = |length: usize| i64::try_from(length).unwrap_or(i64::MAX);
+        let fresh = on_pages.saturating_sub(count(self.deferred.len() + self.dead.len()));
+        fresh.max(0).saturating_add(count(self.delivered.len()))
+    }
+
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -405,6 +411,11 @@ pub trait Lease: Send + Sync {
     /// written about them, and they are dead letters that say so.
     fn given_up(&self) -> u64 {
         0
+    }
+    /// The longest pause between two looks at the deferred. Two seconds: a replay by an operator waits no
+    /// longer, should the wakeup not come. An adopted table's owner says how long a look may be away.
+    fn look_max(&self) -> Duration {
+        Duration::from_secs(2)
     }
     /// Writes down which event is in hand, before it is published. Only under [`Care::OneByOne`].
     async fn take_in_hand(&self, seq: Option<i64>) -> Result<(), StoreError>;
@@ -448,6 +459,17 @@ pub trait Store: Send + Sync + 'static {
     async fn lanes_changed(&self) {
         std::future::pending().await
     }
-    /// Says goodbye: the relay no longer counts for fair shares.
+    /// Which act took a lane by hand from a lease of this epoch, if one did. Asked only for a lease that was
+    /// lost.
+    async fn taken_by_hand(&self, _lane: &LaneId, _epoch: i64) -> Result<Option<HandAct>, StoreError> {
+        Ok(None)
+    }
+    /// Writes down what the relay says about itself, for whoever looks. A store that has no place for it does
+    /// nothing.
+    async fn report(&self, _report: &ProcessReport) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Says goodbye: the relay no longer counts for fair shares, and its report goes with it. One that has
+    /// not joined has nothing to leave. CRASH: a join whose answer was lost leaves a row that expires.
     async fn leave(&self) -> Result<(), StoreError>;
 }

@@ -4,7 +4,9 @@
 //! alerts that exist go on working. All carry the label `service`; ours carry `outbox` and `sink` too
 //! where it makes sense. Handles are made once for each lane: no label lookup in a loop.
 
+pub mod api;
 pub mod consumer;
+pub mod gateway;
 
 pub use consumer::{ConsumerMetrics, HandledAs, PartitionMetrics, TopicMetrics};
 
@@ -105,7 +107,11 @@ const DESCRIPTIONS: [(&str, &str); 26] = [
 
 /// What each metric means, the consumer's included.
 pub fn descriptions() -> impl Iterator<Item = (&'static str, &'static str)> {
-    DESCRIPTIONS.into_iter().chain(consumer::DESCRIPTIONS)
+    DESCRIPTIONS
+        .into_iter()
+        .chain(consumer::DESCRIPTIONS)
+        .chain(api::DESCRIPTIONS)
+        .chain(gateway::DESCRIPTIONS)
 }
 
 /// The handles of one lane.

@@ -30,18 +30,38 @@ AdminCode {
     ActorMissing = "admin.actor_missing",
     /// The filter names nothing.
     EmptyFilter = "admin.empty_filter",
+    /// The filter names what those have not that it is about, or too many ids.
+    BadFilter = "admin.bad_filter",
     /// A number of lanes that cannot be.
     BadLanes = "admin.bad_lanes",
+    /// A place in a list that this store did not give.
+    BadPlace = "admin.bad_place",
     /// A number that no event has.
     BadSeq = "admin.bad_seq",
     /// A rate that is none.
     BadRate = "admin.bad_rate",
+    /// A setting of the relay that cannot be tuned to that.
+    BadTuning = "admin.bad_tuning",
+    /// An end that lies in the past, or too far away.
+    BadEnd = "admin.bad_end",
+    /// A job was to end at a place that is none.
+    BadUpto = "admin.bad_upto",
+    /// A pause and a rate limit that would have to end at different times.
+    EndsApart = "admin.ends_apart",
     /// A route has no rate.
     RouteRate = "admin.route_rate",
     /// An adopted table cannot do that.
     Adopted = "admin.adopted",
     /// An adopted table has no audit, and dead rows leave it only with a line in one.
     AuditMissing = "admin.audit_missing",
+    /// No job has this number.
+    UnknownJob = "admin.unknown_job",
+    /// The job has come to its end.
+    JobOver = "admin.job_over",
+    /// So many jobs are open that one more would only hide.
+    TooManyJobs = "admin.too_many_jobs",
+    /// The idempotency key belongs to another job.
+    OtherJob = "admin.other_job",
 }}
 
 /// Errors of an administrative act, by what the caller does next.
@@ -86,7 +106,7 @@ impl AdminError {
         Self::Conflict { code, message: message.into() }
     }
 
-    pub(super) fn invalid(code: AdminCode, message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(code: AdminCode, message: impl Into<String>) -> Self {
         Self::Invalid { code, message: message.into() }
     }
 

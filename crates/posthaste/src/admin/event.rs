@@ -6,12 +6,14 @@
 
 use super::{DeadLetter, IDS_AUDITED};
 use crate::event::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Which events of the log.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventFilter {
     /// Topic pattern, `*` for any run.
     pub topic: Option<String>,
@@ -47,6 +49,7 @@ impl EventFilter {
 
 /// An event as the log has it.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogEvent {
     /// Its number: its place in lists, too.
     pub seq: i64,
@@ -118,6 +121,7 @@ pub(super) fn made_at(id: Uuid) -> Option<Timestamp> {
 /// How far one sink is with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Progress {
     /// Its cursor has not come to it.
     Ahead,
@@ -136,6 +140,7 @@ pub enum Progress {
 
 /// The receipt with which a cursor passed an event.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PassedAt {
     /// Lane.
     pub lane: i16,
@@ -149,6 +154,7 @@ pub struct PassedAt {
 
 /// An event that waits.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Waiting {
     /// Why it waits: retry, unknown, outage, scheduled, behind, replayed, …
     pub reason: String,
@@ -174,6 +180,7 @@ pub struct Waiting {
 
 /// An event's life with one sink.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SinkLife {
     /// The sink.
     pub sink: String,
@@ -197,6 +204,7 @@ pub struct SinkLife {
 
 /// A line of the audit that names an event.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Acted {
     /// When.
     pub at: Timestamp,
@@ -210,6 +218,7 @@ pub struct Acted {
 
 /// One event's life.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventLife {
     /// The event, with payload.
     pub event: LogEvent,

@@ -14,6 +14,7 @@ pub const TEXT_BYTES_MAX: usize = 500;
 
 /// An attempt that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attempt {
     /// When it failed.
     pub at: Timestamp,
@@ -28,6 +29,7 @@ pub struct Attempt {
 /// The last attempts, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Attempt>")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct History(Vec<Attempt>);
 
 impl History {
@@ -46,6 +48,13 @@ impl History {
             self.0.remove(0);
         }
         self.0.push(attempt);
+    }
+
+    /// Adds an attempt of [`attempt_json`].
+    pub fn add_json(&mut self, at: Timestamp, attempt: &str) {
+        let read: serde_json::Value = serde_json::from_str(attempt).unwrap_or_default();
+        let text = |name: &str| read[name].as_str().unwrap_or_default();
+        self.push(at, text("class"), text("code"), text("error"));
     }
 
     /// The attempts, oldest first.
@@ -79,6 +88,17 @@ impl History {
     pub fn from_json(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
+}
+
+/// One attempt without its time, as JSON, for a store whose own clock writes that.
+#[must_use]
+pub fn attempt_json(class: &str, code: &str, error: &str) -> String {
+    let [class, code, error] = [class, code, error].map(|text| {
+        let mut text = text.to_owned();
+        cut(&mut text);
+        text
+    });
+    serde_json::json!({ "class": class, "code": code, "error": error }).to_string()
 }
 
 impl From<Vec<Attempt>> for History {

@@ -3,13 +3,16 @@
 //! A store looks up what these ask for (which sinks are known, how far one has come) and asks. Every refusal
 //! leaves the outbox as it was.
 
-use super::bounds::LANES_MAX;
+use super::bounds::{IDS_NAMED_MAX, LANES_MAX};
 use super::error::{AdminCode, AdminError};
 use super::event::made_at;
-use super::{Actor, DeadFilter, EventFilter, EventName, RewindTo, Where};
+use super::{Actor, DeadFilter, DeferredFilter, EventFilter, EventName, RewindTo, Where};
 use crate::event::Timestamp;
 use crate::route::UNROUTED;
 use uuid::Uuid;
+
+/// Characters of a place that a refusal quotes.
+const PLACE_SHOWN: usize = 80;
 
 type Checked = Result<(), AdminError>;
 
@@ -27,11 +30,35 @@ impl Actor {
     }
 }
 
+/// Who names letters one by one means a few (G7).
+fn check_ids(ids: &[Uuid]) -> Checked {
+    if ids.len() <= IDS_NAMED_MAX {
+        return Ok(());
+    }
+    let why = format!(
+        "{} ids: a filter names at most {IDS_NAMED_MAX}; name what they have in common (a cause, a topic, a time), or act \
+         on them in parts. Nothing was done",
+        ids.len()
+    );
+    Err(AdminError::invalid(AdminCode::BadFilter, why))
+}
+
+impl DeferredFilter {
+    /// An act on everything is asked for in words, not by leaving them out.
+    pub fn check(&self) -> Checked {
+        if !self.is_empty() {
+            return check_ids(&self.ids);
+        }
+        let why = "the filter names no event; say `all` if all of them are meant";
+        Err(AdminError::invalid(AdminCode::EmptyFilter, why))
+    }
+}
+
 impl DeadFilter {
     /// An act on everything is asked for in words, not by leaving them out.
     pub fn check(&self) -> Checked {
         if !self.is_empty() {
-            return Ok(());
+            return check_ids(&self.ids);
         }
         let why = "the filter names no letter; say `all` if all of them are meant";
         Err(AdminError::invalid(AdminCode::EmptyFilter, why))
@@ -49,7 +76,8 @@ impl EventFilter {
 }
 
 impl Where {
-    /// The refusal of a search that ended before all of the log was looked through.
+    /// The refusal of a search that ended before all of the log was looked through. How to look further is
+    /// said by whoever was asked, in words of its own.
     #[must_use]
     pub fn search_wider(&self, id: Uuid) -> AdminError {
         let why = match (self.near, made_at(id)) {
@@ -59,13 +87,7 @@ impl Where {
             }
             (None, None) => "its id does not say when it was made".to_owned(),
         };
-        AdminError::not_found(
-            AdminCode::SearchWider,
-            format!(
-                "event {id} was not found yet: {why}. Say when it was appended with --near TIME, or look through all of \
-                 the log with --scan; `events list --key` or `--topic` with `--since` find it too"
-            ),
-        )
+        AdminError::not_found(AdminCode::SearchWider, format!("event {id} was not found yet: {why}"))
     }
 }
 
@@ -213,6 +235,18 @@ impl AdminError {
         Self::conflict(AdminCode::OwnerNeeded, why)
     }
 
+    /// A place in a list that is none of this outbox.
+    #[must_use]
+    pub fn bad_place(place: &str) -> Self {
+        let shown: String = place.chars().take(PLACE_SHOWN).collect();
+        Self::invalid(
+            AdminCode::BadPlace,
+            format!(
+                "{shown:?} is no place in this list: ask for the first page, and go on with the place that it answers"
+            ),
+        )
+    }
+
     /// What an adopted table has no place for.
     #[must_use]
     pub fn adopted(table: &str, why: &str) -> Self {
@@ -226,9 +260,17 @@ impl AdminError {
     }
 }
 
+/// The number of the letter that a place stands for; without a place, none.
+pub fn letter_of_place(place: Option<&str>) -> Result<Option<i64>, AdminError> {
+    let Some(place) = place else { return Ok(None) };
+    let number = place.parse().ok().filter(|_| place.bytes().all(|byte| byte.is_ascii_digit()));
+    number.map(Some).ok_or_else(|| AdminError::bad_place(place))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn code(checked: Checked) -> &'static str {
         checked.err().map_or("allowed", |error| error.code())
@@ -236,7 +278,7 @@ mod tests {
 
     #[test]
     fn who_acts_and_on_what_is_said() {
-        let actor = |name: &str, reason: &str| Actor { name: name.to_owned(), reason: reason.to_owned() };
+        let actor = |name: &str, reason: &str| Actor::new(name, reason);
         assert_eq!(code(actor("eve", "lost").check()), "allowed");
         for (name, reason, what) in [(" ", "lost", "who acts"), ("eve", "\t", "the reason")] {
             let refused = actor(name, reason).check().expect_err("no audit");
@@ -267,6 +309,18 @@ mod tests {
     }
 
     #[test]
+    fn a_letters_place_is_its_number_and_nothing_else() {
+        assert_eq!(letter_of_place(None).ok(), Some(None));
+        assert_eq!(letter_of_place(Some("17")).ok(), Some(Some(17)));
+        for wrong in ["", "-1", "+1", "1 ", "x", "9223372036854775808", "0006.a", "١"] {
+            let refused = letter_of_place(Some(wrong)).expect_err(wrong);
+            assert_eq!(refused.code(), "admin.bad_place");
+        }
+        let long = letter_of_place(Some(&"\u{1b}[2J".repeat(99))).expect_err("no place").to_string();
+        assert!(long.chars().count() < 600 && !long.contains('\u{1b}'), "{long}");
+    }
+
+    #[test]
     fn lanes_and_rewinds() {
         for (lanes, expected) in
             [(0, "admin.bad_lanes"), (1, "allowed"), (256, "allowed"), (257, "admin.bad_lanes")]
@@ -290,5 +344,12 @@ mod tests {
         assert!(told(Where::default(), plain).contains("does not say when it was made"));
         let near = Where { near: Some(Timestamp(0)), everywhere: false };
         assert!(told(near, id).contains("it is not near 1970-01-01T00:00:00"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_place_or_refused(text in any::<String>()) {
+            let _ = letter_of_place(Some(&text));
+        }
     }
 }

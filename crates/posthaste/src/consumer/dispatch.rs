@@ -2,6 +2,7 @@
 
 use super::engine::Engine;
 use super::errands::Answer;
+use super::failing::HANDLER;
 use super::identity::Order;
 use super::partition::PartitionState;
 use super::queue::{Company, ConflictTurn, Next};
@@ -58,7 +59,7 @@ impl Engine {
                     let is_next = first.as_ref().is_none_or(|(best, _)| turn < *best);
                     if is_next
                         && matches!(head.next(), Next::Run)
-                        && self.dependencies.needs(&name, &head.work)
+                        && self.dependencies.needs(&name, &head.work.delivery)
                     {
                         first =
                             Some((turn, QueuePlace { partition: partition.clone(), life: state.life, key }));
@@ -66,6 +67,10 @@ impl Engine {
                 }
             }
             let Some((_, place)) = first else {
+                if self.is_all_failing() && *name == *HANDLER {
+                    self.probe_deferred(now);
+                    continue;
+                }
                 self.release_dependency(&name);
                 continue;
             };
@@ -86,7 +91,7 @@ impl Engine {
     }
 
     /// Nobody waits for a dependency any more: its partitions go on, and the next message that needs it says.
-    fn release_dependency(&mut self, name: &Arc<str>) {
+    pub(super) fn release_dependency(&mut self, name: &Arc<str>) {
         self.resume_dependency(name);
         self.dependencies.forget(name);
     }
@@ -210,7 +215,7 @@ impl Engine {
     }
 
     /// Sets the head of a queue aside, and what goes with it.
-    fn start_aside(&mut self, place: QueuePlace, next: Next) {
+    pub(super) fn start_aside(&mut self, place: QueuePlace, next: Next) {
         let dead_hold = self.settings.on_dead == OnDead::Hold;
         let is_full = self.deferred >= self.settings.deferred_max;
         let batch_max = self.settings.batch_max;

@@ -14,8 +14,9 @@
 use super::begin::Beginning;
 use super::dependencies::Dependencies;
 use super::errands::{AWAY_PAUSE, Answer, Errand};
+use super::failing::Failing;
 use super::failure::Failure;
-use super::handle::{ConsumerEnd, ConsumerHealth, ConsumerPlan};
+use super::handle::{ConsumerEnd, ConsumerHealth, ConsumerPlan, EngineStep};
 use super::meter::Meter;
 use super::partition::{Leaving, PartitionState, Stage};
 use super::queue::QueueKey;
@@ -67,8 +68,8 @@ pub(super) struct Engine {
     answers: FuturesUnordered<Task<Answer>>,
     pub(super) reading: Option<Reading>,
     pub(super) not_read_before: Instant,
-    /// Why the source could not be asked the last time.
-    pub(super) source_away: Option<String>,
+    /// Why the source could not be asked the last time, and when that was.
+    pub(super) source_away: Option<(String, Instant)>,
     /// Transactions under way, deferrals and burials among them.
     pub(super) transactions: usize,
     /// Those among them whose message has met somebody's lock before, and whether one of these is next.
@@ -80,12 +81,17 @@ pub(super) struct Engine {
     pub(super) batch_size: BatchSize,
     pub(super) database: Breaker,
     pub(super) dependencies: Dependencies,
+    pub(super) failing: Failing,
     pub(super) begins: Errand,
     pub(super) saves: Errand,
     pub(super) saved_at: Instant,
     pub(super) acks: Errand,
     pub(super) to_ack: Vec<Ticket>,
     pub(super) looks: Errand,
+    /// When the last one began.
+    pub(super) looked_at: Instant,
+    /// Whether the one that is under way says whether everything still fails.
+    pub(super) is_look_probe: bool,
     /// Whether a look at the deferred comes before the next transaction, where only one of them runs.
     pub(super) is_looks_turn: bool,
     /// How long a deferred message waits whose dependency is away.
@@ -154,12 +160,15 @@ impl Engine {
             batch_size: BatchSize::new(),
             database: Breaker::new(),
             dependencies: Dependencies::default(),
+            failing: Failing::new(now),
             begins: Errand::new(now),
             saves: Errand::new(now),
             saved_at: now,
             acks: Errand::new(now),
             to_ack: Vec::new(),
             looks: Errand::new(now),
+            looked_at: now,
+            is_look_probe: false,
             is_looks_turn: false,
             away_pause: AWAY_PAUSE,
             sweeps: Errand::new(now),
@@ -213,13 +222,13 @@ impl Engine {
                 Some(answer) = self.answers.next() => {
                     // A task that died takes the consumer with it: what it did is unknown.
                     let answer = answer.map_err(|died| died.to_string())?;
-                    if let Err(why) = self.on_answer(answer) {
-                        return self.fail(why).await;
+                    if let Err(end) = self.on_answer(answer) {
+                        return self.fail(end).await;
                     }
                 }
                 batch = read(&mut self.reading) => {
-                    if let Err(why) = self.on_read(batch) {
-                        return self.fail(why).await;
+                    if let Err(end) = self.on_read(batch) {
+                        return self.fail(end).await;
                     }
                 }
                 Ok(()) = self.stop.changed() => {}
@@ -244,6 +253,7 @@ impl Engine {
         for state in self.partitions.values_mut() {
             state.queues.wake(now);
         }
+        self.reconsider_all_failing();
         self.share_window(now);
         self.relieve_positions(now);
         self.stop_beyond();
@@ -357,7 +367,7 @@ impl Engine {
         self.answers.push(spawn(name, question));
     }
 
-    fn on_answer(&mut self, answer: Answer) -> Result<(), String> {
+    fn on_answer(&mut self, answer: Answer) -> EngineStep {
         let now = Instant::now();
         match answer {
             Answer::Begun(result) => self.on_begun(result, now),
@@ -435,14 +445,14 @@ impl Engine {
     }
 
     /// An error of the database: waited out, or the end.
-    pub(super) fn tolerate(&mut self, error: &InboxError, what: &str, now: Instant) -> Result<(), String> {
+    pub(super) fn tolerate(&mut self, error: &InboxError, what: &str, now: Instant) -> EngineStep {
         match error {
             InboxError::Conflict(_) => Ok(()),
             InboxError::Unavailable(why) => {
                 self.database_failed(why, now);
                 Ok(())
             }
-            InboxError::Broken(why) => Err(format!("{}: {what} failed: {why}", self.plan.name)),
+            InboxError::Broken(why) => self.refused(format!("{what} failed: {why}")),
         }
     }
 

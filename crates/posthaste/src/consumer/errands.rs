@@ -4,11 +4,12 @@
 use super::begin::{BeginError, Begun};
 use super::engine::Engine;
 use super::failure::FailureKind;
+use super::handle::EngineStep;
 use super::partition::{PartitionState, Stage};
 use super::queue::Entry;
 use super::settings::OnDead;
 use super::store::{
-    ApplyError, Applying, DeferOrBury, Deferring, DueHeads, DueOutcome, InboxError, InboxSwept,
+    ApplyError, Applying, DeferOrBury, Deferring, DueHeads, DueOutcome, DueStep, InboxError, InboxSwept,
     SavedPosition, Saving, Witness,
 };
 use super::transaction::{QueuePlace, Transaction};
@@ -87,40 +88,56 @@ impl Errand {
 
 impl Engine {
     pub(super) fn start_look(&mut self, now: Instant) {
+        if self.looks.is_due(now) {
+            self.look(now, false);
+        }
+    }
+
+    /// Looks at the deferred messages, if that may be now.
+    pub(super) fn look(&mut self, now: Instant, is_probe: bool) -> bool {
         // A deferred message may kill too, and only partitions know of deaths: nothing runs before one of
         // them is taken (F21).
         let is_taken = |state: &PartitionState| matches!(state.stage, Stage::Reading | Stage::Stopped(_));
-        if !self.looks.is_due(now) || !self.is_open() || !self.partitions.values().any(is_taken) {
-            return;
+        if self.looks.is_out || !self.is_open() || !self.partitions.values().any(is_taken) {
+            return false;
         }
         if self.is_suspect_out || self.is_careful() && self.transactions > 0 {
-            return;
+            return false;
         }
+        let Some(messages_max) = self.looks_at(now, is_probe) else { return false };
         (self.looks.is_out, self.is_looks_turn) = (true, false);
         let heads = DueHeads {
-            messages_max: self.settings.batch_max,
+            messages_max,
             handler_time_max: Duration::from_millis(50),
             handler_timeout: self.settings.handler_timeout(),
             retry: self.settings.retry.clone(),
             dead_hold: self.settings.on_dead == OnDead::Hold,
             unavailable_pause: self.away_pause,
-            careful: self.is_careful(),
+            careful: self.is_careful() || self.partitions.values().any(|state| state.looks_carefully),
             chance: self.clock.chance(),
         };
+        self.looked_at = now;
         let store = Arc::clone(&self.plan.store);
         self.ask("deferred", async move { Answer::Due(store.apply_deferred(&heads).await) });
+        true
     }
 
     pub(super) fn start_ack(&mut self, now: Instant) {
         // A queue keeps what it is not told of, and hands out no more above a bound: one message that waits
         // must not hold up those behind it.
-        if self.acks.is_due(now) && self.plan.source.capabilities().ack_scope == AckScope::Each {
+        let capabilities = self.plan.source.capabilities();
+        let is_each = capabilities.ack_scope == AckScope::Each;
+        let settled: usize = self.partitions.values().filter(|_| is_each).map(PartitionState::untold).sum();
+        let to_ack = self.to_ack.len() + settled;
+        // What may be ahead is half used up: waiting for the usual time would bound the speed.
+        let is_ahead = capabilities.ahead_max.is_some_and(|most| to_ack >= (most / 2).max(1));
+        let is_due = self.acks.is_due(now) || (!self.acks.is_out && (is_ahead || self.is_filled(to_ack)));
+        if !is_due || to_ack == 0 {
+            return;
+        }
+        if is_each {
             let settled = self.partitions.values_mut().flat_map(PartitionState::settled_tickets);
             self.to_ack.extend(settled);
-        }
-        let is_due = self.acks.is_due(now) || (!self.acks.is_out && self.is_filled(self.to_ack.len()));
-        if !is_due || self.to_ack.is_empty() {
-            return;
         }
         self.acks.is_out = true;
         let (source, tickets) = (Arc::clone(&self.plan.source), std::mem::take(&mut self.to_ack));
@@ -197,11 +214,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn on_swept(
-        &mut self,
-        result: Result<InboxSwept, InboxError>,
-        now: Instant,
-    ) -> Result<(), String> {
+    pub(super) fn on_swept(&mut self, result: Result<InboxSwept, InboxError>, now: Instant) -> EngineStep {
         self.sweeps.back(now + SWEEP_EVERY);
         match result {
             Ok(swept) => {
@@ -219,14 +232,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn on_due(
-        &mut self,
-        result: Result<DueOutcome, InboxError>,
-        now: Instant,
-    ) -> Result<(), String> {
+    pub(super) fn on_due(&mut self, result: Result<DueOutcome, InboxError>, now: Instant) -> EngineStep {
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(error) => {
+                self.judge_deferred(None, now);
                 self.looks.back(now + DUE_EVERY);
                 return self.tolerate(&error, "a look at the deferred messages", now);
             }
@@ -239,7 +249,7 @@ impl Engine {
             self.well_at = now;
         } else {
             for state in self.partitions.values_mut() {
-                state.has_looked = true;
+                (state.has_looked, state.looks_carefully) = (true, false);
                 state.end_care();
             }
         }
@@ -254,6 +264,11 @@ impl Engine {
         }
         if let Some(failure) = outcome.failed.last() {
             self.last_error = Some(format!("{}: {}", failure.code, failure.message));
+        }
+        self.judge_deferred(Some(&outcome), now);
+        let done = outcome.steps.iter().filter(|(_, step)| *step == DueStep::Done);
+        for dependency in self.dependencies.succeeded(done.map(|(delivery, _)| &**delivery), self.looked_at) {
+            self.resume_dependency(&dependency);
         }
         let next = outcome.next_due.map_or(DUE_EVERY, |due| due.min(DUE_EVERY));
         self.looks.back(if moved > 0 { now } else { now + next.max(Duration::from_millis(10)) });

@@ -60,8 +60,12 @@ impl ConsumerPlan {
 pub struct ConsumerHealth {
     /// Whether it makes progress, or has nothing to do.
     pub ready: bool,
-    /// In words.
+    /// In words of ours: whoever may ask for the health page may see them.
     pub why: String,
+    /// What a handler, a broker or the database said of it. It may quote a message, so it is on no page that
+    /// anybody may ask for.
+    #[serde(skip)]
+    pub error: Option<String>,
     /// Partitions it reads.
     pub partitions: usize,
     /// Messages that are in hand.
@@ -72,11 +76,22 @@ pub struct ConsumerHealth {
     pub unavailable: Vec<String>,
 }
 
+impl ConsumerHealth {
+    /// All of it, for the report and for logs.
+    #[must_use]
+    pub fn told(&self) -> String {
+        self.error.as_ref().map_or_else(|| self.why.clone(), |error| format!("{}: {error}", self.why))
+    }
+}
+
 /// Why a consumer ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConsumerEnd {
     /// It cannot go on. An operator's message.
     Failed(String),
+    /// It cannot go on: the database or a handler refused. The words are theirs and may quote a message, so
+    /// they are for its operators alone.
+    Refused(String),
     /// Its source has delivered nothing for long, although there is lag. Everything was given back: start it
     /// again with a new source. It happens at most every five minutes.
     Stalled(String),
@@ -87,7 +102,7 @@ impl ConsumerEnd {
     #[must_use]
     pub fn why(&self) -> &str {
         match self {
-            Self::Failed(why) | Self::Stalled(why) => why,
+            Self::Failed(why) | Self::Refused(why) | Self::Stalled(why) => why,
         }
     }
 }
@@ -97,6 +112,9 @@ impl From<String> for ConsumerEnd {
         Self::Failed(why)
     }
 }
+
+/// What an answer leaves the engine with: it goes on, or this is its end.
+pub(super) type EngineStep = Result<(), ConsumerEnd>;
 
 /// A running consumer. Dropping it kills the consumer as a crash would.
 pub struct ConsumerHandle {

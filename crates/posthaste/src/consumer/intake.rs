@@ -3,6 +3,7 @@
 use super::begin::{BeginError, Begun, Start};
 use super::engine::{Engine, queue_of};
 use super::failure::{Disposition, Failure, FailureKind};
+use super::handle::EngineStep;
 use super::identity::{Found, hash_of, order_id};
 use super::partition::{Leaving, PartitionState, Stage};
 use super::queue::{Entry, Next};
@@ -20,11 +21,13 @@ use tokio::time::Instant;
 
 /// Messages without an identity after which a consumer stops, if none before them had one.
 const UNIDENTIFIED_MAX: usize = 20;
+/// A source says that its broker is away at least this often, while it is.
+const AWAY_SAID_FOR: Duration = Duration::from_secs(10);
 /// Between two calls of a source that is out of reach.
 const SOURCE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Engine {
-    pub(super) fn on_read(&mut self, result: Result<Batch, SourceError>) -> Result<(), String> {
+    pub(super) fn on_read(&mut self, result: Result<Batch, SourceError>) -> EngineStep {
         let now = Instant::now();
         let batch = match result {
             Ok(batch) => batch,
@@ -33,9 +36,11 @@ impl Engine {
                 self.not_read_before = now + SOURCE_PAUSE;
                 return Ok(());
             }
-            Err(error) => return Err(format!("{}: {error}", self.plan.name)),
+            Err(error) => return Err(format!("{}: {error}", self.plan.name).into()),
         };
-        if self.source_away.take().is_some() {
+        // One that has nothing to say has not shown that its broker is back.
+        let is_back = |(_, at): &mut (String, Instant)| !batch.is_empty() || now > *at + AWAY_SAID_FOR;
+        if self.source_away.take_if(is_back).is_some() {
             tracing::info!(consumer = %self.plan.name, "the broker is back");
         }
         for change in batch.changes {
@@ -118,21 +123,21 @@ impl Engine {
     }
 
     /// Records are missing before a position, or the position is beyond the end.
+    ///
+    /// A queue says how many are lost, whoever has it by now: nothing is passed over.
     fn on_gap(&mut self, change: Change) {
+        let seeks = self.plan.source.capabilities().seeks;
         let (Change::Lost { partition, .. } | Change::Beyond { partition, .. }) = &change else { return };
+        if let (Change::Lost { from, until, .. }, false) = (&change, seeks) {
+            return self.count_lost(partition, *from, *until);
+        }
         let Some(state) = self.partitions.get_mut(partition) else { return };
         match (&state.stage, &change) {
             (Stage::Starting | Stage::Assigned, _) => state.early_changes.push(change),
             (Stage::Reading, Change::Lost { from, until, .. }) => {
                 let from = (*from).max(state.position());
-                if from < *until {
-                    tracing::error!(
-                        consumer = %self.plan.name, %partition, from, until,
-                        "messages are gone from the broker before they were handled: its retention is shorter than the lag"
-                    );
-                    state.hand.skip_to(*until);
-                    self.metrics.partition(partition).lost.increment((*until - from) as u64);
-                }
+                state.hand.skip_to(*until);
+                self.count_lost(partition, from, *until);
             }
             (Stage::Reading, Change::Beyond { position, end, .. }) if *position + 1 >= state.position() => {
                 state.beyond = Some((*position, *end));
@@ -218,7 +223,7 @@ impl Engine {
         &mut self,
         result: Result<(Witness, Vec<Begun>), BeginError>,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> EngineStep {
         let (witness, begun) = match result {
             Ok(begun) => begun,
             Err(error) => {
@@ -230,7 +235,7 @@ impl Engine {
                         self.last_error = Some(error.to_string());
                         Ok(())
                     }
-                    BeginError::Source(error) => Err(format!("{}: {error}", self.plan.name)),
+                    BeginError::Source(error) => Err(format!("{}: {error}", self.plan.name).into()),
                 };
             }
         };
@@ -256,7 +261,7 @@ impl Engine {
         starting.for_each(|state| state.stage = Stage::Assigned);
     }
 
-    fn on_started(&mut self, begun: Begun, now: Instant) -> Result<(), String> {
+    fn on_started(&mut self, begun: Begun, now: Instant) -> EngineStep {
         let Begun { partition, life, taken, log_id, end, foreign, is_known, start } = begun;
         // What kills may lie as far behind the saved position as an owner can be ahead of it.
         let dangerous = self.settings.in_hand_max.max(usize::try_from(reach(1)).unwrap_or(usize::MAX));
@@ -308,8 +313,10 @@ impl Engine {
         state.was_known = is_known;
         state.evidence = taken.position_time.map(|time| (position - 1, time));
         state.read_from(position);
-        if taken.care != Care::None {
-            tracing::warn!(consumer = %self.plan.name, %partition, care = ?taken.care, "former owners died here: going carefully");
+        let seeks = self.plan.source.capabilities().seeks;
+        state.looks_carefully = taken.care != Care::None && !seeks;
+        if taken.care != Care::None && seeks {
+            tracing::warn!(consumer = %self.plan.name, %partition, care = taken.care.words(), "former owners died here: going carefully");
             (state.care, state.care_left, state.care_end) = (taken.care, dangerous, end);
         }
         let (early, changes) = (std::mem::take(&mut state.early), std::mem::take(&mut state.early_changes));
@@ -332,7 +339,7 @@ impl Engine {
         Ok(())
     }
 
-    fn on_delivery(&mut self, delivery: Delivery, now: Instant) -> Result<(), String> {
+    fn on_delivery(&mut self, delivery: Delivery, now: Instant) -> EngineStep {
         let partition = delivery.partition().clone();
         let Some(state) = self.partitions.get_mut(&partition) else { return Ok(()) };
         if state.stage == Stage::Starting {
@@ -352,7 +359,12 @@ impl Engine {
             return Ok(());
         }
         if position < state.hand.next() {
-            return self.on_evidence(&partition, position, delivery);
+            match delivery.position {
+                Some(_) => return self.on_evidence(&partition, position, delivery),
+                // Nothing says that it was decided: the queue is asked for everything again.
+                None => self.retake(&partition),
+            }
+            return Ok(());
         }
         state.evidence = None;
         state.deliver(position, &delivery);
@@ -376,27 +388,8 @@ impl Engine {
         self.admit(delivery, position, bytes, None)
     }
 
-    /// Keeps a skipped message until it is written down, for stores that do.
-    fn note_skipped(&mut self, mut delivery: Delivery) {
-        if !self.plan.store.traces_skipped() {
-            return;
-        }
-        let id = match self.plan.identity.of(&delivery) {
-            Found::Known(id) | Found::Unfit(id) => id,
-            Found::Nothing => delivery.place().unwrap_or_else(|| hash_of(&delivery)).into(),
-        };
-        (delivery.message.key, delivery.message.payload) = (None, None);
-        let (delivery, history) = (Arc::new(delivery), History::default());
-        self.skipped.push(Work { delivery, id, order_id: None, attempts: 0, history });
-    }
-
     /// The record just before the position: with another time it belongs to another log.
-    fn on_evidence(
-        &mut self,
-        partition: &Partition,
-        position: i64,
-        delivery: Delivery,
-    ) -> Result<(), String> {
+    fn on_evidence(&mut self, partition: &Partition, position: i64, delivery: Delivery) -> EngineStep {
         let Some(state) = self.partitions.get_mut(partition) else { return Ok(()) };
         if let Some((at, time)) = state.evidence
             && at == position
@@ -422,7 +415,7 @@ impl Engine {
         position: i64,
         bytes: usize,
         failure: Option<Failure>,
-    ) -> Result<(), String> {
+    ) -> EngineStep {
         let (id, unfit) = match self.plan.identity.of(&delivery) {
             Found::Known(id) => {
                 if !std::mem::replace(&mut self.is_identified, true) {
@@ -448,7 +441,8 @@ impl Engine {
                         "{}: the first {UNIDENTIFIED_MAX} messages have no identity; nothing was handled or buried. Say where it is: \
                          identity = [\"id\", \"header:NAME\", \"json:/pointer\", \"position\"]",
                         self.plan.name
-                    ));
+                    )
+                    .into());
                 }
                 let place = delivery.place().unwrap_or_else(|| hash_of(&delivery));
                 (

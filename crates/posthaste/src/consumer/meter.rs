@@ -6,6 +6,7 @@ use super::handle::ConsumerPlan;
 use super::partition::Stage;
 use super::store::{DueOutcome, DueStep, InboxSwept, MessageOutcome};
 use crate::event::{TIME_HEADER, Timestamp};
+use crate::health::pulse::PulseMeter;
 use crate::source::{Delivery, Partition};
 use crate::store::ErrorClass;
 use crate::telemetry::{ConsumerMetrics, HandledAs, PartitionMetrics, TopicMetrics};
@@ -14,6 +15,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The database's name among the breakers.
 const DATABASE: &str = "database";
@@ -21,6 +23,8 @@ const DATABASE: &str = "database";
 /// Counters, gauges and histograms of one consumer.
 pub(super) struct Meter {
     pub(super) all: ConsumerMetrics,
+    /// How long after its event was made the effects of a message were committed.
+    pub(super) latency: PulseMeter,
     topics: FxHashMap<Arc<str>, TopicMetrics>,
     partitions: BTreeMap<Partition, PartitionMetrics>,
     breakers: BTreeMap<Arc<str>, Gauge>,
@@ -30,7 +34,8 @@ impl Meter {
     pub(super) fn new(plan: &ConsumerPlan) -> Self {
         let all = ConsumerMetrics::new(&plan.service, &plan.name);
         let breakers = BTreeMap::from([(Arc::from(DATABASE), all.breaker(DATABASE))]);
-        Self { all, topics: FxHashMap::default(), partitions: BTreeMap::new(), breakers }
+        let latency = PulseMeter::new();
+        Self { all, latency, topics: FxHashMap::default(), partitions: BTreeMap::new(), breakers }
     }
 
     pub(super) fn topic(&mut self, topic: &Arc<str>) -> &TopicMetrics {
@@ -52,10 +57,10 @@ impl Meter {
     pub(super) fn handled(&mut self, outcome: MessageOutcome, delivery: &Delivery, now: Timestamp) {
         let topic = self.topic(&delivery.partition().topic);
         match outcome {
-            MessageOutcome::Done => done(topic, delivery, now),
+            MessageOutcome::Done => self.done(delivery, now),
             MessageOutcome::Duplicate => topic.handled(HandledAs::Duplicate, 1),
             MessageOutcome::Redriven => topic.redriven.increment(1),
-            MessageOutcome::Held => {}
+            MessageOutcome::Held | MessageOutcome::Again => {}
         }
     }
 
@@ -68,11 +73,22 @@ impl Meter {
         for (delivery, step) in &outcome.steps {
             let topic = self.topic(&delivery.partition().topic);
             match step {
-                DueStep::Done => done(topic, delivery, now),
+                DueStep::Done => self.done(delivery, now),
                 DueStep::Failed(kind) => topic.failed(class(kind)),
                 DueStep::Retried => topic.retries.increment(1),
                 DueStep::Dead => topic.handled(HandledAs::Dead, 1),
             }
+        }
+    }
+
+    /// The effects of a message are committed.
+    fn done(&mut self, delivery: &Delivery, now: Timestamp) {
+        let made_at = delivery.message.header(TIME_HEADER).and_then(Timestamp::parse);
+        let topic = self.topic(&delivery.partition().topic);
+        topic.handled(HandledAs::Done, 1);
+        topic.committed(now, delivery.published_at, made_at);
+        if let Some(made_at) = made_at {
+            self.latency.delivered(std::iter::once(now.0.saturating_sub(made_at.0)), Instant::now());
         }
     }
 
@@ -82,13 +98,6 @@ impl Meter {
         self.all.dead_letters.set(swept.dead_letters as f64);
         self.all.dead_purged.increment(swept.letters);
     }
-}
-
-/// The effects of a message are committed.
-fn done(topic: &TopicMetrics, delivery: &Delivery, now: Timestamp) {
-    let made_at = delivery.message.header(TIME_HEADER).and_then(Timestamp::parse);
-    topic.handled(HandledAs::Done, 1);
-    topic.committed(now, delivery.published_at, made_at);
 }
 
 /// The class under which a failure is counted.

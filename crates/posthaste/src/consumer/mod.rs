@@ -16,7 +16,7 @@
 //! The **database's position is the position**: everything before it was decided there. Reading starts there,
 //! whatever the broker remembers. The broker's own position is written for tools that show lag.
 
-mod begin;
+mod all_failing;
 mod dispatch;
 mod engine;
 mod errands;
@@ -28,9 +28,10 @@ mod saving;
 mod watchdog;
 
 // What is in hand.
-use crate::window::{dependencies, partition, queue, share, transaction};
+use crate::window::{dependencies, failing, partition, queue, share, transaction};
 
 // What the database's side of a consumer is made of. It lives with the inbox.
+use crate::inbox::begin;
 pub use crate::inbox::{
     admin, failure, filter, headers, identity, letter, message, policy, range, settings, store,
 };
@@ -42,5 +43,5 @@ pub use identity::{Identity, IdentityFrom, IdentityScope, Order};
 pub use letter::DeadLetterTopic;
 pub use message::Message;
 pub use policy::ConsumerRetry;
-pub use settings::{ConsumerSettings, OnDead, Unmatched};
+pub use settings::{AllFailing, ConsumerSettings, OnDead, Unmatched};
 pub use store::InboxStore;

@@ -1,7 +1,9 @@
 //! What came of a transaction, and what follows for its messages.
 
 use super::engine::Engine;
+use super::failing::{HANDLER, own_name};
 use super::failure::{Failure, FailureKind, OUTAGE_ELSEWHERE};
+use super::handle::EngineStep;
 use super::meter::class;
 use super::partition::PartitionState;
 use super::policy::{Consequence, LOSSES_EACH};
@@ -34,7 +36,7 @@ impl Engine {
         began: Instant,
         result: Result<Applying, ApplyError>,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> EngineStep {
         self.transactions -= 1;
         self.in_conflict -= usize::from(transaction.is_in_conflict);
         self.is_suspect_out = false;
@@ -77,38 +79,51 @@ impl Engine {
             let each = applying.handler_time.as_secs_f64() / ran as f64;
             self.metrics.topic(&work.delivery.partition().topic).handle.record(each);
         }
+        if ran > 0 {
+            self.not_all_failing(now);
+        }
         let done = transaction.works.iter().zip(&applying.outcomes);
-        let done = done.filter(|(_, outcome)| **outcome == MessageOutcome::Done).map(|(work, _)| work);
+        let done = done.filter(|(_, outcome)| **outcome == MessageOutcome::Done);
+        let done = done.map(|(work, _)| &*work.delivery);
         for dependency in self.dependencies.succeeded(done, began) {
             self.resume_dependency(&dependency);
         }
         let mut outcomes = applying.outcomes.iter();
         for (place, entries) in transaction.into_groups() {
-            let mut held = Vec::new();
+            let (mut left, mut is_held) = (Vec::new(), false);
             for mut entry in entries {
                 let outcome = *outcomes.next().unwrap_or(&MessageOutcome::Held);
-                if outcome == MessageOutcome::Held {
-                    entry.trouble().held_since.get_or_insert(now);
-                    held.push(entry);
-                    continue;
+                let is_head = left.is_empty();
+                match outcome {
+                    MessageOutcome::Held => {
+                        is_held |= is_head;
+                        entry.trouble().held_since.get_or_insert(now);
+                        left.push(entry);
+                    }
+                    MessageOutcome::Again => {
+                        entry.trouble().alone |= is_head;
+                        left.push(entry);
+                    }
+                    _ => {
+                        self.metrics.handled(outcome, &entry.work.delivery, self.clock.now());
+                        self.settle(&place, &entry, now);
+                    }
                 }
-                self.metrics.handled(outcome, &entry.work.delivery, self.clock.now());
-                self.settle(&place, &entry, now);
             }
-            let is_held = !held.is_empty();
             let wait = Duration::from_millis(self.settings.memory_wait_max_ms);
             let is_copied = self.plan.order != super::identity::Order::Partition;
             let Some(state) = self.state_of(&place) else { continue };
-            let is_overdue = held
+            let is_overdue = left
                 .first()
+                .filter(|_| is_held)
                 .and_then(|head| head.trouble.as_ref()?.held_since)
                 .is_some_and(|since| is_copied && now.saturating_duration_since(since) + HELD_PAUSE >= wait);
-            if let Some(head) = held.first_mut()
+            if let Some(head) = left.first_mut()
                 && is_overdue
             {
                 head.trouble().next = Next::Behind;
             }
-            state.queues.put_back(place.key, held);
+            state.queues.put_back(place.key, left);
             match is_held && !is_overdue {
                 true => state.queues.set_waiting(place.key, now + HELD_PAUSE),
                 false => state.queues.set_ready(place.key),
@@ -125,12 +140,7 @@ impl Engine {
         }
     }
 
-    fn on_rolled_back(
-        &mut self,
-        transaction: Transaction,
-        error: ApplyError,
-        now: Instant,
-    ) -> Result<(), String> {
+    fn on_rolled_back(&mut self, transaction: Transaction, error: ApplyError, now: Instant) -> EngineStep {
         let ApplyError { at, failure, .. } = error;
         let named = transaction.works.get(at.unwrap_or(0));
         if let Some(topic) = named.map(|work| Arc::clone(&work.delivery.partition().topic)) {
@@ -139,7 +149,7 @@ impl Engine {
         let messages = transaction.len();
         let is_alone = messages == 1;
         if let FailureKind::Committed | FailureKind::Broken = failure.kind {
-            return Err(format!("{}: {}", self.plan.name, failure.message));
+            return self.refused(failure.message);
         }
         // An outage that a handler heard of over a connection that lives is another server's. If it is ours,
         // the next statement of ours says so.
@@ -160,7 +170,16 @@ impl Engine {
         if !is_alone && !is_elsewhere {
             self.batch_size.failed(messages);
         }
+        // A probe that failed by itself has met its dependency, or does not need it: others are let through.
+        if let (Some(name), FailureKind::Error | FailureKind::Poison(_)) = (&transaction.probe, &failure.kind)
+            && **name != *HANDLER
+        {
+            let name = Arc::clone(name);
+            self.dependencies.recover(&name);
+            self.resume_dependency(&name);
+        }
         let mut index = 0;
+        let is_probe = transaction.probe.as_deref() == Some(HANDLER);
         for (place, mut entries) in transaction.into_groups() {
             let mut after = After::Ready;
             for (number, entry) in entries.iter_mut().enumerate() {
@@ -169,7 +188,7 @@ impl Engine {
                 let is_in_conflict = at.is_none() && failure.kind == FailureKind::Conflict;
                 match number {
                     0 if is_named || is_in_conflict => {
-                        after = self.after_failure(&place, entry, &failure, is_alone, now);
+                        after = self.after_failure(&place, entry, &failure, is_alone, is_probe, now);
                     }
                     // Only the head decides about its queue: one behind it comes to its turn alone.
                     _ if is_named => entry.trouble().alone = true,
@@ -184,7 +203,12 @@ impl Engine {
                     state.queues.set_blocked(place.key, &dependency);
                     state.blocked_by.insert(dependency);
                 }
-                After::Ready => state.queues.set_ready(place.key),
+                After::Ready => {
+                    state.queues.set_ready(place.key);
+                    if is_probe {
+                        self.set_probe_aside(place);
+                    }
+                }
             }
         }
         Ok(())
@@ -197,6 +221,7 @@ impl Engine {
         entry: &mut Entry,
         failure: &Failure,
         is_alone: bool,
+        is_probe: bool,
         now: Instant,
     ) -> After {
         match &failure.kind {
@@ -222,11 +247,13 @@ impl Engine {
                     .with_stack(failure.stack.clone());
                 self.count(place, entry, &own, now)
             }
-            FailureKind::Unavailable(name) => {
+            FailureKind::Unavailable(given) => {
+                let (name, delivery) = (own_name(given), &entry.work.delivery);
                 let said = entry.trouble.as_ref().and_then(|trouble| trouble.unavailable_at);
-                if self.dependencies.fails(name, &entry.work, said, now, self.settings.pauses_of(name)) {
+                let pauses = self.settings.pauses_of(&name);
+                if self.dependencies.fails(&name, failure, delivery, said, now, pauses) {
                     entry.trouble().unavailable_at = Some(now);
-                    return After::Block(Arc::clone(name));
+                    return After::Block(name);
                 }
                 // Others of its kind succeed: what it says is its own failure.
                 entry.trouble().alone = true;
@@ -238,7 +265,14 @@ impl Engine {
                 entry.trouble().alone = true;
                 After::Ready
             }
-            _ => self.count(place, entry, failure, now),
+            _ if self.is_everybodys(&entry.work.delivery, is_probe, now) => {
+                entry.trouble().alone = true;
+                After::Block(HANDLER.into())
+            }
+            _ => match self.count(place, entry, failure, now) {
+                After::Wait(_) if is_probe && self.is_all_failing() => After::Block(HANDLER.into()),
+                after => after,
+            },
         }
     }
 
@@ -274,7 +308,11 @@ impl Engine {
             }
             _ => failure,
         };
-        match self.settings.retry.decide(failure, entry.work.attempts, self.clock.chance()) {
+        let consequence = self.settings.retry.decide(failure, entry.work.attempts, self.clock.chance());
+        if let (Consequence::Dead { .. }, Some(until)) = (&consequence, self.spared_until(now)) {
+            return After::Wait(until);
+        }
+        match consequence {
             Consequence::NotCounted => After::Ready,
             Consequence::Dead { attempts, disposition } => {
                 entry.work.attempts = attempts;
@@ -307,7 +345,7 @@ impl Engine {
         how: &DeferOrBury,
         result: Result<Deferring, InboxError>,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> EngineStep {
         self.transactions -= 1;
         let count = entries.len();
         if let Some(state) = self.state_of(&place) {
@@ -376,7 +414,7 @@ impl Engine {
         mut entries: Vec<Entry>,
         error: &InboxError,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> EngineStep {
         let mut until = now;
         if let (InboxError::Conflict(why), Some(head)) = (error, entries.first_mut()) {
             until = self.conflict(place, head, why, now);

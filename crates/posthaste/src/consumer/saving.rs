@@ -2,12 +2,16 @@
 
 use super::engine::{Engine, SAVE_FILLED, SAVE_IDLE, SAVE_MOVED};
 use super::errands::Answer;
-use super::handle::ConsumerHealth;
+use super::handle::{ConsumerHealth, EngineStep};
+use super::identity::{Found, hash_of};
 use super::partition::{PartitionState, Stage};
 use super::store::{InboxError, InboxStore, ProcessReport, SavedPosition, Saving, Work};
 use super::watchdog::STALLED_AFTER;
+use crate::admin::Pulse;
+use crate::admin::history::History;
 use crate::crash_point;
-use crate::source::{Partition, SourceError, Standing};
+use crate::source::{Delivery, Partition, SourceError, Standing};
+use crate::store::REPORT_BYTES_MAX;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +25,6 @@ const STUCK_SHOWN: Duration = Duration::from_secs(10);
 const ACK_PAUSE: Duration = Duration::from_millis(200);
 /// A report is given at least this often, so that a reader knows who lives.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
-/// Largest report of a process, in bytes. The table takes 8,192, counted with the spaces that a database
-/// adds.
-const REPORT_BYTES_MAX: usize = 6_144;
 
 /// Saves, behind what is to be written down before.
 async fn save(
@@ -123,7 +124,7 @@ impl Engine {
         positions: Vec<(u64, SavedPosition)>,
         result: Result<Saving, InboxError>,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> EngineStep {
         self.saves.back(now);
         let saving = match result {
             Ok(saving) => saving,
@@ -149,7 +150,11 @@ impl Engine {
         // CRASH(consume.saved): the database is ahead of the broker. The next start reads from the database's
         // position: nothing comes again.
         crash_point!("consume.saved");
-        for ((life, saved), seeks) in positions.into_iter().zip(saving.seeks) {
+        // A queue's row is of all its members, and each of them gives it back.
+        let takes_anew = self.plan.source.capabilities().seeks && !self.is_draining();
+        for ((life, saved), (seeks, is_owned)) in
+            positions.into_iter().zip(saving.seeks.into_iter().zip(saving.owned))
+        {
             let Some(state) = self.partitions.get_mut(&saved.partition).filter(|state| state.life == life)
             else {
                 continue;
@@ -157,11 +162,20 @@ impl Engine {
             if seeks != saved.seeks {
                 tracing::info!(consumer = %self.plan.name, partition = %saved.partition, "an operator moved the position: taken anew");
                 self.retake(&saved.partition);
-            } else if let Some(position) = saved.position {
+                continue;
+            }
+            let is_lost = !is_owned && state.is_reading() && takes_anew;
+            if let Some(position) = saved.position {
                 state.saved = Some(position);
                 state.is_in_hand_written &= saved.in_hand.is_some();
                 let tickets = state.tickets_before(position);
                 self.to_ack.extend(tickets);
+            }
+            // Somebody's taking came late, and was given back. What is in hand here would not be written
+            // down, nor a death counted (F21). The seek says whether this one still has it.
+            if is_lost {
+                tracing::info!(consumer = %self.plan.name, partition = %saved.partition, "a former owner gave the partition back after this one took it: taken anew");
+                self.retake(&saved.partition);
             }
         }
         Ok(())
@@ -219,14 +233,15 @@ impl Engine {
         is_clean
     }
 
-    /// The report, if it is new or was not given for a while. The lag alone makes it no news: it always
-    /// moves.
+    /// The report, if it is new or was not given for a while. Lag and latency alone make it no news: they
+    /// always move.
     fn news(&mut self, now: Instant) -> Option<ProcessReport> {
         let health = self.health(now);
         let stopped: Vec<_> = health.stopped.iter().take(16).collect();
         let mut report = json!({
             "ready": health.ready,
             "why": health.why,
+            "error": health.error.as_deref().map(|error| error.chars().take(500).collect::<String>()),
             "partitions": health.partitions,
             "stopped": stopped,
             "unavailable": health.unavailable,
@@ -240,12 +255,16 @@ impl Engine {
         if !is_new {
             return None;
         }
+        if let Some(Pulse { p50_ms, p99_ms, .. }) = self.metrics.latency.alone(now) {
+            report["latency"] = json!({ "p50_ms": p50_ms, "p99_ms": p99_ms });
+        }
+        let without_lag = report.to_string();
         let lag = |(partition, state): (&Partition, &PartitionState)| {
             Some((partition.to_string(), (state.end? - state.position()).max(0)))
         };
         report["lag"] = json!(self.partitions.iter().filter_map(lag).collect::<BTreeMap<_, _>>());
         let fits = |text: &String| text.len() <= REPORT_BYTES_MAX;
-        let report = [report.to_string(), text.clone()].into_iter().find(fits);
+        let report = [report.to_string(), without_lag, text.clone()].into_iter().find(fits);
         self.reported = Some((now, text));
         Some(ProcessReport {
             process: self.plan.member.to_string(),
@@ -258,6 +277,20 @@ impl Engine {
         })
     }
 
+    /// Keeps a skipped message until it is written down, for stores that do.
+    pub(super) fn note_skipped(&mut self, mut delivery: Delivery) {
+        if !self.plan.store.traces_skipped() {
+            return;
+        }
+        let id = match self.plan.identity.of(&delivery) {
+            Found::Known(id) | Found::Unfit(id) => id,
+            Found::Nothing => delivery.place().unwrap_or_else(|| hash_of(&delivery)).into(),
+        };
+        (delivery.message.key, delivery.message.payload) = (None, None);
+        let (delivery, history) = (Arc::new(delivery), History::default());
+        self.skipped.push(Work { delivery, id, order_id: None, attempts: 0, history });
+    }
+
     /// Whether the consumer makes progress, or has nothing to do; else why not.
     pub(super) fn health(&self, now: Instant) -> ConsumerHealth {
         let stopped: Vec<(String, String)> = self
@@ -268,36 +301,39 @@ impl Engine {
                 _ => None,
             })
             .collect();
-        let unavailable: Vec<String> = self.dependencies.away().map(ToString::to_string).collect();
+        let unavailable: Vec<String> = self.dependencies.away().map(|(name, _)| name.to_string()).collect();
         let (in_hand, shown) = (self.in_hand(), STUCK_SHOWN + self.settings.handler_timeout());
-        let (ready, why) = if !self.database.is_closed() {
-            (false, format!("the database is away: {}", self.last_error.as_deref().unwrap_or("no answer")))
+        let ours = |ready: bool, why: &str| (ready, why.to_owned(), None);
+        let (ready, why, error) = if !self.database.is_closed() {
+            (false, "the database is away".to_owned(), self.last_error.clone())
         } else if let Some((_, why)) = stopped.first() {
-            (false, why.clone())
+            ours(false, why)
+        } else if self.is_all_failing() {
+            (false, "every message fails, and one at a time is tried".to_owned(), self.last_error.clone())
         } else if !unavailable.is_empty() {
-            (false, format!("waiting for {}", unavailable.join(", ")))
+            let said = self.dependencies.away().map(|(name, why)| format!("{name} ({why})"));
+            let said = said.collect::<Vec<_>>().join(", ");
+            (false, format!("waiting for {}", unavailable.join(", ")), Some(said))
         } else if let Some((_, why)) = self.stuck.as_ref().filter(|(at, _)| now < *at + shown) {
-            (false, why.clone())
+            ours(false, why)
         } else if self.controls.paused {
-            (true, "paused by an operator".to_owned())
+            ours(true, "paused by an operator")
         } else if self.deferred >= self.settings.deferred_max {
-            (
-                false,
-                format!("{} messages are deferred: no more are taken until some are handled", self.deferred),
-            )
+            let why =
+                format!("{} messages are deferred: no more are taken until some are handled", self.deferred);
+            ours(false, &why)
         } else if self.partitions.is_empty() && now.saturating_duration_since(self.began) >= STALLED_AFTER {
-            let why = self.last_error.as_ref().map(|error| format!(": {error}"));
-            (false, format!("no partition is assigned{}", why.unwrap_or_default()))
+            (false, "no partition is assigned".to_owned(), self.last_error.clone())
         } else if self.is_stalled(now) {
-            (false, "there is lag, and nothing was settled for a minute".to_owned())
-        } else if let Some(error) = &self.source_away {
-            (true, format!("the broker is out of reach: {error}"))
+            ours(false, "there is lag, and nothing was settled for a minute")
+        } else if let Some((error, _)) = &self.source_away {
+            (true, "the broker is out of reach".to_owned(), Some(error.clone()))
         } else if in_hand == 0 {
-            (true, "idle".to_owned())
+            ours(true, "idle")
         } else {
-            (true, "progressing".to_owned())
+            ours(true, "progressing")
         };
         let partitions = self.partitions.values().filter(|state| state.is_reading()).count();
-        ConsumerHealth { ready, why, partitions, in_hand, stopped, unavailable }
+        ConsumerHealth { ready, why, error, partitions, in_hand, stopped, unavailable }
     }
 }

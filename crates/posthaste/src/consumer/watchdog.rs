@@ -9,9 +9,11 @@
 //! answer under way would have to say which of them it is from.
 
 use super::engine::Engine;
-use super::handle::ConsumerEnd;
+use super::handle::{ConsumerEnd, EngineStep};
 use super::partition::PartitionState;
 use crate::relay::DrainOutcome;
+use crate::source::Partition;
+use std::fmt::Display;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -26,7 +28,7 @@ impl Engine {
         if self.source_away.is_none() {
             tracing::warn!(consumer = %self.plan.name, error, "the broker is out of reach; it is asked again");
         }
-        (self.last_error, self.source_away) = (Some(error.clone()), Some(error));
+        (self.last_error, self.source_away) = (Some(error.clone()), Some((error, Instant::now())));
     }
 
     /// Looks whether anything goes on. Answers whether the source is to be built anew.
@@ -65,11 +67,16 @@ impl Engine {
         is_still && !self.looks.is_out && self.is_silent()
     }
 
+    /// Its end, in words that are not ours.
+    pub(super) fn refused(&self, why: impl Display) -> EngineStep {
+        Err(ConsumerEnd::Refused(format!("{}: {why}", self.plan.name)))
+    }
+
     /// It cannot go on, and nobody died: what is in hand is given back, or the next owner would count a death
     /// and charge a message with it.
-    pub(super) async fn fail(&mut self, why: String) -> Result<DrainOutcome, ConsumerEnd> {
+    pub(super) async fn fail(&mut self, end: ConsumerEnd) -> Result<DrainOutcome, ConsumerEnd> {
         self.say_goodbye().await;
-        Err(ConsumerEnd::Failed(why))
+        Err(end)
     }
 
     /// The end of a drain, once everything is written or its time is up.
@@ -91,7 +98,21 @@ impl Engine {
         // A source that is in trouble may not answer.
         let drained = tokio::time::timeout(timeout, self.plan.source.drain(Duration::ZERO)).await;
         let is_drained = matches!(drained, Ok(Ok(_)));
+        for (partition, count) in drained.into_iter().flatten().flat_map(|drained| drained.lost) {
+            self.count_lost(&partition, 0, i64::try_from(count).unwrap_or(i64::MAX));
+        }
         Some(if is_written && is_drained && !is_late { DrainOutcome::Clean } else { DrainOutcome::Hurried })
+    }
+
+    /// Messages are gone that nobody has handled.
+    pub(super) fn count_lost(&mut self, partition: &Partition, from: i64, until: i64) {
+        if from < until {
+            tracing::error!(
+                consumer = %self.plan.name, %partition, from, until,
+                "messages are gone from the broker before they were handled: its retention is shorter than the lag"
+            );
+            self.metrics.partition(partition).lost.increment((until - from) as u64);
+        }
     }
 
     /// How it ends once everything is given back: as it was told to, or because of its source.

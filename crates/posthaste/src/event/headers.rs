@@ -1,6 +1,11 @@
 //! Headers: names and values, in order, and their stored form.
 
 use serde::de::{MapAccess, Visitor};
+use std::collections::HashMap;
+
+/// Up to here looking through all names is quicker than an index of them. Beyond it a stranger's thousands of
+/// headers would cost the square of their number (F86).
+const FEW: usize = 32;
 
 /// Header names and values, in the order they were given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,6 +25,26 @@ impl Headers {
             Some(slot) => slot.1 = value,
             None => self.0.push((name, value)),
         }
+    }
+
+    /// These pairs, as if each had been [`set`](Self::set).
+    fn of(pairs: Vec<(String, String)>) -> Self {
+        let mut headers = Self(Vec::with_capacity(pairs.len()));
+        if pairs.len() <= FEW {
+            pairs.into_iter().for_each(|(name, value)| headers.set(name, value));
+            return headers;
+        }
+        let mut places = HashMap::with_capacity(pairs.len());
+        for (name, value) in pairs {
+            match places.get(&name) {
+                Some(place) => headers.0[*place] = (name, value),
+                None => {
+                    places.insert(name.clone(), headers.0.len());
+                    headers.0.push((name, value));
+                }
+            }
+        }
+        headers
     }
 
     /// The value of a header.
@@ -65,11 +90,11 @@ impl Headers {
                 f.write_str("a JSON object whose values are strings")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
-                let mut headers = Headers::new();
-                while let Some((name, value)) = map.next_entry::<String, String>()? {
-                    headers.set(name, value);
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry::<String, String>()? {
+                    pairs.push(pair);
                 }
-                Ok(headers)
+                Ok(Headers::of(pairs))
             }
         }
         let mut reader = serde_json::Deserializer::from_slice(text);
@@ -80,11 +105,7 @@ impl Headers {
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
-        let mut headers = Self::new();
-        for (name, value) in pairs {
-            headers.set(name, value);
-        }
-        headers
+        Self::of(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 }
 
@@ -101,6 +122,15 @@ mod tests {
             let stored = headers.to_json();
             prop_assert_eq!(stored.is_none(), headers.is_empty());
             prop_assert_eq!(Headers::from_json(stored.as_deref().unwrap_or("{}").as_bytes()), Ok(headers));
+        }
+
+        /// With few of them and with many: the last value of a name, at its first place.
+        #[test]
+        fn many_headers_are_what_setting_each_of_them_makes(names in prop::collection::vec(0..40, 0..99)) {
+            let pairs = || names.iter().enumerate().map(|(at, name)| (format!("h{name}"), at.to_string()));
+            let mut one_by_one = Headers::new();
+            pairs().for_each(|(name, value)| one_by_one.set(name, value));
+            prop_assert_eq!(pairs().collect::<Headers>(), one_by_one);
         }
 
         /// A row may hold anything; what is understood of it can be stored again.

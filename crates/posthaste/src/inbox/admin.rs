@@ -5,7 +5,8 @@
 
 use super::kept::KeptHeaders;
 use super::store::Work;
-use crate::admin::{Actor, AdminError, Count, DeadAct, DeadFilter, History};
+use crate::admin::job::JobStore;
+use crate::admin::{Actor, AdminError, Count, DeadAct, DeadFilter, DeferredFilter, History, SetBy};
 use crate::event::Timestamp;
 use crate::source::Partition;
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use uuid::Uuid;
 
 /// State of one partition of a consumer.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsumerPartition {
     /// The topic.
     pub topic: String,
@@ -39,6 +41,7 @@ pub struct ConsumerPartition {
 
 /// What a process said about itself last.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsumerProcess {
     /// The process.
     pub process: String,
@@ -56,10 +59,14 @@ pub struct ConsumerProcess {
 
 /// State of one consumer.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsumerStatus {
+    /// The store's clock.
+    pub now: Timestamp,
     /// Its name.
     pub consumer: String,
-    /// Its partitions.
+    /// Its partitions. Whoever shows them adds what the broker and the processes say.
+    #[serde(skip)]
     pub partitions: Vec<ConsumerPartition>,
     /// Its processes.
     pub processes: Vec<ConsumerProcess>,
@@ -74,10 +81,13 @@ pub struct ConsumerStatus {
     /// Messages a second an operator allows.
     #[serde(rename = "rate_limit_per_s")]
     pub rate_limit: Option<f64>,
+    /// Who set that, and why.
+    pub set_by: Option<SetBy>,
 }
 
 /// A consumer's dead letter.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsumerLetter {
     /// Its own id, and its place in the list: pass the last one on for the next page.
     pub letter: Uuid,
@@ -123,6 +133,8 @@ pub struct ConsumerLetter {
     /// The last attempts.
     pub history: History,
     /// The number of its cause.
+    #[serde(serialize_with = "crate::admin::hex")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub fingerprint: i64,
     /// Whether later messages of its key wait for it.
     pub holds_key: bool,
@@ -132,8 +144,11 @@ pub struct ConsumerLetter {
 
 /// Dead letters of one cause.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LetterCause {
     /// Its number.
+    #[serde(serialize_with = "crate::admin::hex")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub fingerprint: i64,
     /// How many.
     pub count: i64,
@@ -149,6 +164,68 @@ pub struct LetterCause {
     pub last_at: Timestamp,
     /// One of them, to look at.
     pub letter: Uuid,
+}
+
+/// A message that a consumer set aside.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DeferredMessage {
+    /// The consumer.
+    pub consumer: String,
+    /// Its number, and its place in the list: pass the last one on for the next page.
+    pub seq: i64,
+    /// The message.
+    pub id: String,
+    /// Where it came from.
+    pub topic: String,
+    /// Its partition.
+    pub partition: i32,
+    /// Its position there.
+    pub position: Option<i64>,
+    /// Its key, with what is no text replaced.
+    pub key: Option<String>,
+    /// Why it waits: retry, outage, held, replayed, redriven.
+    pub reason: String,
+    /// When it is due; `None`: behind an earlier message of its key.
+    pub due_at: Option<Timestamp>,
+    /// Attempts since it came or was last replayed.
+    pub attempts: i32,
+    /// How often it was replayed.
+    pub replays: i32,
+    /// Code of the last error.
+    pub error_code: Option<String>,
+    /// The last error.
+    pub last_error: Option<String>,
+    /// When that was.
+    pub last_error_at: Option<Timestamp>,
+    /// The last attempts.
+    pub history: History,
+    /// Whether it is done again.
+    pub repeat: bool,
+    /// When the broker took it.
+    pub published_at: Option<Timestamp>,
+    /// When it was set aside.
+    pub deferred_at: Timestamp,
+}
+
+/// Deferred messages that wait for one thing.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MessageCause {
+    /// The consumer.
+    pub consumer: String,
+    /// Why they wait.
+    pub reason: String,
+    /// Code of the error.
+    pub error_code: Option<String>,
+    /// The error of the last of them.
+    pub error: Option<String>,
+    /// How many.
+    pub count: i64,
+    /// When the first of them was set aside.
+    pub oldest_at: Timestamp,
+    /// When the first of them is due; `None`: all wait behind others.
+    pub due_at: Option<Timestamp>,
 }
 
 /// What a consumer knows of one message.
@@ -211,6 +288,14 @@ pub trait ConsumerAdmin: Send + Sync {
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<ConsumerLetter>, AdminError>;
+    /// A consumer's dead letters before a place in the list, newest first; without a place, the newest.
+    async fn letters_newest(
+        &self,
+        consumer: &str,
+        filter: &DeadFilter,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<ConsumerLetter>, AdminError>;
     /// Letters of a message, or the letter of this id, with payload.
     async fn letter(&self, consumer: &str, id: &str) -> Result<Vec<ConsumerLetter>, AdminError>;
     /// How many match.
@@ -222,6 +307,23 @@ pub trait ConsumerAdmin: Send + Sync {
         filter: &DeadFilter,
         limit: i64,
     ) -> Result<Vec<LetterCause>, AdminError>;
+    /// A consumer's deferred messages after a place in the list, by their numbers. Of a [`DeferredFilter`]
+    /// `ids` are ids of messages; `sink` and `destination` mean nothing here. To let them be tried now is a
+    /// job.
+    async fn deferred_messages(
+        &self,
+        consumer: &str,
+        filter: &DeferredFilter,
+        after: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<DeferredMessage>, AdminError>;
+    /// What they wait for, the most frequent first.
+    async fn message_causes(
+        &self,
+        consumer: &str,
+        filter: &DeferredFilter,
+        limit: i64,
+    ) -> Result<Vec<MessageCause>, AdminError>;
     /// Acts on the next chunk of what matches; 0 means done. Call again for the rest.
     async fn letter_act(
         &self,
@@ -261,6 +363,10 @@ pub trait ConsumerAdmin: Send + Sync {
         headers: &KeptHeaders,
         actor: &Actor,
     ) -> Result<u64, AdminError>;
+    /// Bulk acts that are written down.
+    fn jobs(&self) -> Option<&dyn JobStore> {
+        None
+    }
     /// What every consumer of this database knows of a message.
     async fn trace(&self, id: &str) -> Result<Vec<MessageTrace>, AdminError>;
 }

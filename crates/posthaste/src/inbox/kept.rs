@@ -13,6 +13,7 @@ use super::message::SAGA_PREFIX;
 use super::store::Work;
 use crate::event::{MESSAGE_ID_HEADER, TYPE_HEADER};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,14 +21,17 @@ use std::sync::Arc;
 const CONTENT_TYPE_HEADER: &str = "content-type";
 
 /// Headers that are kept: all, unless a list says otherwise. Names are compared without regard to case.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeptHeaders {
     list: HeaderList,
     /// What the consumer knows messages by, beside what is never dropped.
     identity: Vec<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 enum HeaderList {
     #[default]
     All,

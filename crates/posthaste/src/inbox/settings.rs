@@ -18,6 +18,19 @@ pub enum OnDead {
     Hold,
 }
 
+/// What a consumer does when every message fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum AllFailing {
+    /// Each is tried as often as `retry` says, and is a dead letter then.
+    #[default]
+    Bury,
+    /// Once 20 messages of 5 keys have failed and nothing has succeeded for 30 s, one message at a time is
+    /// tried, and the others wait.
+    Pause,
+}
+
 /// What becomes of a message that no handler takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -62,6 +75,8 @@ pub struct ConsumerSettings {
     pub retry: ConsumerRetry,
     /// What becomes of later messages of a key after one of it has died.
     pub on_dead: OnDead,
+    /// What it does when every message fails.
+    pub all_failing: AllFailing,
     /// A handler that takes longer for one message has failed.
     pub handler_timeout_ms: u64,
     /// Messages of one transaction. Whoever calls others from a handler sets 1: innocent handlers of a failed
@@ -97,6 +112,7 @@ impl Default for ConsumerSettings {
         Self {
             retry: ConsumerRetry::default(),
             on_dead: OnDead::Continue,
+            all_failing: AllFailing::Bury,
             handler_timeout_ms: 10_000,
             batch_max: 64,
             batch_bytes_max: 1 << 20,

@@ -19,6 +19,8 @@
 //! Refused: an epoch in every transaction. It would be a row that all transactions of a partition write to,
 //! for what the unique mark gives anyway (docs/adr/0014).
 
+pub use crate::store::ProcessReport;
+
 use super::failure::{Disposition, Failure, FailureKind};
 use super::policy::ConsumerRetry;
 use crate::admin::history::History;
@@ -68,6 +70,9 @@ pub enum MessageOutcome {
     /// Something of its key is deferred, or dead and holds it. Nothing was done, and nothing behind it may
     /// run.
     Held,
+    /// Nothing was done with it, for its handler could not answer in this company: it runs alone. Nothing
+    /// behind it was done.
+    Again,
     /// Somebody's tool sent a dead letter back. It is among the deferred now, in its old place.
     Redriven,
 }
@@ -286,6 +291,8 @@ pub struct Saving {
     pub witness: Witness,
     /// How often an operator moved each of the partitions, in the order that was asked in.
     pub seeks: Vec<i64>,
+    /// Whether each of them has an owner, whoever it is. That what is given back here has none is not said.
+    pub owned: Vec<bool>,
     /// What an operator set for this consumer.
     pub controls: ConsumerControls,
 }
@@ -297,25 +304,6 @@ pub struct ConsumerControls {
     pub paused: bool,
     /// At most this many messages a second.
     pub rate_limit: Option<f64>,
-}
-
-/// What a process says about itself, for whoever looks at the database.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProcessReport {
-    /// The process, unique among all.
-    pub process: String,
-    /// `consumer`.
-    pub role: &'static str,
-    /// The consumer's name.
-    pub name: String,
-    /// The version of this program.
-    pub version: String,
-    /// The host.
-    pub host: String,
-    /// When it started, by its clock.
-    pub started_at: Timestamp,
-    /// Breakers, dependencies, paused and stopped partitions, the last error: a JSON object of at most 8 KiB.
-    pub report: String,
 }
 
 /// How long things are kept.

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Longest pause between two looks: how long a replay by an operator waits at most without a wakeup.
-const LOOK_MAX: Duration = Duration::from_secs(2);
+/// How long after a look that failed the next one is.
+const FAILED_PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) struct Deferred {
     looking: Option<Task<Result<DueBatch, StoreError>>>,
@@ -55,6 +55,11 @@ impl Deferred {
         self.next_look = self.next_look.min(at);
     }
 
+    /// The longest pause may have become shorter meanwhile. What failed is not asked sooner for that.
+    pub(super) fn hurry(&mut self, now: Instant, most: Duration) {
+        self.look_by(now + most.max(FAILED_PAUSE));
+    }
+
     /// The next look is not before this time.
     pub(super) fn look_after(&mut self, at: Instant) {
         self.next_look = self.next_look.max(at);
@@ -80,10 +85,10 @@ impl Deferred {
     }
 
     /// What a look at all of them says about the next one.
-    fn seen(&mut self, batch: &DueBatch, is_everything: bool, now: Instant) {
+    fn seen(&mut self, batch: &DueBatch, is_everything: bool, now: Instant, most: Duration) {
         self.are_none = is_everything && batch.events.is_empty() && batch.next_in.is_none();
         let is_full = !batch.events.is_empty();
-        let pause = if is_full { Duration::ZERO } else { batch.next_in.unwrap_or(LOOK_MAX).min(LOOK_MAX) };
+        let pause = if is_full { Duration::ZERO } else { batch.next_in.unwrap_or(most).min(most) };
         self.next_look = now + pause.max(Duration::from_millis(1));
     }
 }
@@ -136,7 +141,7 @@ impl Lane {
         let batch = match result {
             Ok(batch) => batch,
             Err(error) => {
-                self.deferred.next_look = now + Duration::from_millis(250);
+                self.deferred.next_look = now + FAILED_PAUSE;
                 if let Some(destination) = &probed {
                     // Not asked after all: later, or the next turn would ask again at once.
                     self.destinations.ask_later(destination, now, pauses);
@@ -146,7 +151,7 @@ impl Lane {
         };
         let Some(probed) = probed else {
             let is_everything = self.destinations.are_open() && self.terms.paused_routes().is_empty();
-            self.deferred.seen(&batch, is_everything, now);
+            self.deferred.seen(&batch, is_everything, now, self.lease.look_max());
             self.receive_due(batch.events);
             return Ok(());
         };
@@ -194,5 +199,27 @@ impl Lane {
             held.extend(key.filter(|_| holds));
         }
         first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_are_as_far_apart_as_the_store_says_and_a_shorter_pause_holds_at_once() {
+        let (mut deferred, now) = (Deferred::new(), Instant::now());
+        let (minute, nothing) = (Duration::from_secs(60), DueBatch::default());
+        deferred.seen(&nothing, true, now, minute);
+        assert_eq!(deferred.next_look, now + minute);
+        deferred.hurry(now, minute);
+        assert_eq!(deferred.next_look, now + minute, "nothing changed");
+        let later = DueBatch { next_in: Some(minute * 2), ..DueBatch::default() };
+        deferred.seen(&later, true, now, minute);
+        assert_eq!(deferred.next_look, now + minute, "never longer than the longest");
+        deferred.hurry(now, Duration::from_secs(1));
+        assert_eq!(deferred.next_look, now + Duration::from_secs(1));
+        deferred.hurry(now, Duration::from_millis(5));
+        assert_eq!(deferred.next_look, now + FAILED_PAUSE);
     }
 }

@@ -11,10 +11,14 @@
 //! message by message would need no suspicion, and were refused: the order of keys rests on calls that return
 //! as a whole (G3).
 
+use crate::admin::OutOfReach;
 use crate::breaker::{Breaker, Passage, Pauses};
+use crate::event::Timestamp;
+use crate::health::progress::Progress;
 use crate::sink::{Failure, Scope, Verdict, shown};
 use crate::store::LaneId;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Destinations whose breakers are remembered at once. More dead destinations than this are tried
@@ -28,11 +32,14 @@ pub(super) struct Destinations {
     /// Whether one was closed since [`Destinations::take_closed_anew`] looked.
     closed_anew: bool,
     suspects: FxHashSet<String>,
+    /// Where others see which are out of reach.
+    progress: Arc<Progress>,
 }
 
 impl Destinations {
-    pub(super) fn new(lane: LaneId) -> Self {
-        Self { lane, closed: FxHashMap::default(), closed_anew: false, suspects: FxHashSet::default() }
+    pub(super) fn new(lane: LaneId, progress: Arc<Progress>) -> Self {
+        let (closed, suspects) = (FxHashMap::default(), FxHashSet::default());
+        Self { lane, closed, closed_anew: false, suspects, progress }
     }
 
     /// Whether nothing is known against any of them.
@@ -56,8 +63,15 @@ impl Destinations {
         std::mem::take(&mut self.closed_anew)
     }
 
-    /// It is out of reach: its breaker opens.
-    pub(super) fn close(&mut self, destination: &str, failure: &Failure, now: Instant, pauses: Pauses) {
+    /// It is out of reach: its breaker opens. `at` is the same moment by the store's clock.
+    pub(super) fn close(
+        &mut self,
+        destination: &str,
+        failure: &Failure,
+        (now, at): (Instant, Timestamp),
+        pauses: Pauses,
+    ) {
+        self.note(destination, failure, at);
         if let Some(breaker) = self.closed.get_mut(destination) {
             breaker.fail(now, pauses);
             return breaker.wait_at_least(now, failure.wait_at_least());
@@ -70,7 +84,7 @@ impl Destinations {
             && let Some((other, _)) = self.closed.iter().find(|(_, breaker)| !breaker.is_probing())
         {
             let other = other.clone();
-            self.closed.remove(&other);
+            self.remove(&other);
         }
         let mut breaker = Breaker::opened(now, pauses.initial);
         breaker.wait_at_least(now, failure.wait_at_least());
@@ -86,7 +100,7 @@ impl Destinations {
         }
         match scope(verdict) {
             Some(Scope::Event) => {
-                if self.closed.remove(destination).is_some() {
+                if self.remove(destination) {
                     tracing::info!(lane = %self.lane, destination = %shown(destination), "destination is back");
                 }
             }
@@ -117,7 +131,20 @@ impl Destinations {
 
     /// Fresh events will show how it is.
     pub(super) fn forget(&mut self, destination: &str) {
-        self.closed.remove(destination);
+        self.remove(destination);
+    }
+
+    fn remove(&mut self, destination: &str) -> bool {
+        self.progress.away().destinations.remove(destination);
+        self.closed.remove(destination).is_some()
+    }
+
+    /// Since the first failure, with the last one.
+    fn note(&self, destination: &str, failure: &Failure, at: Timestamp) {
+        let destinations = &mut self.progress.away().destinations;
+        let since = destinations.get(destination).map_or(at, |before| before.since);
+        let away = OutOfReach::new(since, &failure.code, &failure.message);
+        destinations.insert(destination.to_owned(), away);
     }
 
     /// Probes that have not come back: one event each. It may say too few, when something else was heard of

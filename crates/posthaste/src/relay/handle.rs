@@ -2,6 +2,7 @@
 
 use super::settings::RelaySettings;
 use super::supervise::Supervisor;
+use crate::admin::RelayReport;
 use crate::clock::Clock;
 use crate::event::Limits;
 use crate::lifecycle::ClassOverrides;
@@ -42,10 +43,12 @@ pub struct RelayPlan {
     pub limits: Limits,
     /// How many lanes, if they are to be created.
     pub lanes: Option<u16>,
+    /// The host, as its report names it.
+    pub host: Arc<str>,
 }
 
 /// How a relay is.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Health {
     /// Whether it makes progress, or has nothing to do.
     pub ready: bool,
@@ -53,6 +56,21 @@ pub struct Health {
     pub why: String,
     /// Lanes it owns.
     pub lanes_owned: usize,
+    /// What it says about its sinks.
+    #[serde(skip)]
+    pub report: Option<Arc<RelayReport>>,
+    /// Another number than before: events were put aside or died, a lane fell behind, or an operator set
+    /// something. Figures of the store are out of date then.
+    #[serde(skip)]
+    pub news: u64,
+}
+
+impl Health {
+    /// In words, with how many lanes it owns.
+    #[must_use]
+    pub fn new(ready: bool, why: String, lanes_owned: usize) -> Self {
+        Self { ready, why, lanes_owned, report: None, news: 0 }
+    }
 }
 
 /// How a drained shutdown went.
@@ -85,7 +103,7 @@ impl RelayHandle {
     pub fn health(&self) -> Health {
         if self.task.is_finished() {
             let why = self.failed.borrow().clone().unwrap_or_else(|| "stopped".to_owned());
-            return Health { ready: false, why, lanes_owned: 0 };
+            return Health::new(false, why, 0);
         }
         self.health.borrow().clone()
     }
@@ -137,7 +155,7 @@ pub fn start_in(
     clock: Arc<dyn Clock>,
 ) -> RelayHandle {
     let (stop, stopped) = watch::channel(false);
-    let waiting = Health { ready: false, why: "connecting".to_owned(), lanes_owned: 0 };
+    let waiting = Health::new(false, "connecting".to_owned(), 0);
     let (health_out, health) = watch::channel(waiting);
     let (failed_out, failed) = watch::channel(None);
     let mut supervisor = Supervisor::new(plan, settings, routes, clock, health_out);

@@ -17,9 +17,7 @@ use super::calls::Calls;
 use super::caution::Caution;
 use super::deferred::Deferred;
 use super::destinations::Destinations;
-use super::diary::Diary;
 use super::handle::Process;
-use super::progress::Progress;
 use super::reading::Reading;
 use super::settling::Settling;
 use super::terms::{Tenure, Terms};
@@ -27,6 +25,8 @@ use super::window::Window;
 use crate::breaker::{Breaker, Passage};
 use crate::clock::Clock;
 use crate::event::{Event, Limits, Timestamp};
+use crate::health::diary::Diary;
+use crate::health::progress::Progress;
 use crate::lifecycle::ClassOverrides;
 use crate::sink::Sink;
 use crate::store::{Death, Lease, Store, StoreCode, StoreError};
@@ -106,7 +106,7 @@ pub(crate) async fn run(
         Ok(end) => end,
         Err(StoreError::LeaseLost(id)) => {
             lane.metrics.leases_lost.increment(1);
-            tracing::warn!(lane = %id, "lease lost; the new owner reads what was not settled again");
+            tracing::debug!(lane = %id, "lease lost");
             LaneEnd::Lost
         }
         Err(error) => LaneEnd::Broken(error.to_string()),
@@ -149,7 +149,7 @@ impl Lane {
             deferred: Deferred::new(),
             calls: Calls::default(),
             breaker: Breaker::new(),
-            destinations: Destinations::new(lease.id().clone()),
+            destinations: Destinations::new(lease.id().clone(), Arc::clone(&context.progress)),
             settling: Settling::new(),
             context,
             lease,
@@ -183,8 +183,11 @@ impl Lane {
 
     /// Settings, routes and controls as they are now.
     fn refresh(&mut self) {
-        if self.terms.refresh() {
-            self.deferred.look_by(Instant::now());
+        let (now, are_new) = (Instant::now(), self.terms.refresh());
+        self.reading.hurry(now, &self.terms.settings);
+        self.deferred.hurry(now, self.lease.look_max());
+        if are_new {
+            self.deferred.look_by(now);
         }
         self.calls.limit(self.terms.rate_limit().map(|rate| rate * self.lease.share()));
     }

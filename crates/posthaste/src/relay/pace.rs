@@ -11,6 +11,9 @@ use tokio::time::Instant;
 /// From this pause on a lane asks to be woken. Below it polling is as quick as a wakeup.
 const DOZE_FROM: Duration = Duration::from_millis(40);
 
+/// Longest pause after reads that failed.
+const FAILED_MAX: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(crate) struct Pace {
     pause: Duration,
@@ -38,15 +41,24 @@ impl Pace {
     /// After a read that found nothing. The pause grows by half, so that missing a wakeup costs about
     /// half the quiet before it.
     pub(crate) fn found_nothing(&mut self, now: Instant, settings: &RelaySettings) {
-        let max = if self.can_wake { settings.poll_max_ms } else { settings.poll_max_unwoken_ms };
-        let (min, max) = (Duration::from_millis(settings.poll_min_ms), Duration::from_millis(max));
-        self.pause = (self.pause.mul_f64(1.5)).clamp(min, max.max(min));
+        let min = Duration::from_millis(settings.poll_min_ms);
+        self.pause = (self.pause.mul_f64(1.5)).clamp(min, self.max(settings));
         self.next_read = now + self.pause;
+    }
+
+    fn max(&self, settings: &RelaySettings) -> Duration {
+        let max = if self.can_wake { settings.poll_max_ms } else { settings.poll_max_unwoken_ms };
+        Duration::from_millis(max.max(settings.poll_min_ms))
+    }
+
+    /// Settings changed, perhaps: no pause that runs is longer than the longest of now.
+    pub(crate) fn hurry(&mut self, now: Instant, settings: &RelaySettings) {
+        self.next_read = self.next_read.min(now + self.max(settings).max(FAILED_MAX));
     }
 
     /// After a read that failed.
     pub(crate) fn failed(&mut self, now: Instant) {
-        self.pause = (self.pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        self.pause = (self.pause * 2).clamp(Duration::from_millis(50), FAILED_MAX);
         self.next_read = now + self.pause;
     }
 
@@ -133,6 +145,12 @@ mod tests {
         }
         assert_eq!(pace.pause, Duration::from_millis(settings.poll_max_ms));
         assert!(dozes >= 2);
+        let shorter = RelaySettings { poll_max_ms: 2_000, ..RelaySettings::default() };
+        pace.found_nothing(now, &settings);
+        pace.hurry(now, &settings);
+        assert_eq!(pace.next_read(), now + Duration::from_secs(5));
+        pace.hurry(now, &shorter);
+        assert_eq!(pace.next_read(), now + Duration::from_secs(2), "the new pause holds at once");
         pace.woken(now, &settings);
         assert!(pace.next_read() <= now);
     }

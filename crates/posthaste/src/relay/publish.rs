@@ -127,7 +127,7 @@ impl Lane {
             Verdict::Unknown(Failure::of_sink("sink.contract", "the sink gave no verdict")),
         );
         let (now, pauses) = (self.context.store_now(), self.terms.settings.breaker_pauses());
-        let (mut delivered, mut outage) = (0u64, None);
+        let (mut latencies, mut outage) = (Vec::with_capacity(batch.len()), None);
         let answered =
             verdicts.iter().any(|verdict| matches!(scope(verdict), Some(Scope::Event | Scope::Destination)));
         for (pending, verdict) in batch.each().zip(verdicts) {
@@ -135,7 +135,7 @@ impl Lane {
                 self.destinations.hear(&pending.message.destination, &verdict, Instant::now(), pauses);
             }
             if verdict == Verdict::Delivered {
-                delivered += 1;
+                latencies.push(now.0 - pending.message.stored.appended_at.0);
                 self.metrics.delivered(now, pending.message.stored.appended_at);
                 self.window.delivered(&pending);
             } else if let Some(failure) = self.undelivered(pending, verdict) {
@@ -146,13 +146,14 @@ impl Lane {
         for destination in self.window.take_dropped() {
             self.destinations.ask_later(&destination, Instant::now(), pauses);
         }
-        self.metrics.published.increment(delivered);
+        self.metrics.published.increment(latencies.len() as u64);
+        self.context.progress.pulse.delivered(latencies.into_iter(), Instant::now());
         match outage {
             Some(failure) => {
                 if self.breaker.is_closed() {
                     tracing::warn!(lane = %self.lease.id(), code = %failure.code, error = %failure.message, "publish failed");
                 }
-                self.context.progress.set_outage(Some(failure.code.into_owned()));
+                self.context.progress.sink_failed(&failure.code, &failure.message, now);
                 self.open_breaker();
                 self.give_back_due();
             }
@@ -188,7 +189,8 @@ impl Lane {
                 let destination = pending.message.destination.clone();
                 if reason == Reason::Outage {
                     let pauses = self.terms.settings.breaker_pauses();
-                    self.destinations.close(&destination, &failure, Instant::now(), pauses);
+                    let now = (Instant::now(), self.context.store_now());
+                    self.destinations.close(&destination, &failure, now, pauses);
                 }
                 let deferral = Deferral::new(route, destination, attempts, reason, Due::In(delay));
                 self.window.defer(pending, deferral.after(class, &failure));
@@ -248,7 +250,7 @@ impl Lane {
     fn close_breaker(&mut self) {
         if !self.breaker.is_closed() {
             tracing::info!(outbox = %self.context.outbox, lane = %self.lease.id(), "sink is back: breaker closed");
-            self.context.progress.set_outage(None);
+            self.context.progress.sink_answered();
             self.breaker.succeed();
             self.metrics.breaker.set(0.0);
             self.deferred.look_by(Instant::now());

@@ -43,6 +43,11 @@ impl Reading {
         self.task = Some(spawn("read", async move { lease.read(limit).await }));
     }
 
+    /// The longest pause may have become shorter meanwhile.
+    pub(super) fn hurry(&mut self, now: Instant, settings: &RelaySettings) {
+        self.pace.hurry(now, settings);
+    }
+
     /// The next page; or `None` when the store said something about wakeups.
     pub(super) async fn next(&mut self, settings: &RelaySettings) -> Option<Result<Page, StoreError>> {
         tokio::select! {
@@ -84,7 +89,7 @@ impl Lane {
     /// How much may be read now. Tiny pages are not worth a round trip, unless nothing is in hand.
     fn room(&self) -> Option<PageLimit> {
         let settings = &self.terms.settings;
-        let most = self.caution.page_events_max(settings);
+        let most = self.caution.page_events_max(settings).min(settings.max_unsettled_events);
         let events = settings.max_unsettled_events.saturating_sub(self.window.events()).min(most);
         let bytes =
             settings.max_unsettled_bytes.saturating_sub(self.window.bytes()).min(settings.page_bytes_max);

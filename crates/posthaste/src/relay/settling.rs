@@ -136,6 +136,11 @@ impl Lane {
         self.context.progress.settled();
         if let Some(settlement) = self.settling.settlement.take() {
             self.window.settled(settlement.through, self.reading.newest());
+            let waits_as_before = settlement.deferred.is_empty() && settlement.delivered.is_empty();
+            let is_usual = waits_as_before && settlement.dead.is_empty() && settlement.died.is_empty();
+            if given_up > 0 || !is_usual {
+                self.context.progress.asides.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
             if !settlement.again.is_empty()
                 || !settlement.deferred.is_empty()
                 || !settlement.delivered.is_empty()

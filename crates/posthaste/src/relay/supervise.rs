@@ -1,17 +1,23 @@
 //! The supervisor of one outbox: heartbeat, fair shares, lanes, sweeps, drained shutdown.
 
-use super::diary::Diary;
 use super::handle::{DrainOutcome, Health, Process, RelayPlan, SinkEntry};
 use super::lane::{self, LaneContext, LaneEnd};
-use super::progress::Progress;
 use super::settings::RelaySettings;
 use super::share;
 use super::terms::{Tenure, Terms};
+use crate::admin::RelayReport;
 use crate::clock::Clock;
+use crate::event::Timestamp;
+use crate::health::diary::Diary;
+use crate::health::progress::Progress;
+use crate::health::report::{Reported, report};
+use crate::health::tuned::TunedSettings;
 use crate::lifecycle::ClassOverrides;
 use crate::route::{RouteTable, UNROUTED};
 use crate::sink::{NullSink, Sink};
-use crate::store::{Controls, JoinPlan, LaneId, Lease, Roll, SinkPlan, StartAt, StoreError};
+use crate::store::{
+    Controls, JoinPlan, LaneId, Lease, ProcessReport, REPORT_BYTES_MAX, Roll, SinkPlan, StartAt, StoreError,
+};
 use crate::task::{Task, spawn};
 use crate::telemetry;
 use rustc_hash::FxHashMap;
@@ -41,7 +47,9 @@ type Ended = (LaneId, i64, LaneEnd);
 pub(super) struct Supervisor {
     plan: RelayPlan,
     join: JoinPlan,
+    /// In force: the file's, and what is laid over them.
     settings: watch::Receiver<RelaySettings>,
+    tuned: TunedSettings,
     routes: watch::Receiver<RouteTable>,
     controls: watch::Sender<Controls>,
     clock: Arc<dyn Clock>,
@@ -50,8 +58,14 @@ pub(super) struct Supervisor {
     held: FxHashMap<LaneId, Held>,
     broken: FxHashMap<LaneId, (Instant, String)>,
     unclean_ends: usize,
+    /// Leases that were lost and of which the log has not heard, with their epochs.
+    lost: Vec<(LaneId, i64)>,
+    /// How often operators set something.
+    controls_set: u64,
     pub(super) process: Process,
     diary: Arc<Diary>,
+    reported: Reported,
+    started_at: Timestamp,
     ends: mpsc::Receiver<Ended>,
     ends_in: mpsc::Sender<Ended>,
 }
@@ -59,11 +73,13 @@ pub(super) struct Supervisor {
 impl Supervisor {
     pub(super) fn new(
         mut plan: RelayPlan,
-        settings: watch::Receiver<RelaySettings>,
+        file: watch::Receiver<RelaySettings>,
         routes: watch::Receiver<RouteTable>,
         clock: Arc<dyn Clock>,
         health: watch::Sender<Health>,
     ) -> Self {
+        let tuned = TunedSettings::new(Arc::clone(&plan.outbox), file);
+        let settings = tuned.subscribe();
         if !plan.routes.is_total() {
             let sink: Arc<dyn Sink> = Arc::new(NullSink);
             plan.sinks.push(SinkEntry {
@@ -89,15 +105,20 @@ impl Supervisor {
             plan,
             join,
             settings,
+            tuned,
             routes,
             controls: watch::channel(Controls::default()).0,
+            started_at: clock.now(),
             clock,
             offset: Arc::new(AtomicI64::new(0)),
             health,
             held: FxHashMap::default(),
             broken: FxHashMap::default(),
             unclean_ends: 0,
+            lost: Vec::new(),
+            controls_set: 0,
             process: Process::default(),
+            reported: Reported::default(),
         }
     }
 
@@ -106,6 +127,7 @@ impl Supervisor {
         let sweeper = self.sweeper();
         let store = Arc::clone(&self.plan.store);
         while !*stop.borrow() {
+            self.tuned.apply(&self.controls.borrow().tuning);
             let beat = Duration::from_millis(self.settings.borrow().heartbeat_ms);
             let next = Instant::now() + beat;
             if !joined {
@@ -133,9 +155,12 @@ impl Supervisor {
     /// ends the relay.
     async fn join(&mut self) -> Result<bool, String> {
         match self.plan.store.join(&self.join).await {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.reported.forget();
+                Ok(true)
+            }
             Err(error) if error.is_transient() => {
-                self.tell(false, format!("waiting for the database: {error}"));
+                self.tell(false, "waiting for the database".to_owned());
                 self.diary.database_failed("joining", &error);
                 Ok(false)
             }
@@ -162,14 +187,20 @@ impl Supervisor {
         }
         self.offset.store(roll.now.0 - self.clock.now().0, std::sync::atomic::Ordering::Relaxed);
         if *self.controls.borrow() != roll.controls {
-            self.controls.send_replace(roll.controls.clone());
+            let before = self.controls.send_replace(roll.controls.clone());
+            for change in roll.controls.changes_since(&before) {
+                tracing::info!(outbox = %self.plan.outbox, "{change}");
+            }
+            self.controls_set += 1;
+            self.tuned.apply(&roll.controls.tuning);
         }
         self.diary.database_answered(before);
         self.diary.catch_up();
-        self.renew_trust(&roll, before);
         self.collect_dead();
+        self.renew_trust(&roll, before);
         self.rebalance(&roll).await;
-        self.report();
+        self.tell_lost().await;
+        self.report().await;
         Ok(true)
     }
 
@@ -186,13 +217,35 @@ impl Supervisor {
             if mine {
                 held.trust.send_replace(until);
             } else if !held.task.is_finished() {
-                tracing::warn!(outbox = %self.plan.outbox, lane = %id, "lease lost: another relay owns the lane");
+                self.lost.push((id.clone(), held.epoch));
                 metrics::counter!(telemetry::LEASES_LOST, "service" => self.plan.service.to_string(),
                     "outbox" => self.plan.outbox.to_string(), "sink" => id.sink.to_string())
                 .increment(1);
             }
             mine
         });
+    }
+
+    /// Why leases were lost: the store is asked only then, and once for each sink, however many lanes it has.
+    /// An act by hand takes all of them, under an epoch above every one that was.
+    async fn tell_lost(&mut self) {
+        let outbox = Arc::clone(&self.plan.outbox);
+        let mut lost = std::mem::take(&mut self.lost);
+        while let Some(sink) = lost.first().map(|(id, _)| Arc::clone(&id.sink)) {
+            let (its, others): (Vec<_>, Vec<_>) = lost.into_iter().partition(|(id, _)| id.sink == sink);
+            lost = others;
+            let Some((newest, epoch)) = its.iter().max_by_key(|(_, epoch)| *epoch) else { continue };
+            let act = self.plan.store.taken_by_hand(newest, *epoch).await.unwrap_or_default();
+            for (id, _) in &its {
+                match &act {
+                    Some(act) => {
+                        tracing::warn!(%outbox, lane = %id, "{act}; what was not settled is read again from there")
+                    }
+                    None => tracing::warn!(%outbox, lane = %id,
+                        "lease lost: another relay owns the lane, and reads what was not settled again"),
+                }
+            }
+        }
     }
 
     async fn rebalance(&mut self, roll: &Roll) {
@@ -259,7 +312,7 @@ impl Supervisor {
             && self.held.get(&id).is_some_and(|held| held.epoch == epoch)
         {
             self.held.remove(&id);
-            self.note_end(id, end);
+            self.note_end(id, epoch, end);
         }
     }
 
@@ -271,7 +324,7 @@ impl Supervisor {
         while let Ok((id, epoch, end)) = self.ends.try_recv() {
             if self.held.get(&id).is_some_and(|held| held.epoch == epoch) {
                 self.held.remove(&id);
-                self.note_end(id, end);
+                self.note_end(id, epoch, end);
             }
         }
         for id in dead {
@@ -281,12 +334,16 @@ impl Supervisor {
         }
     }
 
-    fn note_end(&mut self, id: LaneId, end: LaneEnd) {
+    fn note_end(&mut self, id: LaneId, epoch: i64, end: LaneEnd) {
         match end {
             LaneEnd::Released { clean: true } => {
                 tracing::info!(outbox = %self.plan.outbox, lane = %id, "lane released")
             }
-            LaneEnd::Released { clean: false } | LaneEnd::Lost => self.unclean_ends += 1,
+            LaneEnd::Released { clean: false } => self.unclean_ends += 1,
+            LaneEnd::Lost => {
+                self.unclean_ends += 1;
+                self.lost.push((id, epoch));
+            }
             LaneEnd::Broken(why) => self.mark_broken(id, why),
         }
     }
@@ -302,38 +359,72 @@ impl Supervisor {
     }
 
     fn tell(&self, ready: bool, why: String) {
-        self.health.send_replace(Health { ready, why, lanes_owned: self.held.len() });
+        self.health.send_replace(Health::new(ready, why, self.held.len()));
     }
 
-    fn report(&self) {
+    /// Says how it is: to whoever asks this process, and, if it is news, to whoever looks at the database.
+    async fn report(&mut self) {
+        self.set_gauges();
+        let (now, stalled) = (Instant::now(), self.stalled());
+        let lanes = self.held.iter().map(|(id, held)| (id, &held.progress));
+        let said = report(lanes, stalled.clone(), now);
+        let why = stalled.clone().unwrap_or_else(|| self.mood(&said));
+        let mut health = Health::new(stalled.is_none(), why, self.held.len());
+        health.news = self.controls_set + self.held.values().map(|held| held.progress.news()).sum::<u64>();
+        health.report = Some(Arc::new(said.clone()));
+        self.health.send_replace(health);
+        if !self.reported.is_news(&said, now) {
+            return;
+        }
+        let written = ProcessReport {
+            process: self.plan.relay.to_string(),
+            role: "relay",
+            name: self.plan.outbox.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            host: self.plan.host.to_string(),
+            started_at: self.started_at,
+            report: said.to_json(REPORT_BYTES_MAX),
+        };
+        match self.plan.store.report(&written).await {
+            Ok(()) => self.reported.written(said, now),
+            // The next heartbeat tries again. Nothing but a look at the database misses it.
+            Err(error) => tracing::debug!(outbox = %self.plan.outbox, %error, "the report was not written"),
+        }
+    }
+
+    fn set_gauges(&self) {
         let (service, outbox) = (self.plan.service.to_string(), self.plan.outbox.to_string());
         metrics::gauge!(telemetry::LANES_OWNED, "service" => service, "outbox" => outbox)
             .set(self.held.len() as f64);
+    }
+
+    /// Why it makes no progress, if it should.
+    fn stalled(&self) -> Option<String> {
         if let Some((id, (_, why))) = self.broken.iter().next() {
-            return self.tell(false, format!("stalled: {id}: {why}"));
+            return Some(format!("stalled: {id}: {why}"));
         }
-        for (id, held) in &self.held {
+        self.held.iter().find_map(|(id, held)| {
             let (turned, clear) = held.progress.ages();
-            if turned > STALLED_AFTER || clear > STALLED_AFTER {
-                return self.tell(
-                    false,
-                    format!("stalled: {id} has not settled anything for {} s", clear.as_secs()),
-                );
-            }
+            let is_stalled = turned > STALLED_AFTER || clear > STALLED_AFTER;
+            is_stalled.then(|| format!("stalled: {id} has not settled anything for {} s", clear.as_secs()))
+        })
+    }
+
+    /// What it does, in a word. Ready all the same while a sink is out of reach: a restart of this relay
+    /// would not bring the broker back.
+    fn mood(&self, said: &RelayReport) -> String {
+        let away = said.sinks.iter().find_map(|sink| Some((&sink.sink, sink.out_of_reach.as_ref()?)));
+        if let Some((sink, away)) = away {
+            return format!("sink {sink} is out of reach: {}", away.code);
+        }
+        let away = said.sinks.iter().find_map(|sink| Some((&sink.sink, sink.destinations.first()?)));
+        if let Some((sink, at)) = away {
+            let code = &at.out_of_reach.code;
+            return format!("sink {sink}: destination {} is out of reach: {code}", at.destination);
         }
         let unsettled = |held: &Held| held.progress.unsettled.load(std::sync::atomic::Ordering::Relaxed) > 0;
-        let busy = self.held.values().any(unsettled);
-        let outage =
-            |(id, held): (&LaneId, &Held)| held.progress.outage().map(|code| (Arc::clone(&id.sink), code));
-        self.tell(
-            true,
-            match self.held.iter().find_map(outage) {
-                // Ready all the same: a restart of this relay would not bring the broker back.
-                Some((sink, code)) => format!("sink {sink} is out of reach: {code}"),
-                None if busy => "delivering".to_owned(),
-                None => "idle".to_owned(),
-            },
-        );
+        let word = if self.held.values().any(unsettled) { "delivering" } else { "idle" };
+        word.to_owned()
     }
 
     fn sweeper(&self) -> Task<()> {
@@ -398,6 +489,7 @@ impl Supervisor {
             self.held.iter().map(|(id, held)| (id.clone(), held.epoch)).collect();
         if let Ok(roll) = self.plan.store.roll(&leases).await {
             self.renew_trust(&roll, before);
+            self.tell_lost().await;
         }
     }
 }

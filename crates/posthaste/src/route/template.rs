@@ -61,6 +61,17 @@ impl Template {
         Ok(Self(pieces))
     }
 
+    /// What it takes of an event: `topic`, `key`, `type` and `header:NAME`.
+    pub fn placeholders(&self) -> impl Iterator<Item = String> + '_ {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Text(_) => None,
+            Piece::Topic => Some("topic".to_owned()),
+            Piece::Key => Some("key".to_owned()),
+            Piece::Type => Some("type".to_owned()),
+            Piece::Header(name) => Some(format!("header:{name}")),
+        })
+    }
+
     /// The destination of an event, or which part of it the event lacks.
     pub fn fill(&self, stored: &StoredEvent) -> Result<String, String> {
         let event = &stored.event;

@@ -177,8 +177,12 @@ impl LogMember {
 
     /// Reading goes on from this position, under this epoch.
     fn read_from(self: &Arc<Self>, partition: &Partition, epoch: i64, from: i64) {
+        // The task cannot keep anything before the state knows of it: what it kept would be forgotten, and it
+        // would go on behind that.
+        let mut state = self.state();
         let reading = tokio::spawn(read::read_on(Arc::clone(self), partition.clone(), epoch, from));
-        self.state().read_from(partition, epoch, from, reading.abort_handle());
+        state.read_from(partition, epoch, from, reading.abort_handle());
+        drop(state);
         self.stir();
     }
 
@@ -264,6 +268,7 @@ impl Source for LeasedSource {
             counts_redeliveries: false,
             seeks: true,
             stall_limit: self.inner.config.stall_limit,
+            ahead_max: None,
         }
     }
 

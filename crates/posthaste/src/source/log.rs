@@ -4,7 +4,7 @@
 //! copies. A [`Source`](super::Source) would do none of this: it has to own a partition first, and takes it
 //! from those who work.
 
-use super::{Delivery, Partition, SeekTo, SourceError};
+use super::{Change, Delivery, Partition, SeekTo, SourceError};
 use crate::event::Timestamp;
 use async_trait::async_trait;
 use std::ops::Range;
@@ -63,4 +63,18 @@ pub trait LogReader: Send + Sync {
         range: Range<i64>,
         limit: usize,
     ) -> Result<LogPage, SourceError>;
+}
+
+impl Change {
+    /// What a source says of a seek to a position that is not there.
+    #[must_use]
+    pub fn misplaced(partition: &Partition, to: SeekTo, first: i64, end: i64) -> Option<Self> {
+        let SeekTo::Position(position) = to else { return None };
+        let partition = partition.clone();
+        match position {
+            _ if position < first => Some(Self::Lost { partition, from: position, until: first }),
+            _ if position > end => Some(Self::Beyond { partition, position, end: Some(end) }),
+            _ => None,
+        }
+    }
 }

@@ -36,6 +36,18 @@ pub enum Care {
     },
 }
 
+impl Care {
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> &'static str {
+        match self {
+            Self::None => "as usual",
+            Self::Small => "little at a time",
+            Self::OneByOne { .. } => "one by one",
+        }
+    }
+}
+
 /// How far a lane's numbers may move and still be at one place. A sink's lanes share the log's numbers.
 #[must_use]
 pub fn reach(lanes_of_sink: i64) -> i64 {

@@ -74,6 +74,8 @@ StoreCode {
     Damaged = "store.damaged",
     /// Something that we wrote cannot be read.
     Unreadable = "store.unreadable",
+    /// The database will never take what was to be written.
+    Refused = "store.refused",
     /// A statement that always answers did not.
     NoAnswer = "store.no_answer",
     /// The store was closed.

@@ -5,8 +5,10 @@
 //! messages of a kind that failed by it need it. So a message that says "unavailable" while another one of
 //! its kind succeeds after that is contradicted, and what it says counts as its own failure.
 
+use super::failing::HANDLER;
 use crate::breaker::{Breaker, Passage, Pauses};
-use crate::inbox::store::Work;
+use crate::inbox::failure::Failure;
+use crate::source::Delivery;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +24,20 @@ const NAMES_MAX: usize = 100;
 type Kind = (Arc<str>, String);
 
 #[derive(Debug)]
-struct Dependency {
+pub(crate) struct Dependency {
     breaker: Breaker,
     failed_at: Instant,
+    /// What was said of it last.
+    why: String,
     /// Kinds of messages that need it.
     kinds: FxHashSet<Kind>,
+}
+
+impl Dependency {
+    /// It is probed no sooner than this long from now.
+    pub(crate) fn wait_at_least(&mut self, now: Instant, wait: std::time::Duration) {
+        self.breaker.wait_at_least(now, wait);
+    }
 }
 
 /// All dependencies that were ever away.
@@ -37,8 +48,7 @@ pub(crate) struct Dependencies {
     successes: FxHashMap<Kind, Instant>,
 }
 
-fn kind(work: &Work) -> Kind {
-    let delivery = &work.delivery;
+fn kind(delivery: &Delivery) -> Kind {
     (Arc::clone(&delivery.partition().topic), delivery.message.event_type().unwrap_or_default().to_owned())
 }
 
@@ -48,12 +58,13 @@ impl Dependencies {
     pub(crate) fn fails(
         &mut self,
         name: &Arc<str>,
-        work: &Work,
+        failure: &Failure,
+        delivery: &Delivery,
         said_before: Option<Instant>,
         now: Instant,
         pauses: Pauses,
     ) -> bool {
-        let kind = kind(work);
+        let kind = kind(delivery);
         if let (Some(said), Some(success)) = (said_before, self.successes.get(&kind))
             && *success > said
             && self.all.get(name).is_none_or(|dependency| dependency.failed_at < *success)
@@ -63,31 +74,65 @@ impl Dependencies {
         if self.all.len() >= NAMES_MAX && !self.all.contains_key(name) {
             self.all.retain(|_, dependency| !dependency.breaker.is_closed());
         }
-        let dependency = self.all.entry(Arc::clone(name)).or_insert_with(|| {
-            tracing::warn!(dependency = %name, "a dependency is away: the partitions that need it are paused");
-            Dependency { breaker: Breaker::new(), failed_at: now, kinds: FxHashSet::default() }
-        });
-        dependency.breaker.fail(now, pauses);
+        let why = format!("{}: {}", failure.code, failure.message);
+        let has_room = self.successes.len() < KINDS_MAX;
+        let dependency = self.open(name, why, now, pauses);
         dependency.failed_at = now;
-        if self.successes.len() < KINDS_MAX && dependency.kinds.insert(kind.clone()) {
+        if has_room && dependency.kinds.insert(kind.clone()) {
             // From now on successes of this kind are noted.
             self.successes.entry(kind).or_insert(now);
         }
         true
     }
 
+    /// A dependency is away, whoever needs it.
+    pub(crate) fn open(
+        &mut self,
+        name: &Arc<str>,
+        why: String,
+        now: Instant,
+        pauses: Pauses,
+    ) -> &mut Dependency {
+        let dependency = self.all.entry(Arc::clone(name)).or_insert_with(|| Dependency {
+            breaker: Breaker::new(),
+            failed_at: now,
+            why: String::new(),
+            kinds: FxHashSet::default(),
+        });
+        if dependency.breaker.is_closed() {
+            tracing::warn!(dependency = %name, why, "a dependency is away: the partitions that need it are paused");
+        }
+        dependency.breaker.fail(now, pauses);
+        dependency.why = why;
+        dependency
+    }
+
+    /// The dependency is back, whoever needs it.
+    pub(crate) fn recover(&mut self, name: &str) {
+        if let Some(dependency) = self.all.get_mut(name).filter(|dependency| !dependency.breaker.is_closed())
+        {
+            tracing::info!(dependency = %name, "the dependency is back");
+            dependency.breaker.succeed();
+        }
+    }
+
+    /// Whether it is away.
+    pub(crate) fn is_away(&self, name: &str) -> bool {
+        self.all.get(name).is_some_and(|dependency| !dependency.breaker.is_closed())
+    }
+
     /// Notes that messages succeeded in a transaction that began then. Answers which dependencies are back.
     pub(crate) fn succeeded<'a>(
         &mut self,
-        works: impl Iterator<Item = &'a Work>,
+        deliveries: impl Iterator<Item = &'a Delivery>,
         began: Instant,
     ) -> Vec<Arc<str>> {
         if self.successes.is_empty() {
             return Vec::new();
         }
         let mut back = Vec::new();
-        for work in works {
-            let kind = kind(work);
+        for delivery in deliveries {
+            let kind = kind(delivery);
             let Some(latest) = self.successes.get_mut(&kind) else { continue };
             *latest = (*latest).max(began);
             for (name, dependency) in &mut self.all {
@@ -110,9 +155,10 @@ impl Dependencies {
         due.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Whether this message needs the dependency.
-    pub(crate) fn needs(&self, name: &str, work: &Work) -> bool {
-        self.all.get(name).is_some_and(|dependency| dependency.kinds.contains(&kind(work)))
+    /// Whether this message needs the dependency. All need their handler.
+    pub(crate) fn needs(&self, name: &str, delivery: &Delivery) -> bool {
+        name == HANDLER
+            || self.all.get(name).is_some_and(|dependency| dependency.kinds.contains(&kind(delivery)))
     }
 
     pub(crate) fn probe(&mut self, name: &str) {
@@ -135,9 +181,10 @@ impl Dependencies {
         self.all.remove(name);
     }
 
-    /// Names of those that are away.
-    pub(crate) fn away(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.all.iter().filter(|(_, dependency)| !dependency.breaker.is_closed()).map(|(name, _)| name)
+    /// Those that are away, and what was said of them last.
+    pub(crate) fn away(&self) -> impl Iterator<Item = (&Arc<str>, &str)> {
+        let away = self.all.iter().filter(|(_, dependency)| !dependency.breaker.is_closed());
+        away.map(|(name, dependency)| (name, &*dependency.why))
     }
 
     /// Each dependency and the state of its breaker, for the gauge.

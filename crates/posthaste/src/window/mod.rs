@@ -5,6 +5,7 @@
 //! [`crate::consumer`] owns them and decides what happens next.
 
 pub(crate) mod dependencies;
+pub(crate) mod failing;
 pub(crate) mod partition;
 pub(crate) mod queue;
 pub(crate) mod share;

@@ -74,6 +74,8 @@ pub(crate) struct PartitionState {
     pub(crate) care_left: usize,
     /// The end of the log when it was taken: what kills lies before it, or among the deferred.
     pub(crate) care_end: Option<i64>,
+    /// Whether looks at the deferred go carefully, though its own messages do not: a queue's.
+    pub(crate) looks_carefully: bool,
     /// Whether a careful look found no deferred message that is due.
     pub(crate) has_looked: bool,
     /// The position written down as in hand.
@@ -120,6 +122,7 @@ impl PartitionState {
             blocked_by: BTreeSet::new(),
             care: Care::None,
             care_left: 0,
+            looks_carefully: false,
             care_end: None,
             has_looked: false,
             in_hand: None,
@@ -236,6 +239,11 @@ impl PartitionState {
     /// How many settled messages wait for the position to be saved.
     pub(crate) fn unsaved_messages(&self) -> usize {
         self.unacked.len()
+    }
+
+    /// How many settled messages the source has not been told of, also behind what is not settled.
+    pub(crate) fn untold(&self) -> usize {
+        self.unacked.len() + self.delivered.len().saturating_sub(self.hand.out())
     }
 
     /// Tickets of what is settled before this position.

@@ -17,16 +17,19 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// The task. It ends when the source is drained or dropped.
 pub(super) async fn beat_on(inner: Arc<LogMember>) {
-    let pause = inner.config.lease_ttl / 4;
+    let (pause, mut is_failing) = (inner.config.lease_ttl / 4, false);
     loop {
         // An answer that comes after the lease's end is of no use.
         let beaten = tokio::time::timeout(inner.config.lease_ttl, beat(&inner)).await;
         let beaten =
             beaten.unwrap_or_else(|_| Err(SourceError::Transient("the leases do not answer".to_owned())));
         if let Err(error) = &beaten {
-            tracing::warn!(member = %inner.config.member, %error, "the leases could not be renewed; it is tried again");
+            if !is_failing {
+                tracing::warn!(member = %inner.config.member, %error, "the leases could not be renewed; it is tried again");
+            }
             inner.state().set_fault(error.clone());
         }
+        is_failing = beaten.is_err();
         forget_untrusted(&inner);
         inner.stir();
         if inner.state().drained().is_some() {

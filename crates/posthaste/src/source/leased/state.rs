@@ -276,7 +276,8 @@ impl MemberState {
 
     /// Keeps what a tail brought. `false`: nobody wants it any more.
     pub(super) fn keep(&mut self, partition: &Partition, epoch: i64, tailed: Vec<Tailed>) -> bool {
-        let Some(owned) = self.of_epoch(partition, epoch) else { return false };
+        let owned = self.of_epoch(partition, epoch).filter(|owned| owned.hand.is_some());
+        let Some(owned) = owned else { return false };
         tailed.into_iter().for_each(|tailed| owned.add(tailed));
         true
     }
@@ -417,7 +418,7 @@ impl MemberState {
     }
 
     pub(super) fn drained(&self) -> Option<Drained> {
-        self.closed.then_some(Drained { abandoned: self.abandoned })
+        self.closed.then_some(Drained { abandoned: self.abandoned, ..Drained::default() })
     }
 
     /// The partitions, with the committed position where the leases keep it.

@@ -72,6 +72,9 @@ fn note(inner: &Arc<LogMember>, partition: &Partition, look: Option<LogLook>, be
         if let Some(look) = look.as_ref().filter(|_| is_new && seen.was_absent) {
             seen.came_later = Some(look.log.first);
         }
+        if look.is_none() && !seen.was_absent && !seen.exists {
+            tracing::warn!(%partition, "there is no such log at the broker: it is read once it is there");
+        }
         seen.was_absent |= look.is_none();
         // One that is gone stays ours: it may come back, and its consumer has to hear what it is then.
         seen.exists |= look.is_some();

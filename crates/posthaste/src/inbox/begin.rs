@@ -15,8 +15,9 @@
 //! be taken for one that was added.
 //!
 //! A queue has no positions: whatever was not acknowledged comes. What was handed out before is asked for
-//! again, under the epoch that counts. Several members may have one queue, so neither a position nor a death
-//! is read out of its row: one that takes it beside another has not seen that one die.
+//! again, under the epoch that counts. Several members may have one queue, so no position is read out of its
+//! row. Nor does a death say which message killed: one that takes it beside another may not have seen that
+//! one die, and the broker counts its deliveries itself. Only looks at the deferred go carefully by it.
 //!
 //! Reading begins one before the position. The record there is evidence: if its time is another one, this is
 //! another log. A position that somebody else moved at the broker has no effect and is said loudly.
@@ -25,39 +26,38 @@ use super::store::{InboxError, InboxStore, SavedPosition, Taken, Witness};
 use crate::crash_point;
 use crate::mutation::{Mutation, active};
 use crate::source::{Partition, PartitionView, SeekTo, Source, SourceError, StartFrom};
-use crate::store::Care;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a start needs.
-pub(super) struct Beginning {
-    pub(super) source: Arc<dyn Source>,
-    pub(super) store: Arc<dyn InboxStore>,
-    pub(super) member: Arc<str>,
-    pub(super) start_from: StartFrom,
+pub(crate) struct Beginning {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) store: Arc<dyn InboxStore>,
+    pub(crate) member: Arc<str>,
+    pub(crate) start_from: StartFrom,
     /// How far the broker's position may be behind without anybody having moved it.
-    pub(super) in_hand_max: i64,
+    pub(crate) in_hand_max: i64,
     /// Topics in which this member found a position of the database before.
-    pub(super) old_topics: BTreeSet<Arc<str>>,
+    pub(crate) old_topics: BTreeSet<Arc<str>>,
     /// The partitions, each with the life it is begun for.
-    pub(super) partitions: Vec<(Partition, u64)>,
+    pub(crate) partitions: Vec<(Partition, u64)>,
 }
 
 /// What became of a start.
-pub(super) struct Begun {
-    pub(super) partition: Partition,
-    pub(super) life: u64,
-    pub(super) taken: Taken,
-    pub(super) log_id: Option<String>,
-    pub(super) end: Option<i64>,
+pub(crate) struct Begun {
+    pub(crate) partition: Partition,
+    pub(crate) life: u64,
+    pub(crate) taken: Taken,
+    pub(crate) log_id: Option<String>,
+    pub(crate) end: Option<i64>,
     /// The broker's position, if somebody else moved it.
-    pub(super) foreign: Option<i64>,
+    pub(crate) foreign: Option<i64>,
     /// Whether the database had its position.
-    pub(super) is_known: bool,
-    pub(super) start: Start,
+    pub(crate) is_known: bool,
+    pub(crate) start: Start,
 }
 
-pub(super) enum Start {
+pub(crate) enum Start {
     /// Reading goes on with this position, under this epoch.
     At { position: i64, epoch: i64 },
     /// Not without an operator.
@@ -69,7 +69,7 @@ pub(super) enum Start {
 }
 
 /// Why nothing could be begun.
-pub(super) enum BeginError {
+pub(crate) enum BeginError {
     Store(InboxError),
     Source(SourceError),
 }
@@ -118,7 +118,7 @@ fn rule(taken: &Taken, view: &PartitionView, start_from: StartFrom, is_old_topic
 }
 
 impl Beginning {
-    pub(super) async fn run(self) -> Result<(Witness, Vec<Begun>), BeginError> {
+    pub(crate) async fn run(self) -> Result<(Witness, Vec<Begun>), BeginError> {
         let names: Vec<Partition> = self.partitions.iter().map(|(partition, _)| partition.clone()).collect();
         let taking = self.store.take(&names, &self.member).await.map_err(BeginError::Store)?;
         if !self.source.capabilities().seeks {
@@ -158,8 +158,7 @@ impl Beginning {
     async fn begin_queues(&self, taken: Vec<Taken>) -> Result<Vec<Begun>, BeginError> {
         let mut begun = Vec::new();
         for ((_, life), taken) in self.partitions.iter().zip(taken) {
-            let taken =
-                Taken { position: None, position_time: None, log_id: None, care: Care::None, ..taken };
+            let taken = Taken { position: None, position_time: None, log_id: None, ..taken };
             let start = match self.source.seek(&taken.partition, SeekTo::Earliest).await {
                 Ok(epoch) => Start::At { position: 0, epoch },
                 Err(SourceError::NotAssigned(_)) => Start::Gone,
@@ -264,6 +263,7 @@ impl Begun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Care;
 
     fn taken(position: Option<i64>, log_id: Option<&str>, knows_topic: bool) -> Taken {
         Taken {
