@@ -47,6 +47,8 @@ pub struct PostgresConfig {
     pub limits: Limits,
     /// Retention and the ring.
     pub retention: Retention,
+    /// The topic to which each line of the audit goes as an event; `migrate up` writes it into the database.
+    pub audit_topic: Option<String>,
 }
 
 /// How long things are kept, and when the ring turns.
@@ -107,6 +109,7 @@ impl PostgresConfig {
             flush_before_publish: false,
             limits: Limits::default(),
             retention: Retention::default(),
+            audit_topic: None,
         }
     }
 }

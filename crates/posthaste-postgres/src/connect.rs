@@ -65,6 +65,9 @@ pub(crate) async fn within<T>(
 /// What to do with NOTIFY messages that arrive on a connection.
 pub(crate) type OnNotify = Box<dyn FnMut(&str) + Send>;
 
+/// What to do with whatever a server says unasked.
+pub(crate) type OnMessage = Box<dyn FnMut(&AsyncMessage) + Send>;
+
 /// Connects and returns a plain client; its driver runs until the client is dropped. For tools.
 pub async fn connect(config: &PostgresConfig) -> Result<Client, StoreError> {
     let connection = open(config, None).await?;
@@ -78,6 +81,21 @@ pub async fn connect(config: &PostgresConfig) -> Result<Client, StoreError> {
 pub(crate) async fn open(
     config: &PostgresConfig,
     on_notify: Option<OnNotify>,
+) -> Result<Connection, StoreError> {
+    let hear = |mut on_notify: OnNotify| -> OnMessage {
+        Box::new(move |message| {
+            if let AsyncMessage::Notification(notification) = message {
+                on_notify(notification.payload());
+            }
+        })
+    };
+    open_hearing(config, on_notify.map(hear)).await
+}
+
+/// The same, and hears everything that the server says unasked: before the answer that it belongs to.
+pub(crate) async fn open_hearing(
+    config: &PostgresConfig,
+    on_message: Option<OnMessage>,
 ) -> Result<Connection, StoreError> {
     let mut target: Config = config.url.parse().map_err(|error: tokio_postgres::Error| {
         StoreError::fatal(StoreCode::Url, format!("the database URL is not valid: {}", describe(&error)))
@@ -95,7 +113,7 @@ pub(crate) async fn open(
         outcome_known: true,
     };
     // connect_timeout covers the TCP handshake alone; a server that accepts and says nothing needs this.
-    tokio::time::timeout(config.connect_timeout * 2, establish(config, target, on_notify))
+    tokio::time::timeout(config.connect_timeout * 2, establish(config, target, on_message))
         .await
         .map_err(late)?
 }
@@ -103,19 +121,19 @@ pub(crate) async fn open(
 async fn establish(
     config: &PostgresConfig,
     mut target: Config,
-    on_notify: Option<OnNotify>,
+    on_message: Option<OnMessage>,
 ) -> Result<Connection, StoreError> {
     match config.tls {
         TlsMode::Disable => {
             target.ssl_mode(SslMode::Disable);
             let (client, connection) = target.connect(NoTls).await.map_err(|e| refused(config, e))?;
-            Ok(Connection { client, driver: drive(connection, on_notify) })
+            Ok(Connection { client, driver: drive(connection, on_message) })
         }
         TlsMode::VerifyFull => {
             target.ssl_mode(SslMode::Require);
             let tls = tokio_postgres_rustls::MakeRustlsConnect::new(client_config(config)?);
             let (client, connection) = target.connect(tls).await.map_err(|e| refused(config, e))?;
-            Ok(Connection { client, driver: drive(connection, on_notify) })
+            Ok(Connection { client, driver: drive(connection, on_message) })
         }
     }
 }
@@ -144,22 +162,20 @@ fn wants_password(error: &tokio_postgres::Error) -> bool {
     cause.is_some_and(|cause| cause.to_string() == "password missing")
 }
 
-fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, on_notify: Option<OnNotify>) -> Task<()>
+fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, on_message: Option<OnMessage>) -> Task<()>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     spawn("postgres connection", async move {
-        let Some(mut on_notify) = on_notify else {
+        let Some(mut on_message) = on_message else {
             // Its error reaches every caller of the client as "connection closed".
             let _ = connection.await;
             return;
         };
         let mut messages = futures_util::stream::poll_fn(move |context| connection.poll_message(context));
         while let Some(Ok(message)) = futures_util::StreamExt::next(&mut messages).await {
-            if let AsyncMessage::Notification(notification) = message {
-                on_notify(notification.payload());
-            }
+            on_message(&message);
         }
     })
 }

@@ -24,9 +24,19 @@ fn judge(error: tokio_postgres::Error, outcome_known: bool) -> StoreError {
         Some((code, advice)) => StoreError::fatal(code, format!("{}: {advice}", db.message())),
         // The server answered with an error: the transaction is certainly rolled back.
         None => StoreError::Transient {
-            message: format!("{} ({})", db.message(), db.code().code()),
+            message: format!("{} ({}){}", db.message(), db.code().code(), hint(db)),
             outcome_known: true,
         },
+    }
+}
+
+/// What an error means that may pass, where the server's words do not say it.
+fn hint(db: &DbError) -> &'static str {
+    match *db.code() {
+        SqlState::READ_ONLY_SQL_TRANSACTION => {
+            ": the database is read-only now, as a standby or by default_transaction_read_only"
+        }
+        _ => "",
     }
 }
 

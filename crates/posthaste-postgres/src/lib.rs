@@ -22,6 +22,10 @@ mod connect;
 #[cfg(feature = "store")]
 pub mod consumer;
 #[cfg(feature = "store")]
+mod consumers;
+#[cfg(feature = "store")]
+mod dead_rows;
+
 pub mod doctor;
 #[cfg(feature = "store")]
 mod error;
@@ -29,6 +33,12 @@ mod error;
 mod handler;
 #[cfg(any(feature = "tokio-postgres", feature = "sqlx", feature = "diesel", feature = "sea-orm"))]
 mod inbox;
+#[cfg(feature = "store")]
+mod intake;
+#[cfg(feature = "store")]
+mod jobs;
+#[cfg(feature = "store")]
+mod lacks;
 #[cfg(feature = "store")]
 mod log;
 #[cfg(feature = "store")]
@@ -68,5 +78,7 @@ pub use connect::connect;
 pub use inbox::Inbox;
 #[cfg(feature = "tokio-postgres")]
 pub use inbox::tokio_postgres::{AdmitError, admit};
+#[cfg(feature = "store")]
+pub use intake::{PostgresIntake, PostgresTenants};
 #[cfg(feature = "store")]
 pub use log::store::PostgresStore;

@@ -34,7 +34,7 @@ const SEGMENTS: [&str; 8] =
     ["outbox_1", "outbox_2", "outbox_3", "outbox_4", "outbox_5", "outbox_6", "outbox_7", "outbox_8"];
 
 /// What relay and admin read.
-const READ: [&str; 15] = [
+const READ: [&str; 21] = [
     "outbox",
     "idempotency_keys",
     "ring",
@@ -50,6 +50,12 @@ const READ: [&str; 15] = [
     "audit",
     "inbox",
     "migrations",
+    "processes",
+    "jobs",
+    "gateway_tenants",
+    "gateway_keys",
+    "gateway_requests",
+    "gateway_commits",
 ];
 
 /// What a consumer keeps: marks, what waits, what is dead, positions.
@@ -61,6 +67,10 @@ const WRITTEN: [&str; 7] =
 
 /// The youngest form of `append`: whoever may call it may call all of them, for they are granted together.
 pub(crate) const APPEND_BY_UUID: &str = "append(text, jsonb, uuid, jsonb, uuid, text, timestamptz, text)";
+
+/// What the gateway calls.
+const GATEWAY_APPEND: &str = "gateway_append(uuid, integer[], text[], text[], text[], bytea[], bytea[], integer[], uuid[], \
+                              text[], text[], text[], text[], bytea[], bigint[])";
 
 /// The functions that a consumer calls.
 const LOOKS: [&str; 3] = ["held(text, text[], uuid[])", "marks(text, text[])", "due_heads(text, integer)"];
@@ -75,16 +85,32 @@ fn on(kind: &'static str, objects: &[&'static str], privileges: &[&'static str])
     objects.iter().flat_map(each).collect()
 }
 
-/// Appending and marking.
-pub(crate) fn app() -> Vec<Right> {
+/// Appending.
+fn appending() -> Vec<Right> {
     let column = |(column, _)| Right { kind: "column", object: "outbox", column, privilege: "INSERT" };
     let mut rights = on("schema", &[""], &["USAGE"]);
     rights.extend(columns::WRITTEN.into_iter().map(column));
     rights.extend(on("sequence", &["outbox_seq"], &["USAGE"]));
     rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["SELECT"]));
+    rights
+}
+
+/// Appending and marking.
+pub(crate) fn app() -> Vec<Right> {
+    let mut rights = appending();
     rights.extend(on("table", &["idempotency_keys"], &["SELECT", "INSERT"]));
     rights.extend(on("table", &["inbox"], &["SELECT", "INSERT", "DELETE"]));
     rights.extend(on("function", &[APPEND_BY_UUID], &["EXECUTE"]));
+    rights
+}
+
+/// Appending for tenants, and remembering their requests.
+pub(crate) fn gateway() -> Vec<Right> {
+    let mut rights = appending();
+    rights.extend(on("table", &["gateway_tenants", "gateway_keys", "state", "migrations"], &["SELECT"]));
+    rights.extend(on("table", &["gateway_requests", "gateway_commits"], &["SELECT", "INSERT", "DELETE"]));
+    rights.extend(on("table", &["processes"], &READ_AND_WRITE));
+    rights.extend(on("function", &[GATEWAY_APPEND], &["EXECUTE"]));
     rights
 }
 
@@ -93,7 +119,7 @@ pub(crate) fn consumer() -> Vec<Right> {
     let mut rights = app();
     rights.extend(inbox());
     rights.extend(on("table", &["processes"], &READ_AND_WRITE));
-    rights.extend(on("table", &["audit"], &["INSERT"]));
+    rights.extend(audit());
     rights.extend(on("table", &["controls", "migrations"], &["SELECT"]));
     rights
 }
@@ -106,6 +132,13 @@ fn inbox() -> Vec<Right> {
     rights
 }
 
+/// Writing down an act, as whoever one says one is.
+fn audit() -> Vec<Right> {
+    let columns = ["actor", "action", "reason", "detail", "trace_id"];
+    let column = |column| Right { kind: "column", object: "audit", column, privilege: "INSERT" };
+    columns.into_iter().map(column).collect()
+}
+
 fn both() -> Vec<Right> {
     let mut rights = on("schema", &[""], &["USAGE"]);
     rights.extend(on("table", &READ, &["SELECT"]));
@@ -114,7 +147,8 @@ fn both() -> Vec<Right> {
     rights.extend(on("sequence", &["outbox_segment", "outbox_wakeup"], &["SELECT", "UPDATE"]));
     rights.extend(on("table", &WRITTEN, &["INSERT", "UPDATE", "DELETE"]));
     rights.extend(on("table", &["ring", "segments"], &["UPDATE"]));
-    rights.extend(on("table", &["audit"], &["INSERT"]));
+    rights.extend(on("function", &["attempts(jsonb, text)"], &["EXECUTE"]));
+    rights.extend(audit());
     rights
 }
 
@@ -123,14 +157,19 @@ pub(crate) fn relay() -> Vec<Right> {
     let mut rights = both();
     rights.extend(on("table", &SEGMENTS, &["TRUNCATE"]));
     rights.extend(on("table", &["idempotency_keys"], &["DELETE"]));
+    rights.extend(on("table", &["processes"], &READ_AND_WRITE));
     rights
 }
 
 /// Looking and acting.
 pub(crate) fn admin() -> Vec<Right> {
     let mut rights = both();
-    rights.extend(on("table", &["controls"], &["INSERT", "UPDATE", "DELETE"]));
-    rights.extend(on("table", &["processes"], &["SELECT"]));
+    rights.extend(on(
+        "table",
+        &["controls", "jobs", "gateway_tenants", "gateway_keys"],
+        &["INSERT", "UPDATE", "DELETE"],
+    ));
+    rights.extend(on("table", &["audit"], &["INSERT"]));
     rights.extend(inbox());
     rights
 }

@@ -178,6 +178,12 @@ impl Session {
         self.answer_max = Some(limit);
     }
 
+    /// The connection, for questions of others, and how long an answer of it is waited for.
+    pub(crate) fn bounded(&mut self) -> (&Connection, Option<Duration>) {
+        let longest = self.answer_max;
+        (&self.live().connection, longest)
+    }
+
     pub(crate) fn client(&mut self) -> &tokio_postgres::Client {
         &self.live().connection.client
     }
@@ -254,6 +260,15 @@ impl Session {
         let limit = self.answer_max;
         let connection = &self.live().connection;
         connection.within(limit, connection.client.query_typed(sql, params)).await
+    }
+
+    /// Runs one statement with our settings, like [`Session::query_alone`], planned for this time alone: what
+    /// touches a table that is empty on most days and full on the day of an outage (F84).
+    pub(crate) async fn query_anew(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
+        match self.sessions.config.pooled {
+            true => self.query_alone(sql, params).await,
+            false => self.query_once(sql, params).await,
+        }
     }
 
     /// Runs statements without parameters.
@@ -360,11 +375,21 @@ impl LentTransaction<'_> {
     /// Runs one statement of ours.
     pub(crate) async fn query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
         let answer = self.try_query(sql, params).await;
+        self.note_spoilt(answer)
+    }
+
+    fn note_spoilt<T>(&mut self, answer: SqlResult<T>) -> SqlResult<T> {
         if let Err(error) = &answer {
             let spoilt = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::INVALID_SQL_STATEMENT_NAME];
             self.is_spoilt |= error.code().is_some_and(|code| spoilt.contains(code));
         }
         answer
+    }
+
+    /// Runs one statement of ours that is planned for this time alone (F84).
+    pub(crate) async fn query_anew(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {
+        let answer = within(self.driver, Some(self.answer_max), self.tx.query_typed(sql, params)).await;
+        self.note_spoilt(answer)
     }
 
     async fn try_query(&mut self, sql: &str, params: &[Param<'_>]) -> SqlResult<Vec<Row>> {

@@ -11,4 +11,6 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
                          and p.objsubid = 2 and p.granted
                          and p.database = (select oid from pg_database where datname = current_database())))
               order by r.relay) as relays,
-       array(select name from posthaste.controls where kind = 'route' and paused order by name) as paused_routes
+       exists (select from posthaste.jobs j
+                where j.state in ('queued', 'running', 'paused')
+                  and (j.state = 'queued' or (j.state = 'running' and j.lease_until < clock_timestamp()))) as jobs_wait

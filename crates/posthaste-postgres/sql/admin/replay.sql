@@ -17,10 +17,10 @@ with gone as (
    where g.error_code = 'route.none'
 ), back as (
   insert into posthaste.deferred (sink, /*event*/, route, destination, reason, holds, attempts, earlier_attempts,
-                                  replays, due_at, error_class, last_error, last_error_at)
-  select t.sink, /*event*/, route, '', 'replayed', key is not null, 0, attempts, replays + 1,
-         clock_timestamp(), error_class, error, dead_at
+                                  replays, due_at, error_class, error_code, last_error, last_error_at, history)
+  select t.sink, /*event*/, route, '', 'replayed', key is not null and octet_length(key) <= 1024, 0, attempts, replays + 1,
+         clock_timestamp(), error_class, error_code, error, dead_at, history
     from gone g join target t using (letter)
       on conflict (sink, seq) do nothing
 )
-select t.sink, g.key, g.id from gone g join target t using (letter)
+select t.sink, g.key, g.id, g.topic from gone g join target t using (letter)

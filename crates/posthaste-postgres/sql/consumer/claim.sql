@@ -3,3 +3,4 @@
 update posthaste.inbox_deferred
    set due_at = clock_timestamp() + make_interval(secs => $3)
  where consumer = $1 and seq = any ($2::bigint[])
+returning pg_postmaster_start_time() as witness

@@ -12,7 +12,7 @@
 //! in the audit. G2 is not at stake: these are second deliveries.
 
 use super::log::{ScanWindow, Span, clause, events};
-use super::{PostgresAdmin, failed, finish};
+use super::{PostgresAdmin, finish};
 use crate::log::filter;
 use crate::row::event_sql;
 use crate::session::{Param, Session};
@@ -30,10 +30,12 @@ struct ReplayRange<'a> {
     filter: &'a EventFilter,
     after: i64,
     chunk: i64,
+    /// The job that it is part of.
+    job: Option<i64>,
 }
 
 impl PostgresAdmin {
-    pub(super) async fn replay_events(
+    pub(crate) async fn replay_events(
         &self,
         sink: &str,
         filter: &EventFilter,
@@ -43,10 +45,23 @@ impl PostgresAdmin {
     ) -> Result<ReplayChunk, AdminError> {
         filter.check()?;
         actor.map_or(Ok(()), Actor::check)?;
-        let range = ReplayRange { sink, filter, after, chunk: chunk.clamp(1, ROWS_MAX) };
+        let range = ReplayRange { sink, filter, after, chunk: chunk.clamp(1, ROWS_MAX), job: None };
         let mut session = self.begin().await?;
         let done = self.replay_chunk(&mut session, &range, actor).await;
         finish(&mut session, done).await
+    }
+
+    /// The same within the transaction of a job.
+    pub(crate) async fn replay_some(
+        &self,
+        session: &mut Session,
+        (sink, filter): (&str, &EventFilter),
+        after: i64,
+        chunk: i64,
+        by: Option<(&Actor, i64)>,
+    ) -> Result<ReplayChunk, AdminError> {
+        let (actor, job) = by.unzip();
+        self.replay_chunk(session, &ReplayRange { sink, filter, after, chunk, job }, actor).await
     }
 
     async fn replay_chunk(
@@ -60,9 +75,7 @@ impl PostgresAdmin {
         // Also when numbers were asked for that are not there yet: the replay ends where the cursor stood.
         let to = to.min(position);
         if actor.is_some() {
-            let lock = self.sessions.sql(include_str!("../../sql/admin/lock_keys.sql"));
-            let lock = format!("set local lock_timeout = '10s'; {lock}");
-            session.client().batch_execute(&lock).await.map_err(failed)?;
+            self.lock_deferred(session).await?;
         }
         let window = self.window(session, Span(from, to), WINDOW_ROWS).await?;
         let picked = self.pick(session, range, &window, &condition).await?;
@@ -123,7 +136,10 @@ impl PostgresAdmin {
         let sent = self.query(session, event_sql!("../../sql/admin/again.sql"), &params).await?;
         self.order_keys(session, &sent).await?;
         let ids: Vec<Uuid> = sent.iter().map(|row| row.get("id")).collect();
-        let (action, detail) = range.filter.replayed(range.sink, seqs, &ids);
+        let (action, mut detail) = range.filter.replayed(range.sink, seqs, &ids);
+        if let Some(job) = range.job {
+            detail["job"] = job.into();
+        }
         self.audit(session, actor, action, &detail).await?;
         self.wake(session, "").await?;
         Ok(sent.len() as u64)

@@ -51,13 +51,13 @@ impl PostgresAdmin {
     /// transaction had an xid, which the first lock gives it.
     pub(super) async fn lock_cursors(&self, session: &mut Session) -> Result<i64, AdminError> {
         // Whoever waits here makes relays wait behind it: not for long.
-        session.client().batch_execute("set local lock_timeout = '10s'").await.map_err(failed)?;
+        session.batch("set local lock_timeout = '10s'").await.map_err(failed)?;
         let sql = "select coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)";
         let rows = self.query(session, sql, &[]).await?;
         let mark = rows.first().map_or(0, |row| row.get(0));
         self.query(session, "select turn from posthaste.ring for update", &[]).await?;
         let lock = self.sessions.sql(include_str!("../../sql/admin/lock_cursors.sql"));
-        session.client().batch_execute(&lock).await.map_err(failed)?;
+        session.batch(&lock).await.map_err(failed)?;
         Ok(mark)
     }
 
@@ -144,7 +144,8 @@ impl PostgresAdmin {
         self.write_bases(session, "relane", epoch, mark, &bases).await?;
         self.replace_lanes(session, count, epoch).await?;
         let before = sinks.first().map_or(0, |sink| sink.len());
-        self.audit(session, actor, "lanes", &json!({ "lanes": lanes, "before": before })).await?;
+        self.audit(session, actor, "lanes", &json!({ "lanes": lanes, "before": before, "epoch": epoch }))
+            .await?;
         self.wake(session, "lanes").await
     }
 
@@ -183,7 +184,7 @@ impl PostgresAdmin {
     ///
     /// Numbers and times are drawn together but not in one step, and clocks are set back now and then: so
     /// the search is for a time [`DISORDER_MICROS`] earlier, and what lies between is walked through.
-    pub(super) async fn shortly_before(
+    pub(crate) async fn shortly_before(
         &self,
         session: &mut Session,
         instant: Timestamp,
@@ -222,7 +223,7 @@ impl PostgresAdmin {
         self.forget_former(session, lanes.iter().copied()).await?;
         self.free_lanes(session, &[sink], epoch).await?;
         self.query(session, include_str!("../../sql/admin/open_audits.sql"), &[]).await?;
-        let detail = json!({ "sink": sink, "position": target, "before": foremost });
+        let detail = json!({ "sink": sink, "position": target, "before": foremost, "epoch": epoch });
         self.audit(session, actor, "rewind", &detail).await?;
         self.wake(session, "lanes").await
     }

@@ -97,9 +97,9 @@ impl PostgresAdmin {
             "savepoint search; set local statement_timeout = '{limit}'; set local enable_bitmapscan = on; \
              set local plan_cache_mode = force_custom_plan"
         );
-        session.client().batch_execute(&search).await.map_err(failed)?;
+        session.batch(&search).await.map_err(failed)?;
         let searched = self.search(session, id, place).await;
-        session.client().batch_execute("rollback to savepoint search").await.map_err(failed)?;
+        session.batch("rollback to savepoint search").await.map_err(failed)?;
         searched?.ok_or_else(|| AdminError::unknown_event(EventName::Id(id)))
     }
 

@@ -132,7 +132,7 @@ impl PostgresAdmin {
         place: Option<&TailPlace>,
     ) -> Result<(Vec<LogEvent>, TailPlace), AdminError> {
         let one_view = "set transaction isolation level repeatable read, read only";
-        session.client().batch_execute(one_view).await.map_err(failed)?;
+        session.batch(one_view).await.map_err(failed)?;
         let sql = "select pg_current_snapshot()::text, coalesce((select max(seq) from posthaste.outbox), 0)";
         let rows = self.query(session, sql, &[]).await?;
         let (snapshot, last): (Option<String>, i64) =

@@ -88,12 +88,13 @@ impl PostgresAdmin {
         self.free_lanes(session, &sinks, epoch).await?;
         let detail = json!({
             "sink": sink, "sent_again": again, "foreign_rows": damage.foreign_rows,
-            "last_value": damage.last_value, "known": damage.known,
+            "last_value": damage.last_value, "known": damage.known, "epoch": epoch,
         });
-        self.audit(session, actor, "repair", &detail).await?;
-        self.wake(session, "lanes").await?;
+        // Before the line in the audit, which may be an event and draw a number.
         let moved =
             if damage.is_behind() { Some(self.move_sequence(session, damage.known).await?) } else { None };
+        self.audit(session, actor, "repair", &detail).await?;
+        self.wake(session, "lanes").await?;
         Ok(report(&damage, &again, bases.len(), moved))
     }
 

@@ -4,12 +4,17 @@
 //! more than a fixed number of rows. The snapshot is held for some milliseconds only: a truncation that
 //! comes across it tries again.
 
+use super::aside::{cause, time};
 use super::backlog::{BacklogCount, EXACT_MAX, Estimate, PROBE_NUMBERS, Probes, WINDOW, WindowCount};
+use super::control::set_by;
 use super::{PostgresAdmin, failed, reads};
 use crate::row::Micros;
 use crate::session::{Param, Session};
 use posthaste::Timestamp;
-use posthaste::admin::{AdminError, Count, LaneStatus, OutboxStatus, SegmentStatus, SinkStatus};
+use posthaste::admin::{
+    AdminError, Count, DeferredCause, LaneStatus, OutboxStatus, PausedRoute, RelayProcess, Said,
+    SegmentStatus, SetBy, SinkStatus, UnreadLog,
+};
 use posthaste::store::StoreError;
 use rustc_hash::FxHashMap;
 use tokio_postgres::Row;
@@ -19,7 +24,23 @@ use tokio_postgres::types::{ToSql, Type};
 struct Overview {
     last_value: i64,
     rates: FxHashMap<String, i64>,
-    controls: FxHashMap<String, (bool, Option<f64>)>,
+    controls: FxHashMap<String, SinkControl>,
+}
+
+/// What an operator set for a sink.
+#[derive(Default)]
+struct SinkControl {
+    paused: bool,
+    rate_limit: Option<f64>,
+    set_by: Option<SetBy>,
+}
+
+/// What waits for a sink.
+struct Waits {
+    count: Count,
+    /// Age of the oldest that is overdue.
+    overdue: f64,
+    causes: Vec<DeferredCause>,
 }
 
 /// A sink's lanes as they are stored.
@@ -36,7 +57,7 @@ impl PostgresAdmin {
     pub(super) async fn look(&self) -> Result<OutboxStatus, AdminError> {
         let mut session = self.begin().await?;
         let read_only = "set transaction isolation level repeatable read, read only";
-        let begun = session.client().batch_execute(read_only).await.map_err(failed);
+        let begun = session.batch(read_only).await.map_err(failed);
         let status = match begun {
             Ok(()) => self.look_in(&mut session).await,
             Err(error) => Err(error),
@@ -46,32 +67,90 @@ impl PostgresAdmin {
         status
     }
 
-    /// Sinks that left the configuration: not part of a status, but their events may still be here.
+    /// Sinks that left the configuration. What they had not read is nobody's, but events may wait for them or
+    /// be dead.
     pub(crate) async fn retired_sinks(&self) -> Result<Vec<SinkStatus>, AdminError> {
         let mut session = self.sessions.session().await?;
         let sql = "select coalesce(pg_sequence_last_value('posthaste.outbox_seq'::regclass), 0)";
         let last_value = one(&self.query(&mut session, sql, &[]).await?)?.get(0);
-        let overview = Overview { last_value, rates: FxHashMap::default(), controls: FxHashMap::default() };
-        self.sinks(&mut session, &overview, true).await
+        let mut overview =
+            Overview { last_value, rates: FxHashMap::default(), controls: FxHashMap::default() };
+        self.sinks(&mut session, &mut overview, true).await
+    }
+
+    /// Those of them of which something is left.
+    async fn leftovers(&self, session: &mut Session) -> Result<Vec<SinkStatus>, AdminError> {
+        let mut left = Vec::new();
+        for lanes in self.lanes(session, true).await? {
+            let waits = self.deferred(session, &lanes.sink).await?;
+            let dead = self.dead(session, &lanes.sink).await?;
+            if waits.count.count + dead.count > 0 {
+                let none = Estimate { backlog: Count { count: 0, exact: true }, oldest: 0.0, average: 0.0 };
+                left.push(sink_status(lanes, none, waits, dead, 0, SinkControl::default(), true));
+            }
+        }
+        Ok(left)
+    }
+
+    /// What the living say about themselves.
+    async fn reports(
+        &self,
+        session: &mut Session,
+        relays: &[String],
+    ) -> Result<Vec<RelayProcess>, AdminError> {
+        let params: [Param<'_>; 1] = [(&relays, Type::TEXT_ARRAY)];
+        let rows = self.query(session, include_str!("../../sql/admin/reports.sql"), &params).await?;
+        let read = |row: &Row| RelayProcess {
+            relay: row.get("process"),
+            version: row.get("version"),
+            host: row.get("host"),
+            started_at: time(row, "started_at"),
+            seen_at: time(row, "seen_at"),
+            said: Said::read(row.get("report")),
+        };
+        Ok(rows.iter().map(read).collect())
     }
 
     async fn look_in(&self, session: &mut Session) -> Result<OutboxStatus, AdminError> {
         let rows = self.query(session, include_str!("../../sql/admin/overview.sql"), &[]).await?;
         let row = one(&rows)?;
-        let overview = Overview {
+        let mut overview = Overview {
             last_value: row.get("last_value"),
             rates: self.rates(session).await?,
             controls: self.controls(session).await?,
         };
-        let sinks = self.sinks(session, &overview, false).await?;
+        let mut sinks = self.sinks(session, &mut overview, false).await?;
+        sinks.extend(self.leftovers(session).await?);
+        let relays: Vec<String> = row.get("relays");
+        let unread = if sinks.is_empty() { self.unread(session).await? } else { None };
         Ok(OutboxStatus {
             now: Timestamp(row.get("now")),
-            relays: row.get("relays"),
+            reports: self.reports(session, &relays).await?,
+            relays,
             schema_version: row.get("version"),
             sinks,
             segments: self.segments(session).await?,
-            paused_routes: row.get("paused_routes"),
+            paused_routes: self.paused_routes(session).await?,
+            jobs_wait: row.get("jobs_wait"),
+            unread,
         })
+    }
+
+    /// What waits in a log that no relay has ever read.
+    async fn unread(&self, session: &mut Session) -> Result<Option<UnreadLog>, AdminError> {
+        let params: [Param<'_>; 1] = [(&(EXACT_MAX as i64 + 1), Type::INT8)];
+        let rows = self.query(session, include_str!("../../sql/admin/unread.sql"), &params).await?;
+        let row = one(&rows)?;
+        let found = row.get::<_, i64>("count").unsigned_abs();
+        let oldest_at = row.get::<_, Option<Micros>>("oldest_at").map(|at| Timestamp(at.0));
+        let count = Count { count: found.min(EXACT_MAX), exact: found <= EXACT_MAX };
+        Ok((found > 0).then_some(UnreadLog { count, oldest_at }))
+    }
+
+    async fn paused_routes(&self, session: &mut Session) -> Result<Vec<PausedRoute>, AdminError> {
+        let rows = self.controls_of(session, "route").await?;
+        let paused = rows.iter().filter(|row| row.get("paused"));
+        Ok(paused.map(|row| PausedRoute { route: row.get("name"), set_by: set_by(row) }).collect())
     }
 
     async fn rates(&self, session: &mut Session) -> Result<FxHashMap<String, i64>, AdminError> {
@@ -79,23 +158,26 @@ impl PostgresAdmin {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    async fn controls(
-        &self,
-        session: &mut Session,
-    ) -> Result<FxHashMap<String, (bool, Option<f64>)>, AdminError> {
-        let rows = self.query(session, include_str!("../../sql/admin/controls.sql"), &[]).await?;
-        Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
+    async fn controls(&self, session: &mut Session) -> Result<FxHashMap<String, SinkControl>, AdminError> {
+        let rows = self.controls_of(session, "sink").await?;
+        let read = |row: &Row| {
+            let (paused, rate_limit): (bool, Option<f64>) = (row.get("paused"), row.get("rate_limit"));
+            // Of what was lifted again nobody needs to know who it was.
+            let set_by = set_by(row).filter(|_| paused || rate_limit.is_some());
+            SinkControl { paused, rate_limit, set_by }
+        };
+        Ok(rows.iter().map(|row| (row.get("name"), read(row))).collect())
     }
 
     async fn sinks(
         &self,
         session: &mut Session,
-        overview: &Overview,
+        overview: &mut Overview,
         retired: bool,
     ) -> Result<Vec<SinkStatus>, AdminError> {
         let mut sinks = Vec::new();
         for lanes in self.lanes(session, retired).await? {
-            sinks.push(self.sink(session, overview, lanes).await?);
+            sinks.push(self.sink(session, overview, lanes, retired).await?);
         }
         Ok(sinks)
     }
@@ -120,26 +202,16 @@ impl PostgresAdmin {
     async fn sink(
         &self,
         session: &mut Session,
-        overview: &Overview,
+        overview: &mut Overview,
         lanes: Lanes,
+        retired: bool,
     ) -> Result<SinkStatus, AdminError> {
         let estimate = self.backlog(session, overview, &lanes).await?;
-        let (deferred, overdue) = self.deferred(session, &lanes.sink).await?;
+        let waits = self.deferred(session, &lanes.sink).await?;
         let dead = self.dead(session, &lanes.sink).await?;
-        let settled = overview.rates.get(&lanes.sink).copied().unwrap_or(0);
-        let (paused, rate_limit) = overview.controls.get(&lanes.sink).copied().unwrap_or_default();
-        Ok(SinkStatus {
-            backlog: estimate.backlog,
-            oldest_age_seconds: estimate.oldest.max(overdue),
-            average_age_seconds: estimate.average,
-            deferred,
-            dead,
-            settled_per_second: settled as f64 / 60.0,
-            paused,
-            rate_limit,
-            sink: lanes.sink,
-            lanes: lanes.lanes,
-        })
+        let delivered = overview.rates.get(&lanes.sink).copied().unwrap_or(0);
+        let control = overview.controls.remove(&lanes.sink).unwrap_or_default();
+        Ok(sink_status(lanes, estimate, waits, dead, delivered, control, retired))
     }
 
     async fn backlog(
@@ -181,12 +253,14 @@ impl PostgresAdmin {
         Ok(backlog.estimate(overview.last_value, &found))
     }
 
-    async fn deferred(&self, session: &mut Session, sink: &str) -> Result<(Count, f64), AdminError> {
+    async fn deferred(&self, session: &mut Session, sink: &str) -> Result<Waits, AdminError> {
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&(EXACT_MAX as i64 + 1), Type::INT8)];
         let rows = self.query(session, include_str!("../../sql/admin/deferred.sql"), &params).await?;
-        let row = one(&rows)?;
-        let count = self.bounded(session, "posthaste.deferred", sink, row.get("count")).await?;
-        Ok((count, row.get("oldest")))
+        let total = rows.first().map_or(0, |row| row.get("total"));
+        let overdue = rows.first().map_or(0.0, |row| row.get("overdue"));
+        let count = self.bounded(session, "posthaste.deferred", sink, total).await?;
+        let causes = rows.iter().map(|row| cause(sink.to_owned(), row)).collect();
+        Ok(Waits { count, overdue, causes })
     }
 
     async fn dead(&self, session: &mut Session, sink: &str) -> Result<Count, AdminError> {
@@ -255,6 +329,32 @@ impl Lanes {
             settled_seconds_ago: row.get("settled_seconds_ago"),
             unclean: row.get("unclean"),
         });
+    }
+}
+
+fn sink_status(
+    lanes: Lanes,
+    estimate: Estimate,
+    waits: Waits,
+    dead: Count,
+    delivered: i64,
+    control: SinkControl,
+    retired: bool,
+) -> SinkStatus {
+    SinkStatus {
+        backlog: estimate.backlog,
+        oldest_age_seconds: estimate.oldest.max(waits.overdue),
+        average_age_seconds: estimate.average,
+        deferred: waits.count,
+        dead,
+        delivered_per_second: delivered as f64 / 60.0,
+        paused: control.paused,
+        rate_limit: control.rate_limit,
+        set_by: control.set_by,
+        waiting: waits.causes,
+        retired,
+        sink: lanes.sink,
+        lanes: lanes.lanes,
     }
 }
 

@@ -8,18 +8,22 @@ use super::audit;
 use super::check;
 use super::doctor;
 use super::layout::Layout;
+use super::row::Moment;
 use super::session::ClaimSession;
 use super::statements::Statements;
 use crate::config::PostgresConfig;
-use crate::error::{commit_error, store_error};
+use crate::dead_rows::{CausesAtReading, RowPlace, cause, in_two};
+use crate::error::{commit_error, is_refusal_of_data, store_error};
+use crate::lacks::{LACKS, missing_for};
 use crate::row::Micros;
 use crate::session::{Param, SqlResult};
 use async_trait::async_trait;
 use posthaste::Timestamp;
 use posthaste::admin::{
-    Actor, Admin, AdminError, Control, ControlTarget, Count, DeadAct, DeadFilter, DeadLetter, EventFilter,
-    EventLife, EventName, EventPage, IDS_AUDITED, LogEvent, OutboxStatus, ROWS_MAX, ReplayChunk, RewindTo,
-    SinkStatus, TailPlace, Where,
+    Actor, Admin, AdminError, AuditFilter, AuditLine, Control, ControlTarget, Count, DeadAct, DeadCauses,
+    DeadFilter, DeadLetter, DeferredCause, DeferredEvent, DeferredFilter, Ends, EventFilter, EventLife,
+    EventName, EventPage, History, IDS_AUDITED, LOOKED_MAX, Lack, LogEvent, OutboxStatus, ROWS_MAX,
+    ReplayChunk, RewindTo, SinkStatus, TailPlace, TuneAct, Tuned, Where,
 };
 use posthaste::route::Pattern;
 use posthaste::sink::Finding;
@@ -56,12 +60,13 @@ impl ClaimAdmin {
         Ok(session.query(sql, params).await.map_err(store_error)?)
     }
 
-    fn letter(&self, row: &Row, cursor: i64, whole: bool) -> SqlResult<DeadLetter> {
-        let payload: Option<Vec<u8>> = row.try_get("payload")?;
+    fn letter(&self, row: &Row) -> SqlResult<DeadLetter> {
+        let place = RowPlace { at: row.try_get::<_, Moment>("place")?.0, id: row.try_get("place_id")? };
+        let class = row.try_get::<_, Option<String>>("class")?.unwrap_or_default();
         let error: String = row.try_get::<_, Option<String>>("error")?.unwrap_or_default();
-        let (code, text) = error.split_once(": ").unwrap_or(("", &error));
+        let (code, text) = in_two(&error);
         Ok(DeadLetter {
-            cursor,
+            cursor: place.write(),
             sink: self.sink.to_string(),
             seq: 0,
             id: row.try_get("event_id")?,
@@ -69,21 +74,25 @@ impl ClaimAdmin {
             key: row.try_get("key")?,
             headers: None,
             content_type: self.statements.content_type(),
-            payload_bytes: payload.as_ref().map(|payload| payload.len() as i64),
-            payload: payload.filter(|_| whole),
+            payload_bytes: row.try_get("payload_bytes")?,
+            payload: row.try_get("payload")?,
             appended_at: Timestamp(row.try_get::<_, Micros>("created")?.0),
             dead_at: Timestamp(row.try_get::<_, Micros>("died")?.0),
             attempts: row.try_get("attempts")?,
             replays: 0,
-            error_class: row.try_get::<_, Option<String>>("class")?.unwrap_or_default(),
             error_code: code.to_owned(),
             error: text.to_owned(),
             holds_key: false,
+            fingerprint: Some(cause(&self.sink, &class, &error)),
+            error_class: class,
+            history: History::default(),
         })
     }
 
-    fn impossible<T>(&self, what: &str) -> Result<T, AdminError> {
-        Err(AdminError::adopted(&self.statements.layout().table.to_string(), what))
+    /// Refuses what is on the list.
+    fn impossible<T>(&self, of: &str) -> Result<T, AdminError> {
+        let why = LACKS.iter().find(|lack| lack.of == of).map_or("it cannot do that", |lack| lack.why);
+        Err(AdminError::adopted(&self.statements.layout().table.to_string(), why))
     }
 
     /// Acts on a chunk of dead rows and writes it down, in the transaction that is open.
@@ -115,6 +124,48 @@ impl ClaimAdmin {
             audit::write(session, &table, actor, act.action(), &detail).await?;
         }
         Ok(done.len() as u64)
+    }
+
+    /// A page of dead rows behind a place.
+    async fn page(
+        &self,
+        filter: &DeadFilter,
+        newest: bool,
+        place: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<DeadLetter>, AdminError> {
+        self.check(filter)?;
+        let place = match place {
+            Some(text) => Some(self.place(text).await?),
+            None => None,
+        };
+        if self.is_elsewhere(filter) {
+            return Ok(Vec::new());
+        }
+        let (asked, limit) = (Asked::new(filter), limit.clamp(1, ROWS_MAX));
+        let (at, id) = place.map(|place| (Moment(place.at), place.id)).unzip();
+        let mut params = asked.params();
+        params.extend([(&at as _, Type::TIMESTAMPTZ), (&id as _, Type::TEXT), (&limit as _, Type::INT8)]);
+        let rows = self.ask(&self.statements.dead_page(newest), &params).await?;
+        Ok(rows.iter().map(|row| self.letter(row)).collect::<Result<_, _>>().map_err(store_error)?)
+    }
+
+    /// A place of this table, or why it is none. The server reads it once by itself: an error about data is
+    /// about nothing else then.
+    async fn place(&self, text: &str) -> Result<RowPlace, AdminError> {
+        let place = RowPlace::read(text).ok_or_else(|| AdminError::bad_place(text))?;
+        let params: [Param<'_>; 2] = [(&Moment(place.at), Type::TIMESTAMPTZ), (&place.id, Type::TEXT)];
+        let asked = self.session.lock().await.query(&self.statements.dead_place(), &params).await;
+        match asked {
+            Err(error) if is_refusal_of_data(&error) => Err(AdminError::bad_place(text)),
+            Err(error) => Err(store_error(error).into()),
+            Ok(_) => Ok(place),
+        }
+    }
+
+    /// Refuses a filter that the table cannot answer. Left out, it would mean more rows than were asked for.
+    fn check(&self, filter: &DeadFilter) -> Result<(), AdminError> {
+        missing_for(filter).map_or(Ok(()), |of| self.impossible(of))
     }
 
     /// Whether a filter names another sink than the only one.
@@ -176,47 +227,100 @@ impl Admin for ClaimAdmin {
             dead: count(2),
             oldest_age_seconds: row.get(3),
             average_age_seconds: row.get(4),
-            settled_per_second: 0.0,
+            delivered_per_second: 0.0,
             paused: false,
             rate_limit: None,
+            set_by: None,
+            waiting: Vec::new(),
+            retired: false,
             lanes: Vec::new(),
         };
         Ok(OutboxStatus {
             now: Timestamp(now),
             relays: Vec::new(),
+            reports: Vec::new(),
             schema_version: 0,
             sinks: vec![sink],
             segments: Vec::new(),
             paused_routes: Vec::new(),
+            jobs_wait: false,
+            unread: None,
         })
+    }
+
+    fn lacks(&self) -> &'static [Lack] {
+        &LACKS
     }
 
     async fn dead_list(
         &self,
         filter: &DeadFilter,
-        after: i64,
+        after: Option<&str>,
         limit: i64,
     ) -> Result<Vec<DeadLetter>, AdminError> {
-        if self.is_elsewhere(filter) {
-            return Ok(Vec::new());
+        self.page(filter, false, after, limit).await
+    }
+
+    async fn dead_newest(
+        &self,
+        filter: &DeadFilter,
+        before: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<DeadLetter>, AdminError> {
+        self.page(filter, true, before, limit).await
+    }
+
+    async fn dead_causes(&self, filter: &DeadFilter, limit: i64) -> Result<DeadCauses, AdminError> {
+        self.check(filter)?;
+        let mut causes = CausesAtReading::default();
+        if !self.is_elsewhere(filter) {
+            let asked = Asked::new(filter);
+            let mut params = asked.params();
+            params.push((&LOOKED_MAX, Type::INT8));
+            let take = |row: Row| self.letter(&row).map(|letter| causes.add(letter));
+            let mut session = self.session.lock().await;
+            session.each(None, &self.statements.dead_reasons(), &params, take).await.map_err(store_error)?;
         }
-        let asked = Asked::new(filter);
-        let mut params = asked.params();
-        params.extend([(&after as _, Type::INT8), (&limit as _, Type::INT8)]);
-        let rows = self.ask(&self.statements.dead_list(), &params).await?;
-        let letters = rows.iter().zip(after + 1..).map(|(row, cursor)| self.letter(row, cursor, false));
-        Ok(letters.collect::<Result<_, _>>().map_err(store_error)?)
+        Ok(causes.most_frequent(limit.clamp(1, ROWS_MAX) as usize))
+    }
+
+    async fn deferred_list(
+        &self,
+        _: &DeferredFilter,
+        _: Option<(&str, i64)>,
+        _: i64,
+    ) -> Result<Vec<DeferredEvent>, AdminError> {
+        self.impossible("deferred")
+    }
+
+    async fn deferred_causes(&self, _: &DeferredFilter, _: i64) -> Result<Vec<DeferredCause>, AdminError> {
+        self.impossible("deferred")
+    }
+
+    async fn deferred_retry(&self, _: &DeferredFilter, _: &Actor, _: i64) -> Result<u64, AdminError> {
+        self.impossible("deferred")
+    }
+
+    async fn audit_lines(
+        &self,
+        _: &AuditFilter,
+        _: Option<i64>,
+        _: i64,
+    ) -> Result<Vec<AuditLine>, AdminError> {
+        self.impossible("audit")
+    }
+
+    async fn audit_denied(&self, _: &Actor, _: &str, _: &serde_json::Value) -> Result<(), AdminError> {
+        Ok(())
     }
 
     async fn dead_show(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
-        let asked = Asked::new(&DeadFilter { ids: vec![id], ..DeadFilter::default() });
-        let mut params = asked.params();
-        params.extend([(&0_i64 as _, Type::INT8), (&10_i64 as _, Type::INT8)]);
-        let rows = self.ask(&self.statements.dead_list(), &params).await?;
-        Ok(rows.iter().map(|row| self.letter(row, 1, true)).collect::<Result<_, _>>().map_err(store_error)?)
+        let rows = self.ask(&self.statements.dead_show(), &[(&id, Type::UUID)]).await?;
+        Ok(rows.iter().map(|row| self.letter(row)).collect::<Result<_, _>>().map_err(store_error)?)
     }
 
     async fn dead_count(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
+        self.check(filter)?;
         if self.is_elsewhere(filter) {
             return Ok(0);
         }
@@ -233,6 +337,7 @@ impl Admin for ClaimAdmin {
         chunk: i64,
     ) -> Result<u64, AdminError> {
         filter.check()?;
+        self.check(filter)?;
         if self.is_elsewhere(filter) {
             return Ok(0);
         }
@@ -254,11 +359,11 @@ impl Admin for ClaimAdmin {
     }
 
     async fn events(&self, _: &EventFilter, _: i64, _: i64) -> Result<EventPage, AdminError> {
-        self.impossible("there is no log to list; ask it in SQL")
+        self.impossible("events")
     }
 
     async fn event(&self, _: EventName, _: Where) -> Result<EventLife, AdminError> {
-        self.impossible("there is no log to look into; ask it in SQL")
+        self.impossible("events")
     }
 
     async fn events_since(
@@ -266,7 +371,7 @@ impl Admin for ClaimAdmin {
         _: &EventFilter,
         _: Option<&TailPlace>,
     ) -> Result<(Vec<LogEvent>, TailPlace), AdminError> {
-        self.impossible("there is no log to follow")
+        self.impossible("tail")
     }
 
     async fn events_replay(
@@ -277,25 +382,37 @@ impl Admin for ClaimAdmin {
         _: i64,
         _: Option<&Actor>,
     ) -> Result<ReplayChunk, AdminError> {
-        self.impossible("only dead rows are replayed; set others back in SQL")
+        self.impossible("replay")
     }
 
-    async fn control(&self, _: &ControlTarget, _: &Control, _: &Actor) -> Result<(), AdminError> {
-        self.impossible(
-            "it has no place for a pause or a rate; stop the relay, or set rate_limit_per_s of the sink",
-        )
+    async fn tuning(&self) -> Result<Vec<Tuned>, AdminError> {
+        self.impossible("tuning")
+    }
+
+    async fn tune(&self, _: &TuneAct, _: &Actor) -> Result<Option<Timestamp>, AdminError> {
+        self.impossible("tuning")
+    }
+
+    async fn control_until(
+        &self,
+        _: &ControlTarget,
+        _: &Control,
+        _: Option<Ends>,
+        _: &Actor,
+    ) -> Result<(), AdminError> {
+        self.impossible("control")
     }
 
     async fn set_lanes(&self, _: u16, _: &Actor) -> Result<(), AdminError> {
-        self.impossible("it has no lanes: relays share its rows")
+        self.impossible("lanes")
     }
 
     async fn rewind(&self, _: &str, _: RewindTo, _: &Actor) -> Result<(), AdminError> {
-        self.impossible("it has no cursor to move")
+        self.impossible("rewind")
     }
 
     async fn repair(&self, _: &str, _: &Actor) -> Result<String, AdminError> {
-        self.impossible("it has no cursor to repair")
+        self.impossible("repair")
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {

@@ -60,8 +60,8 @@ pub(super) async fn place(
     Ok(None)
 }
 
-/// A line about what a retention deletes, as a part of its statement; `gone` are the rows. It is empty where
-/// the relay may not write one. A retention is declared, and its counter tells of it too.
+/// A line about what a retention deletes, as a part of its statement; `gone` has their topics. It is empty
+/// where the relay may not write one. A retention is declared, and its counter tells of it too.
 pub(super) async fn noted(
     session: &mut ClaimSession,
     layout: &Layout,
@@ -69,7 +69,8 @@ pub(super) async fn noted(
 ) -> Result<String, StoreError> {
     let Some(table) = place(session, layout, schema).await? else { return Ok(String::new()) };
     let table = quoted(&table);
-    let sql = "select has_table_privilege(to_regclass($1), 'INSERT')";
+    // Of our own audit a relay may write some columns only.
+    let sql = "select has_any_column_privilege(to_regclass($1), 'INSERT')";
     let rows = session.query(sql, &[(&table, Type::TEXT)]).await.map_err(store_error)?;
     if !rows.first().is_some_and(|row| row.get(0)) {
         return Ok(String::new());
@@ -77,7 +78,8 @@ pub(super) async fn noted(
     let name = literal(&layout.table.to_string());
     Ok(format!(
         ", noted as (insert into {table} (actor, action, reason, detail)
-  select 'retention', 'purge', 'declared dead letter retention', jsonb_build_object('table', {name}, 'count', count(*))
+  select 'retention', 'purge', 'declared dead letter retention', jsonb_build_object('table', {name}, 'count', count(*),
+         'topics', coalesce(to_jsonb((array_agg(distinct topic) filter (where topic is not null))[1:10]), '[]'))
     from gone having count(*) > 0)"
     ))
 }
@@ -92,7 +94,8 @@ pub(super) fn missing(layout: &Layout) -> String {
     )
 }
 
-/// Writes the line of an act.
+/// Writes the line of an act. Its trace is in the column of our own audit; the owners' table has none, and
+/// there it is among the details.
 pub(super) async fn write(
     session: &mut ClaimSession,
     table: &TableName,
@@ -100,13 +103,26 @@ pub(super) async fn write(
     action: &str,
     detail: &serde_json::Value,
 ) -> Result<(), AdminError> {
+    let column =
+        "select exists (select from pg_attribute where attrelid = to_regclass($1) and attname = 'trace_id')";
+    let found = session.query(column, &[(&quoted(table), Type::TEXT)]).await.map_err(store_error)?;
+    let mut detail = detail.clone();
+    let sql = if found.first().is_some_and(|row| row.get(0)) {
+        let sql = insert(table).replacen("detail)", "detail, trace_id)", 1);
+        sql.replacen("::jsonb)", "::jsonb, $5)", 1)
+    } else {
+        detail["trace_id"] = actor.trace_id.as_str().into();
+        insert(table)
+    };
     let detail = detail.to_string();
-    let params: [Param<'_>; 4] = [
+    let params: [Param<'_>; 5] = [
         (&actor.name, Type::TEXT),
         (&action, Type::TEXT),
         (&actor.reason, Type::TEXT),
         (&detail, Type::TEXT),
+        (&actor.trace_id, Type::TEXT),
     ];
-    session.query(&insert(table), &params).await.map_err(store_error)?;
+    let params = if sql.contains("$5") { &params[..] } else { &params[..4] };
+    session.query(&sql, params).await.map_err(store_error)?;
     Ok(())
 }

@@ -78,7 +78,7 @@ pub(super) async fn statements(session: &mut ClaimSession, layout: Layout) -> Re
     let dead = match &layout.dead_letters {
         None => Vec::new(),
         Some(name) => match table(client, name).await? {
-            Some(table) => table.columns.into_iter().map(|(column, _)| column).collect(),
+            Some(table) => table.columns,
             None => {
                 let why = format!(
                     "there is no dead-letter table {name}; `posthaste adopt sql` prints a CREATE TABLE for it. Nothing was claimed"
@@ -115,7 +115,7 @@ fn check_retention(statements: &Statements) -> Result<(), String> {
 }
 
 /// The layout without optional columns that the table lacks; or what does not fit.
-pub(super) fn fit(layout: Layout, table: &CatalogTable) -> Result<Layout, String> {
+pub(crate) fn fit(layout: Layout, table: &CatalogTable) -> Result<Layout, String> {
     let name = &layout.table.clone();
     if !matches!(table.kind, 'r' | 'p') {
         let kind = if matches!(table.kind, 'v' | 'm') { "a view" } else { "no ordinary table" };

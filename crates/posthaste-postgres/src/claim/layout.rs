@@ -198,7 +198,24 @@ pub struct Layout {
     pub retry: RetryPolicy,
 }
 
+/// How much is claimed, and how often. It may change under a running relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClaimPace {
+    /// Rows claimed at once, at most.
+    pub batch: usize,
+    /// Pause after a look that found nothing.
+    pub poll_min: Duration,
+    /// The longest such pause.
+    pub poll_max: Duration,
+}
+
 impl Layout {
+    /// The pace that it says.
+    #[must_use]
+    pub fn pace(&self) -> ClaimPace {
+        ClaimPace { batch: self.batch, poll_min: self.poll_min, poll_max: self.poll_max }
+    }
+
     /// The least layout: a table, its key, topic and payload. Everything else is left out.
     #[must_use]
     pub fn new(table: TableName, id: &str, topic: TopicSource, payload: &str) -> Self {

@@ -70,7 +70,7 @@ impl ClaimLease {
             limits: inner.config.limits,
         };
         Self {
-            quiet: Mutex::new(layout.poll_min),
+            quiet: Mutex::new(inner.pace().poll_min),
             inner,
             id,
             epoch,
@@ -190,10 +190,11 @@ impl ClaimLease {
     }
 
     fn pause_after(&self, found: bool) -> Duration {
-        let layout = self.inner.statements.layout();
+        let pace = self.inner.pace();
         let mut quiet = locked(&self.quiet);
-        let pause = *quiet;
-        *quiet = if found { layout.poll_min } else { (pause * 2).min(layout.poll_max) };
+        // What was kept may come from a pace that is over.
+        let pause = (*quiet).min(pace.poll_max).max(pace.poll_min);
+        *quiet = if found { pace.poll_min } else { (pause * 2).min(pace.poll_max) };
         locked(&self.hand).next_kept().map_or(pause, |kept| kept.min(pause))
     }
 }
@@ -237,7 +238,7 @@ impl Lease for ClaimLease {
         }
         let mut slot = self.session.lock().await;
         let layout = self.inner.statements.layout();
-        let (keeps_time, pause) = (layout.column.next_attempt_at.is_some(), layout.poll_min);
+        let (keeps_time, pause) = (layout.column.next_attempt_at.is_some(), self.inner.pace().poll_min);
         let mut outcome = RowOutcomes::new(settlement, &locked(&self.hand), keeps_time, pause);
         if outcome.seqs.is_empty() {
             return Ok(());
@@ -266,6 +267,10 @@ impl Lease for ClaimLease {
 
     fn keeps_in_outages(&self) -> bool {
         false
+    }
+
+    fn look_max(&self) -> Duration {
+        self.inner.pace().poll_max
     }
 
     fn given_up(&self) -> u64 {

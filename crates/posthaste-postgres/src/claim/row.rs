@@ -11,7 +11,7 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checke
 /// A moment as the server counts it. It goes back as it came: nothing is rounded, and infinity stays
 /// infinity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Moment(i64);
+pub(super) struct Moment(pub(super) i64);
 
 impl<'a> FromSql<'a> for Moment {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {

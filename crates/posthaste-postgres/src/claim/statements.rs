@@ -35,7 +35,7 @@ pub type Types = BTreeMap<String, String>;
 pub struct Statements {
     layout: Layout,
     types: Types,
-    dead_columns: Vec<String>,
+    dead_columns: Vec<(String, String)>,
 }
 
 /// A text as a literal. Backslashes mean themselves: `standard_conforming_strings` is set by our sessions.
@@ -55,9 +55,9 @@ fn of(column: &str) -> String {
 }
 
 impl Statements {
-    /// Makes them. `dead_columns` are those of the dead-letter table, where there is one.
+    /// Makes them. `dead_columns` are those of the dead-letter table with their types, where there is one.
     #[must_use]
-    pub fn new(layout: Layout, types: Types, dead_columns: Vec<String>) -> Self {
+    pub fn new(layout: Layout, types: Types, dead_columns: Vec<(String, String)>) -> Self {
         Self { layout, types, dead_columns }
     }
 

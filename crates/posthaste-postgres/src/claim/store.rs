@@ -6,7 +6,7 @@
 
 use super::audit;
 use super::check;
-use super::layout::{Layout, Style};
+use super::layout::{ClaimPace, Layout, Style};
 use super::lease::ClaimLease;
 use super::rehearse;
 use super::session::{ClaimSession, IDLE};
@@ -25,7 +25,7 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
@@ -43,6 +43,7 @@ pub struct ClaimStore {
 pub(super) struct ClaimState {
     pub(super) config: PostgresConfig,
     pub(super) statements: Statements,
+    pace: watch::Receiver<ClaimPace>,
     heart: AsyncMutex<Option<ClaimSession>>,
     plan: Mutex<Option<JoinPlan>>,
     /// Weak: a lane that died takes its lease, its connection and its row locks with it.
@@ -66,6 +67,16 @@ impl ClaimStore {
     /// Connects, and looks at the table before anything of it is claimed. Whatever does not fit is an error
     /// at once.
     pub async fn connect(config: PostgresConfig, layout: Layout) -> Result<Self, StoreError> {
+        let (_, pace) = watch::channel(layout.pace());
+        Self::connect_paced(config, layout, pace).await
+    }
+
+    /// The same with a pace that may change. It counts instead of the layout's own.
+    pub async fn connect_paced(
+        config: PostgresConfig,
+        layout: Layout,
+        pace: watch::Receiver<ClaimPace>,
+    ) -> Result<Self, StoreError> {
         layout.check().map_err(|why| StoreError::fatal(StoreCode::Layout, why))?;
         let mut session = ClaimSession::open(&config, &layout).await?;
         let statements = check::statements(&mut session, layout).await?;
@@ -75,6 +86,7 @@ impl ClaimStore {
             inner: Arc::new(ClaimState {
                 config,
                 statements,
+                pace,
                 heart: AsyncMutex::new(None),
                 plan: Mutex::default(),
                 leases: Mutex::default(),
@@ -97,6 +109,10 @@ impl ClaimStore {
 impl ClaimState {
     pub(super) fn style(&self) -> Style {
         self.statements.layout().style()
+    }
+
+    pub(super) fn pace(&self) -> ClaimPace {
+        *self.pace.borrow()
     }
 
     pub(super) fn relays(&self) -> usize {
@@ -207,24 +223,26 @@ impl ClaimState {
         }
     }
 
-    /// Deletes what is old, in chunks. With `audited`, each chunk leaves a line in the audit, where there is
-    /// one.
+    /// Deletes what is old, in chunks. With `audited`, the topic of a row, each chunk leaves a line in the
+    /// audit, where there is one.
     async fn sweep_with(
         &self,
         sql: Option<String>,
         keep: Option<Duration>,
-        audited: bool,
+        audited: Option<String>,
     ) -> Result<u64, StoreError> {
         let (Some(sql), Some(keep)) = (sql, keep) else { return Ok(0) };
         let layout = self.statements.layout();
         let mut session = ClaimSession::open(&self.config, layout).await?;
         let noted = match audited {
-            true => audit::noted(&mut session, layout, &self.config.schema).await?,
-            false => String::new(),
+            Some(_) => audit::noted(&mut session, layout, &self.config.schema).await?,
+            None => String::new(),
         };
+        let topic = audited.as_deref().unwrap_or("null::text");
         let (begun, mut purged) = (Instant::now(), 0);
         while begun.elapsed() < SWEEP_MAX {
-            let sql = format!("with gone as ({sql} returning 1){noted} select count(*) from gone");
+            let sql =
+                format!("with gone as ({sql} returning {topic} as topic){noted} select count(*) from gone");
             let rows =
                 session.query(&sql, &[(&keep.as_secs_f64(), Type::FLOAT8)]).await.map_err(store_error)?;
             let gone: i64 = rows.first().map_or(0, |row| row.get(0));
@@ -291,8 +309,9 @@ impl Store for ClaimStore {
     async fn sweep(&self) -> Result<Swept, StoreError> {
         let (inner, statements) = (&self.inner, &self.inner.statements);
         let layout = statements.layout();
-        let published = inner.sweep_with(statements.swept(), layout.keep_published, false).await?;
-        let dead = inner.sweep_with(statements.dead_swept(), layout.keep_dead, true).await?;
+        let published = inner.sweep_with(statements.swept(), layout.keep_published, None).await?;
+        let topic = Some(statements.dead_topic());
+        let dead = inner.sweep_with(statements.dead_swept(), layout.keep_dead, topic).await?;
         if dead > 0 {
             tracing::info!(table = %layout.table, rows = dead, "dead rows were deleted: their retention is over");
         }

@@ -191,7 +191,7 @@ impl ClaimLease {
     /// How many rows the next claim asks for: as many as fit, by what the last one found. There are few
     /// different numbers, because each of them is a statement of its own.
     fn limit(&self, query: &DueQuery) -> usize {
-        let batch = query.events.clamp(1, self.inner.statements.layout().batch);
+        let batch = query.events.clamp(1, self.inner.pace().batch.max(1));
         let fits = match self.event_bytes.load(Ordering::Relaxed) {
             0 => FIRST_ROWS,
             bytes => (query.bytes / bytes).max(1),
@@ -265,7 +265,7 @@ impl ClaimLease {
         let statements = &self.inner.statements;
         let Some(sql) = statements.taken_over(&self.filter) else { return Ok(Vec::new()) };
         let age = self.inner.row_lease().as_secs_f64();
-        let most = i64::try_from(query.events).unwrap_or(i64::MAX);
+        let most = i64::try_from(query.events.min(self.inner.pace().batch)).unwrap_or(i64::MAX);
         let more: [Param<'_>; 2] = [(&age, Type::FLOAT8), (&most, Type::INT8)];
         let mut found = match self.found(session, None, &sql, query, left_out, &more).await {
             Err(error) if error.as_db_error().is_some() && !session.is_closed() => {

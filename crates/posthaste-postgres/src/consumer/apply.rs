@@ -2,6 +2,7 @@
 
 use super::columns::Places;
 use super::failure::{apply_error, commit_failure, inbox_error};
+use super::outside::Before;
 use super::run::{GUARD, Ran, RunBounds, Stop, committed, judge};
 use super::trace::{TraceStatus, saga};
 use super::{PostgresInbox, SLACK, settings, witness};
@@ -33,22 +34,70 @@ impl PostgresInbox {
         timeout: Duration,
     ) -> Result<Applying, ApplyError> {
         for _ in 0..RETAKES_MAX {
-            let applied = match self.apply_outside(asked, batch, timeout).await? {
+            let before = if self.has_outside { self.ask_before(asked, batch, timeout).await? } else { None };
+            let applied = match &before {
                 None => self.try_apply(asked, batch, timeout).await?,
-                applied => applied,
+                Some(before) if self.is_marked_by_app() => Some(before.applied()),
+                Some(before) => self.try_apply_but(asked, batch, before, timeout).await?,
             };
             if let Some((mut applying, redriven)) = applied {
-                self.forget_replies(batch);
+                let is_settled = |(_, outcome): &(_, &MessageOutcome)| **outcome != MessageOutcome::Again;
+                let settled = batch.iter().zip(&applying.outcomes).filter(is_settled);
+                self.forget_replies(settled.map(|(work, _)| work));
                 for at in redriven {
-                    // If it fails, the copy is asked about again: a held message is.
-                    let redriven = self.redrive(&batch[at]).await;
-                    applying.outcomes[at] = redriven.unwrap_or(MessageOutcome::Held);
+                    applying.outcomes[at] = self.redrive_or_hold(&batch[at]).await;
                 }
                 return Ok(applying);
             }
         }
         let why = "messages of this batch were deferred by somebody else again and again".to_owned();
         Err(apply_error(None, InboxError::Conflict(why)))
+    }
+
+    /// A letter that somebody's tool sent back. If it fails, the copy is asked about again: a held message
+    /// is. Nobody would hear why it is held for ever if the reason were not said here.
+    async fn redrive_or_hold(&self, work: &Work) -> MessageOutcome {
+        self.redrive(work).await.unwrap_or_else(|error| {
+            tracing::warn!(
+                consumer = &*self.consumer,
+                message = &*work.id,
+                error = error.to_string(),
+                "a dead letter came back through the broker and could not be put back to its place; it stays dead, and the \
+                 message is held and tried again"
+            );
+            MessageOutcome::Held
+        })
+    }
+
+    /// Once, without those that come again.
+    async fn try_apply_but(
+        &self,
+        asked: Option<Witness>,
+        batch: &[Work],
+        before: &Before,
+        timeout: Duration,
+    ) -> Result<Option<(Applying, Vec<usize>)>, ApplyError> {
+        let others = before.in_transaction();
+        if others.len() == batch.len() {
+            return self.try_apply(asked, batch, timeout).await;
+        }
+        let (mut applying, mut redriven) = before.applied();
+        applying.outcomes.fill(MessageOutcome::Again);
+        redriven.clear();
+        if others.is_empty() {
+            return Ok(Some((applying, redriven)));
+        }
+        let works: Vec<Work> = others.iter().map(|at| batch[*at].clone()).collect();
+        let place = |at: usize| others.get(at).copied();
+        let applied = self.try_apply(asked, &works, timeout).await;
+        let applied = applied.map_err(|error| ApplyError { at: error.at.and_then(place), ..error })?;
+        let Some((applied, back)) = applied else { return Ok(None) };
+        for (at, outcome) in others.iter().zip(applied.outcomes) {
+            applying.outcomes[*at] = outcome;
+        }
+        redriven.extend(back.into_iter().filter_map(place));
+        (applying.witness, applying.handler_time) = (applied.witness, applied.handler_time);
+        Ok(Some((applying, redriven)))
     }
 
     /// Once. `None`: the second look found that a duplicate was deferred meanwhile.

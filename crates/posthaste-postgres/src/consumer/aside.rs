@@ -179,7 +179,7 @@ impl PostgresInbox {
         seq: Option<i64>,
     ) -> Result<(), OwnError> {
         let params = params![TEXT &*self.consumer, TEXT id, INT8 seq];
-        for row in tx.query(&self.statements.former_letter, params).await? {
+        for row in tx.query_anew(&self.statements.former_letter, params).await? {
             self.trace_letter(tx, row.get(0), REPLAYED).await?;
         }
         Ok(())

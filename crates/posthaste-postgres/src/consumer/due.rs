@@ -120,11 +120,10 @@ impl PostgresInbox {
             tx.rollback().await;
             return Ok(Round::Empty);
         }
-        if rows.iter().any(|row| self.is_outside(&row.work)) {
-            rows.retain(|row| self.is_outside(&row.work));
-            self.claim(tx, &mut rows, timeout).await?;
+        if self.has_outside && self.keep_one_kind(&mut rows) {
+            let life = self.claim(tx, &rows, timeout).await?;
             drop(session);
-            return self.round_outside(rows, heads, due).await;
+            return self.round_outside(rows, life, heads, due).await;
         }
         let works: Vec<&Work> = rows.iter().map(|row| &row.work).collect();
         let each = match self.due_each.load(Relaxed) {
@@ -207,7 +206,7 @@ impl PostgresInbox {
         }
         let messages_max = i64::from(rows_max);
         let params = params![TEXT consumer, INT8_ARRAY ours, INT8 messages_max, INT8 BYTES_MAX];
-        let rows = tx.query(&self.statements.run, params).await?;
+        let rows = tx.query_anew(&self.statements.run, params).await?;
         let xid = rows.first().map_or_else(String::new, |row| row.get("xid"));
         Ok((rows.iter().map(Deferred::of).collect::<Result<_, _>>()?, xid))
     }

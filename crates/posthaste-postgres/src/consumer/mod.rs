@@ -25,9 +25,8 @@ mod statements;
 mod sweep;
 pub(crate) mod trace;
 
-pub use crate::handler::{CheckedHandler, Failed, Handler, SqlFunction, SqlHandler};
+pub use crate::handler::{CheckedHandler, Failed, Handler, OutsideHandler, SqlFunction, SqlHandler};
 pub use crate::mapped::{self, InboxTables, TableMapping, TablePreset};
-pub use outside::OutsideHandler;
 
 use crate::append::Outbox;
 use crate::config::PostgresConfig;
@@ -102,6 +101,7 @@ pub struct PostgresInbox {
     outbox: Outbox,
     dead_letters: Option<DeadLetterTopic>,
     has_outside: bool,
+    askings: Arc<crate::handler::replies::Askings>,
     /// What the handler of a deferred message took in the last look, in nanoseconds; 0: not known.
     due_each: AtomicU64,
 }
@@ -164,6 +164,7 @@ impl PostgresInbox {
             outbox,
             dead_letters,
             has_outside,
+            askings: Arc::default(),
             due_each,
         })
     }

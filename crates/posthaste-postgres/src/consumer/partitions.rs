@@ -105,6 +105,7 @@ fn saving(row: &Row) -> Saving {
     Saving {
         witness: witness(row),
         seeks: row.get("seeks"),
+        owned: row.get("owned"),
         controls: ConsumerControls { paused: row.get("paused"), rate_limit: row.get("rate_limit") },
     }
 }

@@ -8,6 +8,7 @@ use super::failure::OwnError;
 use super::trace::REPLAYED;
 use super::{End, PostgresInbox};
 use crate::session::{LentTransaction, params};
+use posthaste::admin::trace_of;
 use posthaste::consumer::store::{InboxError, MessageOutcome, Work};
 use serde_json::json;
 use uuid::Uuid;
@@ -27,9 +28,12 @@ impl PostgresInbox {
             if !self.bring_back(tx, letter, copy).await? {
                 return Ok((MessageOutcome::Duplicate, End::Rollback));
             }
-            let detail = json!({ "consumer": consumer, "letter": letter, "id": &*copy.id }).to_string();
+            let topics = [&*copy.delivery.partition().topic];
+            let detail = json!({ "consumer": consumer, "letter": letter, "id": &*copy.id, "topics": topics });
+            let detail = detail.to_string();
+            let trace = trace_of_message(copy);
             let params = params![
-                TEXT NOBODY, TEXT "redrive", TEXT "the message was sent to its topic again", TEXT detail,
+                TEXT NOBODY, TEXT "redrive", TEXT "the message was sent to its topic again", TEXT detail, TEXT trace,
             ];
             tx.query(&self.sessions.sql(include_str!("../../sql/admin/audit.sql")), params).await?;
             // CRASH(consume.redriven): the letter is as it was. The copy comes again, and is a redrive again
@@ -89,7 +93,15 @@ impl PostgresInbox {
         let (topics, order_ids): (Vec<&str>, Vec<Uuid>) =
             keys.iter().map(|(topic, order_id)| (&**topic, *order_id)).unzip();
         let params = params![TEXT consumer, TEXT_ARRAY topics, UUID_ARRAY order_ids];
-        tx.query(&self.statements.promote, params).await?;
+        tx.query_anew(&self.statements.promote, params).await?;
         Ok(())
     }
+}
+
+/// The trace that a message says it belongs to; without one, a trace of its own.
+fn trace_of_message(work: &Work) -> String {
+    let said =
+        work.delivery.message.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("traceparent"));
+    let said = said.and_then(|(_, value)| trace_of(std::str::from_utf8(value).ok()?));
+    said.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned)
 }

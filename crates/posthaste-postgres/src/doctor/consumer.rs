@@ -51,7 +51,7 @@ pub async fn examine_consumer(config: &PostgresConfig, bounds: &Bounds) -> Resul
     }
     let pooler = is_pooled(config).await.map_or_else(
         |error| fail(format!("could not be checked: {error}")),
-        |pooled| judge_pooler(pooled, config.pooled),
+        |pooled| judge_pooler(pooled, config.pooled, "messages wait at the broker"),
     );
     exam.note("pooler", pooler);
     Ok(exam.findings)
@@ -77,13 +77,13 @@ pub async fn examine_handlers(config: &PostgresConfig, handlers: &[SqlHandler]) 
     vec![Finding { check: HANDLERS.to_owned(), level, text }]
 }
 
-/// Unlike a relay, a consumer holds nothing in its session.
-fn judge_pooler(found: bool, configured: bool) -> CheckResult {
+/// Unlike a relay, a consumer or a gateway holds nothing in its session.
+pub(super) fn judge_pooler(found: bool, configured: bool, then: &str) -> CheckResult {
     if !found || configured {
         return ok("whatever lies between, nothing is kept in a session");
     }
-    fail(
+    fail(format!(
         "a pooler in transaction mode lies between, and pooled = false: named statements are looked for on another \
-         connection and fail, so messages wait at the broker. Set pooled = true, or connect to the server itself",
-    )
+         connection and fail, so {then}. Set pooled = true, or connect to the server itself"
+    ))
 }

@@ -3,7 +3,7 @@
 use super::{CheckResult, Exam, fail, list, ok, warn};
 use crate::admin::PostgresAdmin;
 use crate::session::Param;
-use posthaste::admin::{Admin, AdminError, OutboxStatus, SinkStatus};
+use posthaste::admin::{Admin, AdminError, SinkStatus};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
@@ -16,7 +16,10 @@ pub(super) async fn examine(exam: &mut Exam, admin: &PostgresAdmin) {
     exam.note_result("prepared_transactions", prepared);
     let ring = ring(exam).await;
     exam.note_all(&["ring_state", "ring_full", "audit"], ring);
-    let owned = answered(admin.status().await, |status| lanes_owned(&status));
+    let owned = answered(admin.status().await, |status| {
+        let (is_owned, text) = posthaste::admin::lanes_owned(&status);
+        if is_owned { ok(text) } else { warn(text) }
+    });
     exam.note("lanes_owned", owned);
     let retired = answered(admin.retired_sinks().await, |sinks| retired_sinks(&sinks));
     exam.note("retired_sinks", retired);
@@ -163,24 +166,6 @@ fn ring_state(turn: i64, current: Option<i64>) -> CheckResult {
             "appends go to segment {current}, the bookkeeping says {}: whoever turned the ring died half-way. The next sweep of a \
              relay completes it; run one",
             (turn - 1) % 8 + 1
-        )),
-    }
-}
-
-fn lanes_owned(status: &OutboxStatus) -> CheckResult {
-    let free = |sink: &SinkStatus| {
-        let lanes = sink.lanes.iter().filter(|lane| lane.owner.is_none());
-        lanes.map(|lane| format!("{}/{}", sink.sink, lane.lane)).collect::<Vec<_>>()
-    };
-    let free: Vec<String> = status.sinks.iter().flat_map(free).collect();
-    match (status.relays.len(), free.len()) {
-        (0, _) => ok("no relay is running"),
-        (1, 0) => ok("every lane has an owner, one relay is alive"),
-        (relays, 0) => ok(format!("every lane has an owner, {relays} relays are alive")),
-        (relays, _) => warn(format!(
-            "relays are alive ({relays}) and nobody owns {}: their events wait. A lane that just lost its owner is taken within \
-             seconds; otherwise look into the relays' logs for why they do not take it",
-            list(&free)
         )),
     }
 }

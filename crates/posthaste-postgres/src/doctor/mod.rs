@@ -12,16 +12,19 @@
 //! server.rs   the server and its settings       rights.rs   who may do what
 //! schema.rs   what somebody changed by hand     cursors.rs  positions, ring, lanes, transactions
 //! session.rs  poolers, notifications            consumer.rs what holds for a consumer's login
+//!                                               gateway.rs  the same for a gateway's
 //! ```
 
 mod consumer;
 mod cursors;
+mod gateway;
 mod rights;
 mod schema;
 mod server;
 mod session;
 
 pub use consumer::{CONSUMER_CHECKS, CONSUMER_RIGHTS, HANDLERS, examine_consumer, examine_handlers};
+pub use gateway::{GATEWAY_CHECKS, GATEWAY_RIGHTS, examine_gateway};
 
 use crate::admin::PostgresAdmin;
 use crate::error::describe;
@@ -48,6 +51,7 @@ pub const CHECKS: &[&str] = &[
     "schema_version",
     "schema_checksum",
     "payload_limit",
+    "audit_topic",
     "column_defaults",
     "segment_indexes",
     "lease_tokens",
@@ -129,7 +133,8 @@ impl Exam {
     }
 
     fn note(&mut self, check: &'static str, verdict: CheckResult) {
-        debug_assert!(CHECKS.contains(&check) || CONSUMER_CHECKS.contains(&check), "{check} is not listed");
+        let listed = [CHECKS, CONSUMER_CHECKS, GATEWAY_CHECKS];
+        debug_assert!(listed.iter().any(|checks| checks.contains(&check)), "{check} is not listed");
         let (level, text) = verdict;
         self.findings.push(Finding { check: check.to_owned(), level, text });
     }

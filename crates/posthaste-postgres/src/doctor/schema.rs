@@ -28,6 +28,8 @@ pub(super) async fn examine(exam: &mut Exam, server: &Server) {
     exam.note_result("schema_checksum", checksum);
     let limit = payload_limit(exam).await;
     exam.note_result("payload_limit", limit);
+    let audit = audit_topic(exam).await;
+    exam.note_result("audit_topic", audit);
     let shape = shape(exam, server).await;
     exam.note_all(
         &["column_defaults", "segment_indexes", "lease_tokens", "wakeup_trigger", "two_phase"],
@@ -65,6 +67,14 @@ async fn payload_limit(exam: &mut Exam) -> SqlResult<CheckResult> {
              refused at append, or accepted and then ends as a dead letter. Run `posthaste migrate up`"
         ))
     })
+}
+
+async fn audit_topic(exam: &mut Exam) -> SqlResult<CheckResult> {
+    let sessions = std::sync::Arc::clone(&exam.sessions);
+    let there = migrate::audit_topic(&sessions, &mut exam.session).await?;
+    let (same, text) =
+        posthaste::admin::compare_topics(there.as_deref(), sessions.config().audit_topic.as_deref());
+    Ok(if same { ok(text) } else { warn(text) })
 }
 
 /// Verdicts on defaults, indexes, tokens, the trigger, and what it means for two-phase commit.

@@ -187,7 +187,7 @@ async fn has_functions(exam: &mut Exam) -> SqlResult<CheckResult> {
     let rows = exam.query(include_str!("../../sql/doctor/functions.sql"), &[]).await?;
     let missing: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     Ok(if missing.is_empty() {
-        ok("all there")
+        ok("the server's own that the log is read by can be called")
     } else {
         fail(format!(
             "the role cannot call {}: the log cannot be read or appended to without it. Grant EXECUTE on it",

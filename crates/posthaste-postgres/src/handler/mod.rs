@@ -1,14 +1,16 @@
 //! Handlers: the service's own work, in our transaction.
 
 mod checked;
+mod outside;
+pub(crate) mod replies;
 mod sql;
 #[cfg(feature = "sqlx")]
 pub(crate) mod sqlx;
 
 pub use checked::CheckedHandler;
+pub use outside::OutsideHandler;
 pub use sql::{SqlFunction, SqlHandler};
 
-use crate::consumer::OutsideHandler;
 use async_trait::async_trait;
 use posthaste::consumer::{HandlerError, Message};
 use tokio_postgres::Transaction;

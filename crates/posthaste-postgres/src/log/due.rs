@@ -25,13 +25,13 @@ impl LogLease {
             (&bytes, Type::INT8),
         ];
         let sql = self.sql(event_sql!("../../sql/log/due.sql"));
-        let rows = session.query_alone(&sql, &params).await.map_err(store_error)?;
+        let rows = session.query_anew(&sql, &params).await.map_err(store_error)?;
         let events = rows.iter().map(due_event).collect::<Result<Vec<_>, _>>().map_err(store_error)?;
         if !events.is_empty() {
             return Ok(DueBatch { events, next_in: None });
         }
         let sql = self.sql(include_str!("../../sql/log/next_due.sql"));
-        let rows = session.query_alone(&sql, &params[..1]).await.map_err(store_error)?;
+        let rows = session.query_anew(&sql, &params[..1]).await.map_err(store_error)?;
         let Some(row) = rows.first() else { return Ok(DueBatch::default()) };
         if !row.get::<_, bool>(1) {
             self.clear_holding(generation);

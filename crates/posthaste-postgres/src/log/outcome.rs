@@ -234,8 +234,10 @@ impl<'s> OutcomeWriter<'s> {
         let classes: Vec<Option<&str>> = list.iter().map(|(_, d)| d.class.map(ErrorClass::as_str)).collect();
         let errors: Vec<Option<String>> =
             list.iter().map(|(_, d)| d.error.as_deref().map(storable)).collect();
+        let codes: Vec<Option<String>> = list.iter().map(|(_, d)| d.code.as_deref().map(storable)).collect();
+        let histories: Vec<Option<String>> = list.iter().map(|(_, d)| d.as_attempt()).collect();
         let sink: &str = &self.lease.id.sink;
-        let params: [Param<'_>; 11] = [
+        let params: [Param<'_>; 13] = [
             (&sink, Type::TEXT),
             (&seqs, Type::INT8_ARRAY),
             (&texts(|d| &d.route), Type::TEXT_ARRAY),
@@ -247,8 +249,10 @@ impl<'s> OutcomeWriter<'s> {
             (&delays, Type::FLOAT8_ARRAY),
             (&classes, Type::TEXT_ARRAY),
             (&errors, Type::TEXT_ARRAY),
+            (&codes, Type::TEXT_ARRAY),
+            (&histories, Type::TEXT_ARRAY),
         ];
-        self.session.query(&self.lease.sql(sql), &params).await
+        self.session.query_anew(&self.lease.sql(sql), &params).await
     }
 
     async fn bury(&mut self, sql: &str, list: &[(i64, &Death)]) -> Result<Vec<Row>, tokio_postgres::Error> {
@@ -259,7 +263,9 @@ impl<'s> OutcomeWriter<'s> {
         let codes: Vec<String> = list.iter().map(|(_, d)| storable(&d.code)).collect();
         let errors: Vec<String> = list.iter().map(|(_, d)| storable(&d.error)).collect();
         let sink: &str = &self.lease.id.sink;
-        let params: [Param<'_>; 8] = [
+        let fingerprints: Vec<i64> = list.iter().map(|(_, d)| d.fingerprint(sink)).collect();
+        let histories: Vec<String> = list.iter().map(|(_, d)| d.as_attempt()).collect();
+        let params: [Param<'_>; 10] = [
             (&sink, Type::TEXT),
             (&seqs, Type::INT8_ARRAY),
             (&texts(|d| &d.route), Type::TEXT_ARRAY),
@@ -268,8 +274,10 @@ impl<'s> OutcomeWriter<'s> {
             (&texts(|d| d.class.as_str()), Type::TEXT_ARRAY),
             (&codes, Type::TEXT_ARRAY),
             (&errors, Type::TEXT_ARRAY),
+            (&fingerprints, Type::INT8_ARRAY),
+            (&histories, Type::TEXT_ARRAY),
         ];
-        self.session.query(&self.lease.sql(sql), &params).await
+        self.session.query_anew(&self.lease.sql(sql), &params).await
     }
 
     /// Deferred events that were delivered leave.
@@ -280,7 +288,7 @@ impl<'s> OutcomeWriter<'s> {
         let sink: &str = &self.lease.id.sink;
         let sql = self.lease.sql(include_str!("../../sql/log/delivered.sql"));
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&seqs, Type::INT8_ARRAY)];
-        let rows = self.session.query(&sql, &params).await.map_err(store_error)?;
+        let rows = self.session.query_anew(&sql, &params).await.map_err(store_error)?;
         self.keys.extend(rows.iter().filter_map(|row| row.get::<_, Option<String>>(0)));
         Ok(())
     }
@@ -295,7 +303,7 @@ impl<'s> OutcomeWriter<'s> {
         let sink: &str = &self.lease.id.sink;
         let sql = self.lease.sql(include_str!("../../sql/log/promote.sql"));
         let params: [Param<'_>; 2] = [(&sink, Type::TEXT), (&self.keys, Type::TEXT_ARRAY)];
-        self.session.query(&sql, &params).await.map_err(store_error)?;
+        self.session.query_anew(&sql, &params).await.map_err(store_error)?;
         Ok(self.given_up)
     }
 

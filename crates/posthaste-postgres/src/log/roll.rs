@@ -4,7 +4,11 @@ use crate::error::store_error;
 use crate::log::store::{Inner, single};
 use crate::session::Param;
 use posthaste::Timestamp;
-use posthaste::store::{Controls, JoinPlan, LaneId, LaneView, Roll, StoreCode, StoreError};
+use posthaste::admin::SetBy;
+use posthaste::store::{
+    ControlRow, Controls, HandAct, JoinPlan, LaneId, LaneView, Roll, StoreCode, StoreError,
+};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 #[derive(serde::Deserialize)]
@@ -33,22 +37,24 @@ struct RollControl {
     name: String,
     paused: bool,
     rate: Option<f64>,
+    settings: Option<String>,
+    actor: Option<String>,
+    reason: Option<String>,
+    set_at: Option<i64>,
+    until: Option<i64>,
 }
 
-/// What is set for sinks and routes. Consumers ask for theirs themselves.
-fn controls(rows: Vec<RollControl>) -> Controls {
-    let mut controls = Controls::default();
-    for RollControl { kind, name, paused, rate } in rows {
-        match kind.as_str() {
-            "sink" => {
-                controls.rate_limits.extend(rate.map(|rate| (name.clone(), rate)));
-                controls.paused_sinks.extend(paused.then_some(name));
-            }
-            "route" => controls.paused_routes.extend(paused.then_some(name)),
-            _ => {}
-        }
+impl From<RollControl> for ControlRow {
+    fn from(row: RollControl) -> Self {
+        let RollControl { kind, name, paused, rate, settings, actor, reason, set_at, until } = row;
+        let set_by = actor.zip(set_at).map(|(actor, at)| SetBy {
+            actor,
+            reason: reason.unwrap_or_default(),
+            at: Timestamp(at),
+            until: until.map(Timestamp),
+        });
+        Self { kind, name, paused, rate, settings: settings.map(ControlRow::value), set_by }
     }
-    controls
 }
 
 impl Inner {
@@ -103,8 +109,26 @@ impl Inner {
                 .collect(),
             relays: row.relays,
             now: Timestamp(row.now),
-            controls: controls(row.controls),
+            controls: Controls::of(row.controls.into_iter().map(ControlRow::from)),
         })
+    }
+}
+
+impl Inner {
+    /// On the heart's connection, like the heartbeat that found the lease lost.
+    pub(crate) async fn taken_by_hand(
+        &self,
+        lane: &LaneId,
+        epoch: i64,
+    ) -> Result<Option<HandAct>, StoreError> {
+        let heart = self.heart.lock().await;
+        let Some(heart) = heart.as_ref() else { return Ok(None) };
+        let sql = self.sessions.sql(include_str!("../../sql/log/by_hand.sql"));
+        let params: [Param<'_>; 2] = [(&&*lane.sink, Type::TEXT), (&epoch, Type::INT8)];
+        let call = heart.connection.client.query_typed(&sql, &params);
+        let rows = heart.connection.within(Some(self.plan()?.lease_ttl), call).await.map_err(store_error)?;
+        let act = |row: &Row| HandAct { action: row.get(0), actor: row.get(1), reason: row.get(2) };
+        Ok(rows.first().map(act))
     }
 }
 
@@ -117,23 +141,4 @@ fn refused(row: &RollRow, plan: &JoinPlan) -> Option<String> {
         );
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_paused_consumer_pauses_no_route_of_its_name() {
-        let row = |kind: &str| RollControl {
-            kind: kind.to_owned(),
-            name: "billing".to_owned(),
-            paused: true,
-            rate: None,
-        };
-        let found = controls(vec![row("consumer")]);
-        assert!(found.paused_routes.is_empty() && found.paused_sinks.is_empty());
-        let found = controls(vec![row("route"), row("sink")]);
-        assert_eq!((found.paused_routes.len(), found.paused_sinks.len()), (1, 1));
-    }
 }

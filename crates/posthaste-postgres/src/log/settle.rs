@@ -24,6 +24,7 @@ struct Receipt {
     mark: i64,
     position: Position,
     tallies: Vec<Tally>,
+    delivered: i64,
 }
 
 /// How inserting a receipt ended.
@@ -78,14 +79,20 @@ impl LogLease {
             mark: self.known_seq.load(Ordering::Relaxed),
             position: settled.position.clone(),
             tallies: Vec::new(),
+            delivered: 0,
         };
-        let Some(through) = settlement.through else { return receipt };
+        let Some(through) = settlement.through else {
+            receipt.delivered = settlement.delivered_of(0);
+            return receipt;
+        };
         for step in self.steps().iter().take_while(|step| step.number <= through) {
             receipt.position = step.after.clone();
             for one in &step.tally {
                 tally(&mut receipt.tallies, one.segment, one.count, one.sum);
             }
         }
+        let on_pages = receipt.tallies.iter().map(|tally| tally.count).sum();
+        receipt.delivered = settlement.delivered_of(on_pages);
         receipt
     }
 
@@ -180,7 +187,7 @@ impl LogLease {
         let counts: Vec<i64> = receipt.tallies.iter().map(|tally| tally.count).collect();
         let sums: Vec<i64> = receipt.tallies.iter().map(|tally| tally.sum).collect();
         let snapshot = position.snapshot.to_string();
-        let params: [Param<'_>; 12] = [
+        let params: [Param<'_>; 13] = [
             (&sink, Type::TEXT),
             (&self.id.lane, Type::INT2),
             (&receipt.n, Type::INT8),
@@ -193,6 +200,7 @@ impl LogLease {
             (&segments, Type::INT2_ARRAY),
             (&counts, Type::INT8_ARRAY),
             (&sums, Type::INT8_ARRAY),
+            (&receipt.delivered, Type::INT8),
         ];
         let result =
             if alone { session.query_alone(&sql, &params).await } else { session.query(&sql, &params).await };

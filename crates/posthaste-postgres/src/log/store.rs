@@ -13,7 +13,9 @@ use crate::log::lease::LogLease;
 use crate::migrate;
 use crate::session::{Param, Session, Sessions};
 use async_trait::async_trait;
-use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreCode, StoreError, Swept};
+use posthaste::store::{
+    HandAct, JoinPlan, LaneId, Lease, ProcessReport, Roll, Store, StoreCode, StoreError, Swept,
+};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -235,13 +237,36 @@ impl Store for PostgresStore {
         self.inner.lane_changes.notified().await;
     }
 
+    async fn taken_by_hand(&self, lane: &LaneId, epoch: i64) -> Result<Option<HandAct>, StoreError> {
+        self.inner.taken_by_hand(lane, epoch).await
+    }
+
+    /// On the heart's connection: an exhausted pool must not hold up a heartbeat (F22).
+    async fn report(&self, report: &ProcessReport) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        let heart = inner.heart.lock().await;
+        let Some(heart) = heart.as_ref() else { return Ok(()) };
+        let text = report.report.replace("\\u0000", "\\ufffd");
+        let params: [Param<'_>; 7] = [
+            (&report.process, Type::TEXT),
+            (&report.role, Type::TEXT),
+            (&report.name, Type::TEXT),
+            (&report.version, Type::TEXT),
+            (&report.host, Type::TEXT),
+            (&report.started_at.0, Type::INT8),
+            (&text, Type::TEXT),
+        ];
+        let sql = inner.sessions.sql(include_str!("../../sql/consumer/report.sql"));
+        let call = heart.connection.client.query_typed(&sql, &params);
+        heart.connection.within(Some(inner.plan()?.lease_ttl), call).await.map_err(store_error)?;
+        Ok(())
+    }
+
     async fn leave(&self) -> Result<(), StoreError> {
         let inner = &self.inner;
-        let plan = inner.plan()?;
+        let Ok(plan) = inner.plan() else { return Ok(()) };
         let mut session = inner.sessions.session().await?;
-        let sql = inner
-            .sessions
-            .sql("delete from posthaste.relays where relay = $1 returning pg_notify($2, 'lanes')");
+        let sql = inner.sessions.sql(include_str!("../../sql/log/leave.sql"));
         let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
             [(&plan.relay.as_ref(), Type::TEXT), (&inner.channel(), Type::TEXT)];
         session.query_alone(&sql, &params).await.map_err(store_error)?;

@@ -388,17 +388,16 @@ async fn purge(inner: &Inner, session: &mut Session, swept: &mut Swept) -> Resul
     );
     let age = retention.idempotency_keys.as_secs_f64();
     purged += purge_chunks(session, &keys, &[(&PURGE_CHUNK, Type::INT8), (&age, Type::FLOAT8)]).await?;
-    let relays = inner.sessions.sql(
-        "delete from posthaste.relays where expires_at < clock_timestamp() - interval '1 hour' returning 1",
-    );
+    let relays = inner.sessions.sql(include_str!("../../sql/log/purge_relays.sql"));
     session.query_alone(&relays, &[]).await.map_err(store_error)?;
     if let Some(age) = retention.dead_letters {
         let sql = inner.sessions.sql(
             "with gone as (delete from posthaste.dead_letters where letter = any (array(
                select letter from posthaste.dead_letters where not holds_key
-                  and dead_at < clock_timestamp() - make_interval(secs => $2) order by dead_at limit $1)) returning 1),
+                  and dead_at < clock_timestamp() - make_interval(secs => $2) order by dead_at limit $1)) returning topic),
              noted as (insert into posthaste.audit (actor, action, reason, detail)
-               select 'retention', 'purge', 'declared dead letter retention', jsonb_build_object('count', count(*))
+               select 'retention', 'purge', 'declared dead letter retention',
+                      jsonb_build_object('count', count(*), 'topics', (array_agg(distinct topic))[1:10])
                  from gone having count(*) > 0)
              select 1 from gone",
         );

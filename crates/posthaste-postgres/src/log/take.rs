@@ -66,7 +66,7 @@ impl Inner {
         check_time(id, last, &position)?;
         let (n, epoch): (i64, i64) = (last.get("n"), lane.get::<_, i64>("epoch") + 1);
         let lanes: i64 = lane.get("lanes_of_sink");
-        let (deaths, in_hand) = deaths(lane, place(&position), reach(lanes));
+        let (deaths, in_hand) = deaths(lane, &plan.relay, place(&position), reach(lanes));
         let (suspect, charged) = deaths.suspect.unzip();
         let sql = self.sessions.sql(include_str!("../../sql/log/take.sql"));
         let taken = session
@@ -140,16 +140,21 @@ fn place(position: &Position) -> i64 {
 }
 
 /// What is known of the deaths before, the last one included. An owner that released its lane did not die.
-fn deaths(lane: &tokio_postgres::Row, place: i64, reach: i64) -> (Deaths, Option<i64>) {
-    if lane.get::<_, Option<String>>("owner").is_none() {
+/// Nor did one that asks for it again because its token went with the server: a server that is often down is
+/// no event's fault (F50). With its token there, its lane's task may have died.
+fn deaths(lane: &tokio_postgres::Row, asker: &str, place: i64, reach: i64) -> (Deaths, Option<i64>) {
+    let Some(owner) = lane.get::<_, Option<String>>("owner") else {
         return (Deaths::default(), None);
-    }
+    };
     let count = |name| lane.get::<_, i32>(name).unsigned_abs();
     let before = Deaths {
         unclean: count("unclean"),
         place: lane.get("unclean_position"),
         suspect: lane.get::<_, Option<i64>>("suspect").map(|seq| (seq, count("suspect_deaths"))),
     };
+    if owner == asker && !lane.get::<_, bool>("has_token") {
+        return (before, None);
+    }
     let in_hand = lane.get("in_hand");
     (before.and_one(place, in_hand, reach), in_hand)
 }

@@ -181,7 +181,8 @@ async fn look(
     key: &[&str],
 ) -> Result<(CatalogTable, Vec<String>), StoreError> {
     let name = table(name)?;
-    let Some(found) = claim::table(session.client(), &name).await? else {
+    let (connection, longest) = session.bounded();
+    let Some(found) = connection.within(longest, claim::table(&connection.client, &name)).await? else {
         let why =
             format!("there is no table {name} here; `posthaste consumers sql` prints it. Nothing was taken");
         return Err(StoreError::fatal(StoreCode::TableMissing, why));

@@ -17,9 +17,12 @@
 //! Refused: a migration crate. It would bring a second way to connect, and its session lock does not
 //! survive a pooler in transaction mode.
 
+mod audit;
 mod roles;
 mod script;
 
+pub use audit::TopicChange;
+pub(crate) use audit::topic as audit_topic;
 pub use roles::Roles;
 pub(crate) use script::bytes_max as payload_bytes_max;
 pub(crate) use script::check_limits;
@@ -35,6 +38,7 @@ use posthaste::store::{StoreCode, StoreError};
 use script::{MIGRATIONS, Migration};
 use serde::Serialize;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
@@ -44,6 +48,14 @@ pub const SCHEMA_VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 /// Class of the advisory lock under which migrations run.
 const MIGRATION_LOCK: i32 = LOCK_CLASS + 2;
 
+/// For how long a migration waits for a table that somebody uses: whoever wants the table next, as a relay
+/// does, waits behind it.
+const TABLE_PATIENCE: &str = "set local lock_timeout = '2s'";
+
+/// How often it is tried, and the pause between, in which the others go on.
+const TRIES: u32 = 15;
+const PAUSE: Duration = Duration::from_secs(2);
+
 /// What `up` did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
@@ -51,6 +63,8 @@ pub struct Outcome {
     pub applied: Vec<(i32, String)>,
     /// Statements that the connected role may not run, in order, for somebody who may.
     pub to_run_by_hand: Vec<String>,
+    /// Where the audit goes now, if that was another topic before.
+    pub audit_topic: Option<TopicChange>,
 }
 
 /// A version that is applied.
@@ -77,6 +91,8 @@ pub struct Status {
     pub applied: Vec<Applied>,
     /// What `up` would apply.
     pub pending: Vec<(i32, String)>,
+    /// The topic to which the audit goes, if it goes to one.
+    pub audit_topic: Option<String>,
 }
 
 /// Applies what is missing, sets the limits, makes the roles and grants them their rights.
@@ -93,24 +109,22 @@ pub async fn up(config: &PostgresConfig, roles: &Roles) -> Result<Outcome, Store
     }
     // A newer binary was here: limits and rights of its schema are its business.
     if version(&mut session, &sessions).await? == SCHEMA_VERSION {
-        outcome.to_run_by_hand = settings(&sessions, &mut session, roles).await?;
+        settings(&sessions, &mut session, roles, &mut outcome).await?;
     }
     Ok(outcome)
 }
 
-/// The limits, the forms of `append` and the roles. Under the lock too: two at once would change the same
-/// catalog rows.
+/// The limits, the forms of `append`, the audit's topic and the roles. Under the lock too: two at once would
+/// change the same catalog rows.
 async fn settings(
     sessions: &Sessions,
     session: &mut Session,
     roles: &Roles,
-) -> Result<Vec<String>, StoreError> {
+    outcome: &mut Outcome,
+) -> Result<(), StoreError> {
     session.begin().await.map_err(store_error)?;
-    match settings_in(sessions, session, roles).await {
-        Ok(left) => {
-            session.commit().await.map_err(commit_error)?;
-            Ok(left)
-        }
+    match settings_in(sessions, session, roles, outcome).await {
+        Ok(()) => session.commit().await.map_err(commit_error),
         Err(error) => {
             session.rollback().await;
             Err(error)
@@ -122,12 +136,19 @@ async fn settings_in(
     sessions: &Sessions,
     session: &mut Session,
     roles: &Roles,
-) -> Result<Vec<String>, StoreError> {
+    outcome: &mut Outcome,
+) -> Result<(), StoreError> {
     lock(sessions, session).await?;
     let mut left = script::set_limits(sessions, session).await?;
     left.extend(script::add_append_keys(sessions, session).await?);
+    match audit::set_topic(sessions, session).await? {
+        audit::Set::Same => {}
+        audit::Set::Changed(change) => outcome.audit_topic = Some(change),
+        audit::Set::ByHand(statement) => left.push(statement),
+    }
     left.extend(roles::apply(sessions, session, roles).await?);
-    Ok(left)
+    outcome.to_run_by_hand = left;
+    Ok(())
 }
 
 /// What is applied and what is missing. Changes nothing.
@@ -143,7 +164,13 @@ pub async fn status(config: &PostgresConfig) -> Result<Status, StoreError> {
     let missing =
         MIGRATIONS.iter().filter(|migration| current.is_none_or(|current| migration.version > current));
     let pending = missing.map(|migration| (migration.version, migration.name.to_owned())).collect();
-    Ok(Status { current, latest: SCHEMA_VERSION, applied, pending })
+    let audit_topic = match current {
+        Some(version) if version >= audit::SINCE => {
+            audit::topic(&sessions, &mut session).await.map_err(store_error)?
+        }
+        _ => None,
+    };
+    Ok(Status { current, latest: SCHEMA_VERSION, applied, pending, audit_topic })
 }
 
 /// Whether a version was applied with another text than this binary has.
@@ -171,22 +198,35 @@ async fn version(session: &mut Session, sessions: &Sessions) -> Result<i32, Stor
     crate::log::store::single(session.query_alone(&sql, &[]).await.map_err(store_error)?)
 }
 
+/// What became of a step.
+enum MigrationStep {
+    Applied(i32, String),
+    UpToDate,
+    /// Somebody uses a table, or it was a deadlock.
+    Busy(StoreError),
+}
+
 /// Applies the next version, if there is one.
 async fn step(sessions: &Arc<Sessions>, session: &mut Session) -> Result<Option<(i32, String)>, StoreError> {
-    session.begin().await.map_err(store_error)?;
-    match step_in(sessions, session).await {
-        Ok(Some(applied)) => {
+    let mut tries = 0;
+    loop {
+        session.begin().await.map_err(store_error)?;
+        let step = step_in(sessions, session).await;
+        if let Ok(MigrationStep::Applied(version, name)) = step {
             session.commit().await.map_err(commit_error)?;
-            Ok(Some(applied))
+            return Ok(Some((version, name)));
         }
-        other => {
-            session.rollback().await;
-            other
+        session.rollback().await;
+        match step? {
+            MigrationStep::Busy(error) if tries >= TRIES => return Err(error),
+            MigrationStep::Busy(_) => tokio::time::sleep(PAUSE).await,
+            MigrationStep::Applied(..) | MigrationStep::UpToDate => return Ok(None),
         }
+        tries += 1;
     }
 }
 
-async fn step_in(sessions: &Sessions, session: &mut Session) -> Result<Option<(i32, String)>, StoreError> {
+async fn step_in(sessions: &Sessions, session: &mut Session) -> Result<MigrationStep, StoreError> {
     lock(sessions, session).await?;
     if !is_set_up(sessions, session).await? {
         set_up(sessions, session).await?;
@@ -196,17 +236,26 @@ async fn step_in(sessions: &Sessions, session: &mut Session) -> Result<Option<(i
         match done.iter().find(|(applied, _)| applied.version == migration.version) {
             Some((_, checksum)) => check_text(migration, checksum)?,
             None => {
-                session.client().batch_execute(&sessions.sql(migration.text)).await.map_err(refused)?;
+                session.client().batch_execute(TABLE_PATIENCE).await.map_err(store_error)?;
+                match session.client().batch_execute(&sessions.sql(migration.text)).await {
+                    Err(error) if is_busy(&error) => return Ok(MigrationStep::Busy(store_error(error))),
+                    applied => applied.map_err(refused)?,
+                }
                 session
                     .client()
                     .batch_execute(&sessions.sql(&migration.record()))
                     .await
                     .map_err(store_error)?;
-                return Ok(Some((migration.version, migration.name.to_owned())));
+                return Ok(MigrationStep::Applied(migration.version, migration.name.to_owned()));
             }
         }
     }
-    Ok(None)
+    Ok(MigrationStep::UpToDate)
+}
+
+/// Whether somebody else has what it needs.
+fn is_busy(error: &tokio_postgres::Error) -> bool {
+    is_code(error, &SqlState::LOCK_NOT_AVAILABLE) || is_code(error, &SqlState::T_R_DEADLOCK_DETECTED)
 }
 
 async fn lock(sessions: &Sessions, session: &mut Session) -> Result<(), StoreError> {

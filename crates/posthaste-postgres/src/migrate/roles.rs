@@ -1,4 +1,4 @@
-//! Four roles, least privilege: one appends, one consumes, one relays, one looks and acts.
+//! Five roles, least privilege: to append, to consume, to relay, to look and act, to take in for tenants.
 //!
 //! They are groups without a login: people make their own logins members of them. Making roles and
 //! granting are often somebody else's job, so whatever the connected role may not do is handed back as
@@ -25,6 +25,8 @@ pub struct Roles {
     pub relay: String,
     /// Looks at everything; acts on dead letters, lanes and controls.
     pub admin: String,
+    /// Appends for tenants, and remembers their requests.
+    pub gateway: String,
     /// Make those that are missing, without a login.
     pub create: bool,
 }
@@ -36,14 +38,15 @@ impl Default for Roles {
             consumer: "posthaste_consumer".to_owned(),
             relay: "posthaste_relay".to_owned(),
             admin: "posthaste_admin".to_owned(),
+            gateway: "posthaste_gateway".to_owned(),
             create: true,
         }
     }
 }
 
 impl Roles {
-    fn names(&self) -> [&str; 4] {
-        [&self.app, &self.consumer, &self.relay, &self.admin]
+    fn names(&self) -> [&str; 5] {
+        [&self.app, &self.consumer, &self.relay, &self.admin, &self.gateway]
     }
 
     /// The statements that make the roles, for a script. A role belongs to the whole server, so another
@@ -73,7 +76,8 @@ impl Roles {
             .replace(":app", &quote(&self.app))
             .replace(":consumer", &quote(&self.consumer))
             .replace(":relay", &quote(&self.relay))
-            .replace(":admin", &quote(&self.admin));
+            .replace(":admin", &quote(&self.admin))
+            .replace(":gateway", &quote(&self.gateway));
         named.split(';').map(str::trim).filter(|statement| !statement.is_empty()).map(str::to_owned).collect()
     }
 }
@@ -126,6 +130,7 @@ async fn are_granted(sessions: &Sessions, session: &mut Session, roles: &Roles) 
         (&roles.consumer, rights::consumer()),
         (&roles.relay, rights::relay()),
         (&roles.admin, rights::admin()),
+        (&roles.gateway, rights::gateway()),
     ] {
         let missing = rights::missing(sessions, session, Some(role), &needed).await.map_err(store_error)?;
         if !missing.is_empty() {

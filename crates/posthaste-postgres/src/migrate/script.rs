@@ -43,6 +43,18 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         text: include_str!("../../migrations/003_consumer.sql"),
         oldest: Some(2),
     },
+    Migration {
+        version: 4,
+        name: "operations",
+        text: include_str!("../../migrations/004_operations.sql"),
+        oldest: Some(3),
+    },
+    Migration {
+        version: 5,
+        name: "gateway",
+        text: include_str!("../../migrations/005_gateway.sql"),
+        oldest: Some(4),
+    },
 ];
 
 /// The forms of `append` for keys that are no text. They only call the function of version 1, so they are no

@@ -65,6 +65,7 @@ impl Ground {
         let store = self.store().await.expect("the store connects");
         let routes = RouteTable::new(vec![self.route.clone()]);
         let plan = RelayPlan {
+            host: "host".into(),
             outbox: "adopted".into(),
             service: "test".into(),
             relay: name.into(),

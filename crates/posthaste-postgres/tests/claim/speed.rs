@@ -110,6 +110,7 @@ async fn the_next_batch_is_claimed_while_one_is_settled() {
         due: Due::In(Duration::ZERO),
         attempts: 0,
         class: None,
+        code: None,
         error: None,
         route: "r".into(),
         destination: "t".to_owned(),

@@ -5,7 +5,7 @@ use crate::fixture::{InboxFixture, actor};
 use crate::life::Effects;
 use bytes::Bytes;
 use posthaste::admin::{DeadAct, DeadFilter};
-use posthaste::consumer::admin::ConsumerAdmin;
+use posthaste::consumer::admin::{ConsumerAdmin, ConsumerLetter};
 use posthaste::consumer::letter::DeadLetterTopic;
 use posthaste::consumer::store::{Burial, DeferOrBury, InboxStore, MessageOutcome, SetAside, Work};
 use posthaste::consumer::{Disposition, Failure, FailureKind, Filter};
@@ -44,6 +44,9 @@ async fn f71_every_message_can_be_a_letter_byte_for_byte() {
     let admin = fixture.admin().await;
     for (position, payload) in payloads.into_iter().enumerate() {
         let work = work_with(position as i64, payload);
+        let mut delivery = (*work.delivery).clone();
+        delivery.message.headers = vec![("tenant".to_owned(), bytes::Bytes::from_static(b"7"))];
+        let work = Work { delivery: Arc::new(delivery), ..work };
         let kept = inbox.defer(None, &[work], &bury()).await.expect("buried");
         assert_eq!(kept.outcomes, [SetAside::Kept]);
         let letters = admin.letter("billing", &format!("m{position}")).await.expect("shown");
@@ -52,6 +55,21 @@ async fn f71_every_message_can_be_a_letter_byte_for_byte() {
         assert_eq!(letters[0].error, "it\u{fffd}failed\nin two lines");
     }
     assert_eq!(admin.letter_count("billing", &DeadFilter::default()).await.expect("counted"), 6);
+    let found = async |filter: DeadFilter| admin.letter_count("billing", &filter).await.expect("counted");
+    let error = |text: &str| DeadFilter { error: Some(text.to_owned()), ..DeadFilter::default() };
+    assert_eq!((found(error("failed")).await, found(error("%")).await), (6, 0));
+    let shown = admin.letter("billing", "m0").await.expect("shown").remove(0);
+    let of = |class: &str| DeadFilter { class: Some(class.to_owned()), ..DeadFilter::default() };
+    assert_eq!((found(of(&shown.error_class)).await, found(of("x")).await), (6, 0));
+    let header = |name: &str, value: Option<&str>| DeadFilter {
+        header: Some(name.to_owned()),
+        header_value: value.map(str::to_owned),
+        holds_key: Some(false),
+        replayed: Some(false),
+        ..DeadFilter::default()
+    };
+    assert_eq!((found(header("tenant", None)).await, found(header("tenant", Some("7"))).await), (6, 6));
+    assert_eq!((found(header("tenant", Some("8"))).await, found(header("7", None)).await), (0, 0));
     let causes = admin.letter_causes("billing", &DeadFilter::default(), 10).await.expect("listed");
     assert_eq!(causes.iter().map(|cause| cause.count).collect::<Vec<_>>(), [6], "one cause");
 }
@@ -115,6 +133,12 @@ async fn g6_letters_leave_by_audited_acts_alone() {
     let rest =
         admin.letters("billing", &DeadFilter::default(), Some(page[2].letter), 3).await.expect("a page");
     assert_eq!((page.len(), rest.len()), (3, 2));
+    let newest = admin.letters_newest("billing", &DeadFilter::default(), None, 3).await.expect("a page");
+    let older = admin.letters_newest("billing", &DeadFilter::default(), Some(newest[2].letter), 3).await;
+    let ids = |letters: &[ConsumerLetter]| letters.iter().map(|one| one.letter).collect::<Vec<_>>();
+    let mut backwards = [ids(&newest), ids(&older.expect("a page"))].concat();
+    backwards.reverse();
+    assert_eq!(backwards, [ids(&page), ids(&rest)].concat());
     let first = DeadFilter { ids: vec![page[0].letter], ..DeadFilter::default() };
     assert_eq!(admin.letter_act("billing", &first, DeadAct::Replay, &actor(), 9).await.expect("replayed"), 1);
     let key = DeadFilter { key: Some("k1".to_owned()), ..DeadFilter::default() };

@@ -29,7 +29,7 @@ pub(crate) struct InboxFixture {
 }
 
 pub(crate) fn actor() -> Actor {
-    Actor { name: "test".to_owned(), reason: "a case of the suite".to_owned() }
+    Actor::new("test", "a case of the suite")
 }
 
 impl InboxFixture {

@@ -44,17 +44,25 @@ async fn dead_letters_are_listed_by_page_and_filter() {
     let admin = setting.admin().await;
     let filter = DeadFilter { sink: Some("s".to_owned()), ..DeadFilter::default() };
     let mut seen = Vec::new();
-    let mut after = 0;
+    let mut after: Option<String> = None;
     loop {
-        let page = admin.dead_list(&filter, after, 10).await.expect("readable");
+        let page = admin.dead_list(&filter, after.as_deref(), 10).await.expect("readable");
         let Some(last) = page.last() else { break };
-        after = last.cursor;
+        after = Some(last.cursor.clone());
         seen.extend(page.iter().map(|letter| letter.seq));
     }
     assert_eq!(seen, (1..=25).collect::<Vec<i64>>());
+    let newest = admin.dead_newest(&filter, None, 10).await.expect("readable");
+    let next = admin.dead_newest(&filter, Some(&newest[9].cursor), 10).await.expect("readable");
+    assert_eq!((newest[0].seq, next[0].seq), (25, 15));
+    for hostile in ["", "-1", "x", "1e3", "9223372036854775808", "0002d3f0a1b2c3d4.17"] {
+        let refused = admin.dead_list(&filter, Some(hostile), 10).await.expect_err(hostile);
+        assert_eq!(refused.code(), "admin.bad_place");
+        assert!(matches!(refused, AdminError::Invalid { .. }));
+    }
 
     let some = admin
-        .dead_list(&DeadFilter { topic: Some("*.3".to_owned()), ..filter.clone() }, 0, 100)
+        .dead_list(&DeadFilter { topic: Some("*.3".to_owned()), ..filter.clone() }, None, 100)
         .await
         .expect("readable");
     assert_eq!(some.iter().map(|letter| letter.seq).collect::<Vec<_>>(), [3, 13, 23]);
@@ -139,7 +147,7 @@ async fn an_empty_filter_or_reason_is_refused() {
     let admin = setting.admin().await;
     let empty = admin.dead_act(&DeadFilter::default(), DeadAct::Discard, &somebody(), 10).await;
     assert!(matches!(empty, Err(AdminError::Invalid { .. })), "{empty:?}");
-    let nobody = Actor { name: "me".to_owned(), reason: " ".to_owned() };
+    let nobody = Actor::new("me", " ");
     let filter = DeadFilter { all: true, ..DeadFilter::default() };
     let unexplained = admin.dead_act(&filter, DeadAct::Discard, &nobody, 10).await;
     assert!(matches!(unexplained, Err(AdminError::Invalid { .. })), "{unexplained:?}");
@@ -150,7 +158,7 @@ async fn an_empty_filter_or_reason_is_refused() {
 async fn of_two_acts_on_one_letter_one_wins() {
     let setting = require_service!(Setting::new().await);
     bury(&setting, "s", 40).await;
-    let letters = setting.admin().await.dead_list(&DeadFilter::default(), 0, 100).await.expect("readable");
+    let letters = setting.admin().await.dead_list(&DeadFilter::default(), None, 100).await.expect("readable");
     let (mut won, mut lost) = (0, 0);
     for letter in letters {
         let filter = DeadFilter { ids: vec![letter.id], ..DeadFilter::default() };
@@ -343,7 +351,7 @@ async fn a_letter_is_found_among_many() {
     let read = "select (seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables where relname = 'dead_letters'";
     let before = setting.number(read).await;
     let admin = setting.admin().await;
-    assert_eq!(admin.dead_list(&named, 0, 10).await.expect("readable").len(), 1);
+    assert_eq!(admin.dead_list(&named, None, 10).await.expect("readable").len(), 1);
     assert_eq!(admin.dead_count(&named).await.expect("readable"), 1);
     assert_eq!(admin.dead_act(&named, DeadAct::Replay, &somebody(), 10).await.expect("permitted"), 1);
     drop(admin);

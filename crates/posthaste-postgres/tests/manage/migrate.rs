@@ -1,9 +1,11 @@
 //! Setting up: fresh, again, at once, with odd names, without rights; and what each role may do.
 
+use crate::consumer::version_2;
 use crate::setting::{Setting, connect, fails_with, number, roles_of};
 use posthaste::store::StoreError;
 use posthaste_postgres::migrate::{self, Roles, SCHEMA_VERSION};
 use posthaste_postgres::{Inbox, PostgresAdmin, PostgresConfig};
+use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{PgBouncer, Postgres, PostgresOptions, TestDatabase, Version};
 use std::time::Duration;
@@ -197,6 +199,30 @@ async fn another_text_under_the_same_version_is_refused() {
         matches!(&refused, StoreError::Fatal { message: text, .. } if text.contains("0123456789abcdef")),
         "{refused}"
     );
+}
+
+/// F89: whoever settles takes `receipts` first and what is deferred afterwards. A migration beside it takes
+/// that way, and gives way to a table that is used for long.
+#[tokio::test]
+async fn a_migration_beside_a_settlement_is_no_deadlock() {
+    let database = require_service!(TestDatabase::create().await);
+    let (config, settler) = version_2(&database, "posthaste").await;
+    let roles = roles_of(&database);
+    settler.batch_execute("begin; lock posthaste.receipts in row exclusive mode").await.expect("a lock");
+    let migration = tokio::spawn(async move { migrate::up(&config, &roles).await });
+    let watcher = database.connect().await.expect("reachable");
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    let patience = Duration::from_secs(60);
+    let waiting = async |wanted: i64| (number(&watcher, waits).await == wanted).then_some(());
+    eventually("the migration waits", patience, || waiting(1)).await;
+    settler.batch_execute("lock posthaste.deferred in row exclusive mode").await.expect("no deadlock");
+    eventually("the migration lets others pass", patience, || waiting(0)).await;
+    settler
+        .batch_execute("lock posthaste.dead_letters in row exclusive mode; commit")
+        .await
+        .expect("settled");
+    let outcome = migration.await.expect("it ends").expect("it is applied");
+    assert_eq!(outcome.applied.last(), Some(&(5, "gateway".to_owned())));
 }
 
 #[tokio::test]

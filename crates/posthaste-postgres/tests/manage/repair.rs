@@ -8,7 +8,7 @@ use posthaste::admin::{Admin, AdminError, RewindTo};
 use posthaste::route::{Filter, Pattern};
 use posthaste::sink::Level;
 use posthaste::store::{Store, StoreError};
-use posthaste_postgres::{PostgresAdmin, PostgresConfig};
+use posthaste_postgres::{PostgresAdmin, PostgresConfig, migrate};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Postgres, PostgresOptions, ServiceError, TestDatabase, Version};
 use std::collections::BTreeSet;
@@ -169,6 +169,23 @@ async fn a_sequence_that_went_back_sends_everything_again() {
     assert_eq!(setting.number("select max(seq) from posthaste.outbox").await, 10_101);
     let mut next = Reader::join(&setting.config, "q", "s").await;
     assert_eq!(next.drain().await.len(), 111);
+}
+
+/// The audit of a repair may be an event: its number is drawn from the sequence as it is afterwards.
+#[tokio::test]
+async fn g2_the_audit_of_a_repair_is_read_like_any_event() {
+    let setting = require_service!(Setting::new().await);
+    let config = PostgresConfig { audit_topic: Some("sys.audit.v1".to_owned()), ..setting.config.clone() };
+    migrate::up(&config, &setting.roles).await.expect("a superuser may");
+    setting.append("t", 100).await;
+    let mut reader = Reader::join(&setting.config, "r", "s").await;
+    assert_eq!(reader.drain().await.len(), 100);
+    setting.run("select setval('posthaste.outbox_seq', 40)").await;
+    setting.admin().await.repair("s", &somebody()).await.expect("the owner may");
+    let line = "select seq from posthaste.outbox where topic = 'sys.audit.v1'";
+    assert!(setting.number(line).await > 10_000);
+    let mut next = Reader::join(&setting.config, "q", "s").await;
+    assert_eq!(next.drain().await.len(), 101, "all of it once more, and the line");
 }
 
 async fn reader_of(setting: &Setting, name: &str, topic: &str) -> Reader {

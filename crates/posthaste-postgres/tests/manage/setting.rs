@@ -91,7 +91,8 @@ impl Setting {
 pub(crate) fn roles_of(database: &TestDatabase) -> Roles {
     let name = |role| format!("{}_{role}", database.name());
     let (app, consumer) = (name("app"), name("consumer"));
-    Roles { app, consumer, relay: name("relay"), admin: name("admin"), create: true }
+    let gateway = name("gateway");
+    Roles { app, consumer, relay: name("relay"), admin: name("admin"), gateway, create: true }
 }
 
 pub(crate) async fn number(client: &Client, sql: &str) -> i64 {

@@ -110,6 +110,7 @@ async fn f49_a_key_that_fits_no_index_stops_nothing() {
         due: Due::In(Duration::ZERO),
         attempts: 1,
         class: None,
+        code: None,
         error: None,
         route: "r".into(),
         destination: "d".to_owned(),

@@ -63,7 +63,7 @@ impl PostgresFixture {
 }
 
 fn actor() -> Actor {
-    Actor { name: "test".to_owned(), reason: "a case of the suite".to_owned() }
+    Actor::new("test", "a case of the suite")
 }
 
 /// A transaction of the application, on a connection of its own.
@@ -140,5 +140,15 @@ impl StoreFixture for PostgresFixture {
         let sql = "select pg_terminate_backend(l.pid, 5000) from pg_locks l join posthaste.relays r on l.objid::bigint = r.heart
                     where l.locktype = 'advisory' and r.relay = $1";
         self.client.query(sql, &[&relay]).await.expect("terminate");
+    }
+
+    /// What a crash leaves of what a relay has: no connection, and nothing in unlogged tables. The server is
+    /// that of other tests, too.
+    async fn crash_server(&self) -> bool {
+        let sql = "truncate posthaste.lease_tokens;
+                   select pg_terminate_backend(pid, 5000) from pg_stat_activity
+                    where datname = current_database() and pid <> pg_backend_pid()";
+        self.client.batch_execute(sql).await.expect("a crash");
+        true
     }
 }

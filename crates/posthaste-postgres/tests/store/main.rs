@@ -4,6 +4,7 @@ mod append;
 mod edges;
 mod fixture;
 mod inbox;
+mod plans;
 mod races;
 mod refused;
 mod relay;

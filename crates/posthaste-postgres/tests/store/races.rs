@@ -88,6 +88,7 @@ async fn g3_a_look_beside_a_settlement_does_not_unhold_its_keys() {
         due: Due::In(Duration::from_secs(600)),
         attempts: 1,
         class: Some(ErrorClass::Transient),
+        code: None,
         error: Some("no".to_owned()),
         route: "r".into(),
         destination: "d".to_owned(),

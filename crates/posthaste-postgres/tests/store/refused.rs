@@ -23,6 +23,7 @@ fn waits(error: &str) -> Deferral {
         due: Due::In(Duration::from_secs(600)),
         attempts: 2,
         class: Some(ErrorClass::Transient),
+        code: None,
         error: Some(error.to_owned()),
         route: "r".into(),
         destination: "d".to_owned(),
@@ -47,15 +48,15 @@ fn said(place: usize) -> &'static str {
     if place % 17 == 5 { UNSPEAKABLE } else { "fine" }
 }
 
-struct Scene {
+pub(crate) struct Scene {
     _fixture: PostgresFixture,
-    client: Client,
-    lease: Arc<dyn Lease>,
+    pub(crate) client: Client,
+    pub(crate) lease: Arc<dyn Lease>,
     store: Arc<dyn Store>,
 }
 
 impl Scene {
-    async fn set(encoding: &str) -> Option<Self> {
+    pub(crate) async fn set(encoding: &str) -> Option<Self> {
         let database = require(TestDatabase::create_encoded(encoding).await)?;
         let fixture = PostgresFixture::on(database).await;
         let client = fixture.connect().await;

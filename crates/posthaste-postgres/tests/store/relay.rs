@@ -99,6 +99,7 @@ impl Relays {
         let routes = RouteTable::new(self.routes.iter().map(with_retry).collect());
         let sink: Arc<dyn Sink> = Arc::clone(&self.recorder) as _;
         let plan = RelayPlan {
+            host: "host".into(),
             outbox: "test".into(),
             service: "test".into(),
             relay: format!("relay-{}", self.count).into(),
@@ -284,7 +285,7 @@ async fn g2_moving_a_topic_between_sinks_skips_nothing() {
     })
     .await;
     let filter = DeadFilter { all: true, ..DeadFilter::default() };
-    let actor = Actor { name: "test".to_owned(), reason: "route".to_owned() };
+    let actor = Actor::new("test", "route");
     let refused = fixture.admin().await.dead_act(&filter, DeadAct::Replay, &actor, 10).await;
     assert!(matches!(refused, Err(AdminError::Conflict { .. })), "no route yet: {refused:?}");
     assert_eq!(relay.drain().await, DrainOutcome::Clean);

@@ -166,15 +166,16 @@ impl Handover {
         detail: &serde_json::Value,
     ) -> Result<(), StoreError> {
         let sql = format!(
-            "insert into {}.audit (actor, action, reason, detail) values ($1, $2, $3, $4::text::jsonb)",
+            "insert into {}.audit (actor, action, reason, detail, trace_id) values ($1, $2, $3, $4::text::jsonb, $5)",
             self.log()
         );
         let detail = detail.to_string();
-        let params: [crate::session::Param<'_>; 4] = [
+        let params: [crate::session::Param<'_>; 5] = [
             (&actor.name, Type::TEXT),
             (&action, Type::TEXT),
             (&actor.reason, Type::TEXT),
             (&detail, Type::TEXT),
+            (&actor.trace_id, Type::TEXT),
         ];
         self.session.query(&sql, &params).await.map_err(store_error)?;
         Ok(())

@@ -5,12 +5,20 @@
 
 use super::{Sets, Statements, literal, of, quoted};
 use crate::claim::audit;
+use crate::dead_rows::ERROR_READ;
 use crate::session::quote;
 
 /// Rows that a count looks at, at most.
 const COUNT_MAX: u32 = 100_000;
 /// Rows that ages are taken from: the first in the order of the claim.
 const AGE_ROWS: u32 = 1_000;
+
+/// What is read of a dead row's payload.
+enum ListedPayload {
+    Whole,
+    Size,
+    Nothing,
+}
 
 impl Statements {
     /// Rows that wait, those that are due now and those that are due later.
@@ -77,14 +85,21 @@ impl Statements {
     fn dead_has(&self, column: Option<&str>) -> Option<String> {
         let column = column?;
         let known = match &self.layout().dead_letters {
-            Some(_) => self.dead_columns.iter().any(|name| name == column),
+            Some(_) => self.dead_columns.iter().any(|(name, _)| name == column),
             None => self.types.contains_key(column),
         };
         known.then(|| of(column))
     }
 
-    /// When a row died, where the table tells.
-    fn died_at(&self) -> String {
+    /// The type of a dead row's key.
+    fn dead_id_type(&self) -> &str {
+        let id = &self.layout().id;
+        let own = self.dead_columns.iter().find(|(name, _)| name == id).map(|(_, kind)| kind.as_str());
+        own.unwrap_or_else(|| self.type_of(id))
+    }
+
+    /// When a row died, where the table tells, or this.
+    fn died_at_or(&self, unknown: &str) -> String {
         let layout = self.layout();
         let columns = [
             self.layout().dead_letters.as_ref().and_then(|_| self.dead_has(Some("dead_at"))),
@@ -94,7 +109,15 @@ impl Statements {
             self.dead_has(layout.column.created_at.as_deref()),
         ];
         let first = columns.into_iter().flatten().next();
-        first.map_or("now()".to_owned(), |column| format!("coalesce({column}::timestamptz, now())"))
+        first.map_or_else(
+            || unknown.to_owned(),
+            |column| format!("coalesce({column}::timestamptz, {unknown})"),
+        )
+    }
+
+    /// The same as it sorts: what nobody knows does not move while it is looked at.
+    fn died_sorted(&self) -> String {
+        self.died_at_or("'infinity'::timestamptz")
     }
 
     /// Which dead rows: `$1` event ids or null, `$2` a LIKE pattern of topics or null, `$3` a key or null,
@@ -104,7 +127,7 @@ impl Statements {
         let key = layout.column.key.as_ref().map_or("null".to_owned(), |name| format!("{}::text", of(name)));
         let error = layout.column.last_error.as_deref().or(Some("last_error"));
         let error = self.dead_has(error).unwrap_or_else(|| "null::text".to_owned());
-        let died = self.died_at();
+        let died = self.died_at_or("now()");
         format!(
             "($1::uuid[] is null or {} = any ($1)) and ($2::text is null or coalesce({}, '') like $2)
    and ($3::text is null or {key} = $3) and ($4::text is null or split_part({error}, ':', 1) = $4)
@@ -114,29 +137,65 @@ impl Statements {
         )
     }
 
-    /// Dead rows, oldest first: `$7` are passed over, `$8` are listed.
-    pub(crate) fn dead_list(&self) -> String {
+    /// What is read of dead rows, up to a further condition.
+    fn dead_select(&self, payload: &ListedPayload, error_chars: Option<usize>) -> String {
         let (table, dead) = self.dead_rows();
         let layout = self.layout();
         let text = |column: Option<String>| column.unwrap_or_else(|| "null".to_owned());
+        let finite = |time: String| format!("case when isfinite({time}) then {time} else now() end");
         let attempts = text(self.dead_has(layout.column.attempts.as_deref().or(Some("attempts"))));
         let error = text(self.dead_has(layout.column.last_error.as_deref().or(Some("last_error"))));
+        let error =
+            error_chars.map_or(format!("{error}::text"), |chars| format!("left({error}::text, {chars})"));
         let class = text(self.dead_has(layout.column.error_class.as_deref().or(Some("error_class"))));
         let created = text(self.dead_has(layout.column.created_at.as_deref()));
+        let payload = match (payload, self.payload()) {
+            (ListedPayload::Whole, whole) => format!("{whole} as payload, octet_length({whole})::int8"),
+            (ListedPayload::Size, whole) => format!("null::bytea as payload, octet_length({whole})::int8"),
+            (ListedPayload::Nothing, _) => "null::bytea as payload, null::int8".to_owned(),
+        };
         format!(
-            "select {} as event_id, {} as topic, {} as key, {payload} as payload, coalesce({created}::timestamptz, now()) as created,
-       {died} as died, coalesce({attempts}, 0)::int4 as attempts, {error}::text as error, {class}::text as class
+            "select {} as event_id, {} as topic, {} as key, {payload} as payload_bytes, {} as created,
+       {} as died, {place} as place, {id}::text as place_id, coalesce({attempts}, 0)::int4 as attempts, {error} as error, {class}::text as class
   from {table} as t
- where {dead} and {filter}
- order by {died}, {id} offset $7 limit $8",
+ where {dead}",
             self.event_id(),
             self.topic(),
             self.optional(layout.column.key.as_ref(), "text"),
-            payload = self.payload(),
-            died = self.died_at(),
-            filter = self.dead_filter(),
+            finite(format!("{created}::timestamptz")),
+            finite(self.died_at_or("now()")),
+            place = self.died_sorted(),
             id = of(&layout.id),
         )
+    }
+
+    /// A page of dead rows by when they died and their key: a row that leaves moves no other. It goes on
+    /// behind the place `$7` and `$8`, or null, with `$9` rows. What died nobody knows when is the newest.
+    pub(crate) fn dead_page(&self, newest: bool) -> String {
+        let (place, id, kind) = (self.died_sorted(), of(&self.layout().id), self.dead_id_type());
+        let (behind, order) = if newest { ("<", " desc") } else { (">", "") };
+        let (select, filter) = (self.dead_select(&ListedPayload::Size, None), self.dead_filter());
+        let behind = format!("($7::timestamptz is null or ({place}, {id}) {behind} ($7, $8::text::{kind}))");
+        format!("{select} and {filter}\n   and {behind}\n order by {place}{order}, {id}{order} limit $9")
+    }
+
+    /// Fails if a place holds what the table's key cannot be: `$1` and `$2` are those of a page.
+    pub(crate) fn dead_place(&self) -> String {
+        format!("select $1::timestamptz, $2::text::{}", self.dead_id_type())
+    }
+
+    /// The newest `$7` dead rows, and why they died.
+    pub(crate) fn dead_reasons(&self) -> String {
+        let (place, id) = (self.died_sorted(), of(&self.layout().id));
+        let (select, filter) =
+            (self.dead_select(&ListedPayload::Nothing, Some(ERROR_READ)), self.dead_filter());
+        format!("{select} and {filter}\n order by {place} desc, {id} desc limit $7")
+    }
+
+    /// The dead row of the event `$1`, with its payload.
+    pub(crate) fn dead_show(&self) -> String {
+        let select = self.dead_select(&ListedPayload::Whole, None);
+        format!("{select} and {} = $1::uuid limit 10", self.event_id())
     }
 
     /// How many dead rows there are.
@@ -156,7 +215,7 @@ impl Statements {
         format!(
             "select {id} from {table} as t where {dead} and {} order by {} limit $7 for update of t skip locked",
             self.dead_filter(),
-            self.died_at()
+            self.died_sorted()
         )
     }
 
@@ -188,8 +247,12 @@ impl Statements {
                 .or_else(|| set(&layout.column.updated_at, "now()"));
             own.unwrap_or_else(|| format!("gone.{}", quote(column)))
         };
-        let shared: Vec<&String> =
-            self.dead_columns.iter().filter(|column| self.types.contains_key(*column)).collect();
+        let shared: Vec<&String> = self
+            .dead_columns
+            .iter()
+            .map(|(column, _)| column)
+            .filter(|column| self.types.contains_key(*column))
+            .collect();
         let into: Vec<String> = shared.iter().map(|column| quote(column)).collect();
         let from: Vec<String> = shared.iter().map(|column| value(column)).collect();
         format!(
@@ -220,13 +283,16 @@ impl Statements {
         ))
     }
 
-    /// Statements of our commands, and of retentions that are off, with what each is for. `$1` to `$6` of an
-    /// act are its filter, `$7` is the size of a chunk.
+    /// Statements of our commands, and of retentions that are off, with what each is for. `$1` to `$6` of a
+    /// list and an act are its filter, `$7` of an act is the size of a chunk.
     #[must_use]
     pub fn for_people(&self) -> Vec<(&'static str, String)> {
         let layout = self.layout();
         let mut all = vec![
-            ("by hand: posthaste dead list, show", self.dead_list()),
+            ("by hand: posthaste dead list", self.dead_page(false)),
+            ("by hand: posthaste dead list --newest, and the page of the API", self.dead_page(true)),
+            ("by hand: posthaste dead causes", self.dead_reasons()),
+            ("by hand: posthaste dead show", self.dead_show()),
             ("by hand: posthaste dead replay", self.dead_replay()),
             ("by hand: posthaste dead discard", self.dead_discard()),
             ("by hand: the audit's line of a replay or discard, in the same transaction", self.audited()),

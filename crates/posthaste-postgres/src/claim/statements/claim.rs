@@ -211,9 +211,8 @@ impl Statements {
         }
         let retry = layout.status.as_ref().map(|status| literal(&status.retry)).unwrap_or_default();
         Some(format!(
-            "with expired as materialized (\n  select t.{id} as expired_id, {mark} as at from {table} as t\n   where {expired}\n   and {wanted}\n   order by {mark} nulls first limit {EXPIRED}\n), few as materialized (\n  select expired_id from expired order by at nulls first limit (\n    select greatest(1, least($7, {batch}, count(*) / {PART})) from expired\n     where at is not distinct from (select e.at from expired as e order by e.at nulls first limit 1))\n), picked as materialized (\n  select t.{id} as picked_id, {mark}::timestamptz as was_at, {spent} as spent\n    from {table} as t where t.{id} in (select expired_id from few) and {expired}\n    for update of t skip locked\n)\nupdate {table} as t set {sets}\n  from picked where t.{id} = picked.picked_id\nreturning {columns},\n       {mark}::timestamptz as mark, {retry}::text as was, picked.was_at, 0::int8 as n",
+            "with expired as materialized (\n  select t.{id} as expired_id, {mark} as at from {table} as t\n   where {expired}\n   and {wanted}\n   order by {mark} nulls first limit {EXPIRED}\n), few as materialized (\n  select expired_id from expired order by at nulls first limit (\n    select greatest(1, least($7, count(*) / {PART})) from expired\n     where at is not distinct from (select e.at from expired as e order by e.at nulls first limit 1))\n), picked as materialized (\n  select t.{id} as picked_id, {mark}::timestamptz as was_at, {spent} as spent\n    from {table} as t where t.{id} in (select expired_id from few) and {expired}\n    for update of t skip locked\n)\nupdate {table} as t set {sets}\n  from picked where t.{id} = picked.picked_id\nreturning {columns},\n       {mark}::timestamptz as mark, {retry}::text as was, picked.was_at, 0::int8 as n",
             wanted = self.wanted(filter).join("\n   and "),
-            batch = layout.batch,
             spent = self.attempts(),
             sets = sets.text(),
             columns = self.columns("picked.spent"),

@@ -143,8 +143,11 @@ impl Statements {
             Some((_, value)) => Some((*value).to_owned()),
             None => self.types.contains_key(column).then(|| format!("gone.{}", quote(column))),
         };
-        let pairs: Vec<(String, String)> =
-            self.dead_columns.iter().filter_map(|column| Some((quote(column), source(column)?))).collect();
+        let pairs: Vec<(String, String)> = self
+            .dead_columns
+            .iter()
+            .filter_map(|(column, _)| Some((quote(column), source(column)?)))
+            .collect();
         let (into, from): (Vec<String>, Vec<String>) = pairs.into_iter().unzip();
         format!(
             "with gone as (\n  delete from {} as t using {rows}\n   where {}\n  returning t.*, u.attempts as dead_attempts, {error} as dead_error, u.class as dead_class\n)\ninsert into {} ({})\nselect {} from gone",

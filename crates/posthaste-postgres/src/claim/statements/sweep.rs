@@ -23,7 +23,8 @@ impl Statements {
         let layout = &self.layout;
         if let Some(dead_letters) = &layout.dead_letters {
             let when = ["dead_at", layout.column.last_error_at.as_deref().unwrap_or("last_error_at")];
-            let when = when.into_iter().find(|name| self.dead_columns.iter().any(|column| column == name))?;
+            let when =
+                when.into_iter().find(|name| self.dead_columns.iter().any(|(column, _)| column == name))?;
             return Some(self.sweep_of(&quoted(dead_letters), &layout.id, "true", when));
         }
         let status = layout.status.as_ref()?;
@@ -31,6 +32,15 @@ impl Statements {
         let when = [&layout.column.last_error_at, &layout.column.updated_at, &layout.column.last_attempt_at];
         let when = when.into_iter().flatten().next()?;
         Some(self.sweep_of(&self.table(), &layout.id, &done, when))
+    }
+
+    /// The topic of a dead row. Of a dead-letter table that has not all of its columns nobody knows it.
+    #[must_use]
+    pub fn dead_topic(&self) -> String {
+        let knows = |column: &str| self.dead_columns.iter().any(|(name, _)| name == column);
+        let is_known =
+            self.layout.dead_letters.is_none() || self.layout.topic.columns().into_iter().all(knows);
+        if is_known { self.topic() } else { "null::text".to_owned() }
     }
 
     fn sweep_of(&self, table: &str, id: &str, done: &str, when: &str) -> String {

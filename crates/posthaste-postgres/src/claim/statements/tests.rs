@@ -6,7 +6,7 @@ use posthaste::route::Pattern;
 
 fn statements(name: &str, types: &[(&str, &str)], dead: &[&str]) -> Statements {
     let types = types.iter().map(|(column, kind)| ((*column).to_owned(), (*kind).to_owned())).collect();
-    let dead = dead.iter().map(|column| (*column).to_owned()).collect();
+    let dead = dead.iter().map(|column| ((*column).to_owned(), "text".to_owned())).collect();
     Statements::new(preset(name).expect("a preset").layout, types, dead)
 }
 

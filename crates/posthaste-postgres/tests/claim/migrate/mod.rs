@@ -31,7 +31,7 @@ pub(super) const TALKIE: &str = "
   create index outbox_batch on outbox (next_attempt_at) where status in ('pending', 'failed')";
 
 pub(super) fn actor() -> Actor {
-    Actor { name: "test".to_owned(), reason: "a test".to_owned() }
+    Actor::new("test", "a test")
 }
 
 /// The table, its dead-letter table if it has one, and a log beside it.
@@ -49,7 +49,8 @@ pub(super) async fn set_up_log(ground: &Ground) {
     // Roles belong to the server, which other tests share.
     let name = |role| format!("{}_{role}", ground.database.name());
     let (app, consumer) = (name("app"), name("consumer"));
-    let roles = Roles { app, consumer, relay: name("relay"), admin: name("admin"), create: true };
+    let (relay, admin, gateway) = (name("relay"), name("admin"), name("gateway"));
+    let roles = Roles { app, consumer, relay, admin, gateway, create: true };
     migrate::up(&ground.config(), &roles).await.expect("a superuser may set up the log");
 }
 
@@ -77,6 +78,7 @@ pub(super) async fn log_relay(ground: &Ground, name: &str) -> RelayHandle {
     let routes = RouteTable::new(vec![ground.route.clone()]);
     let sink = RecordingSink::new(&ground.broker, name, Ordering::Overlap);
     let plan = RelayPlan {
+        host: "host".into(),
         outbox: "log".into(),
         service: "test".into(),
         relay: name.into(),

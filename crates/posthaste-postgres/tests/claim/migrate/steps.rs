@@ -246,6 +246,7 @@ async fn what_stands_in_the_way_is_told_by_name() {
         consumer: name("consumer"),
         relay: name("relay"),
         admin: name("admin"),
+        gateway: name("gateway"),
         create: true,
     };
     posthaste_postgres::migrate::up(&config, &roles).await.expect("a second log");

@@ -1,7 +1,7 @@
 //! What every consumer of this database knows of one message, and what its handlers appended for it.
 
-use super::PostgresAdmin;
-use super::consumers::time;
+use super::time;
+use crate::admin::PostgresAdmin;
 use crate::session::params;
 use posthaste::admin::{AdminError, DISORDER_MICROS};
 use posthaste::consumer::admin::{CausedEvent, DeferredTrace, MessageTrace};
@@ -62,6 +62,13 @@ impl PostgresAdmin {
     async fn caused(&self, id: &str, trace: &MessageTrace) -> Result<Vec<CausedEvent>, AdminError> {
         let Some(at) = trace.marked_at else { return Ok(Vec::new()) };
         let mut session = self.begin_freely().await?;
+        let sees =
+            self.query(&mut session, include_str!("../../sql/consumer/sees_log.sql"), params![]).await?;
+        if !sees.first().is_some_and(|row| row.get("sees")) {
+            // What it appended is found by whoever reads the log.
+            session.rollback().await;
+            return Ok(Vec::new());
+        }
         let span = match &trace.xid {
             Some(_) => (0, 0),
             None => (

@@ -1,5 +1,7 @@
 //! A database as it is found: what a tool asks before there is an outbox in it. Nothing is changed.
 
+pub(crate) mod propose;
+
 use crate::config::PostgresConfig;
 use crate::connect::connect;
 use crate::error::store_error;
@@ -24,7 +26,7 @@ pub struct Role {
 
 /// The role behind a connection.
 pub async fn role(client: &Client) -> Result<Role, StoreError> {
-    let row = client.query_one(include_str!("../sql/survey/role.sql"), &[]).await.map_err(store_error)?;
+    let row = client.query_one(include_str!("../../sql/survey/role.sql"), &[]).await.map_err(store_error)?;
     Ok(Role {
         name: row.get("role"),
         server_version: row.get("version"),
@@ -36,7 +38,7 @@ pub async fn role(client: &Client) -> Result<Role, StoreError> {
 
 /// Tables outside of `schema` that look like an outbox, with their columns, for people. At most `max`.
 pub async fn tables_alike(client: &Client, schema: &str, max: i64) -> Result<Vec<String>, StoreError> {
-    let sql = include_str!("../sql/survey/tables_alike.sql");
+    let sql = include_str!("../../sql/survey/tables_alike.sql");
     let rows = client.query_typed(sql, &[(&schema, Type::TEXT), (&max, Type::INT8)]).await;
     Ok(rows.map_err(store_error)?.iter().map(|row| row.get(0)).collect())
 }

@@ -4,10 +4,10 @@
 //! written in any way (`next_attempt_at`, `nextAttemptTime`), and words of a status by what they usually
 //! mean. Every guess comes with its reason, because the owners decide.
 
-use super::check::{CatalogTable, fit, table};
-use super::layout::{Layout, StatusWords, TableName, TopicSource};
-use super::presets::{PRESETS, preset};
-use super::statements::quoted;
+use crate::claim::check::{CatalogTable, fit, table};
+use crate::claim::layout::{Layout, StatusWords, TableName, TopicSource};
+use crate::claim::presets::{PRESETS, preset};
+use crate::claim::statements::quoted;
 use crate::error::store_error;
 use crate::session::quote;
 use posthaste::store::StoreError;

@@ -1,98 +1,45 @@
-//! Consumers: who reads what, their dead letters, seeks, and what is known of a message.
-//!
-//! An act on letters takes the locks of their keys before it looks at what it found once more: the store's
-//! own transactions take the same ones. Whoever names letters by id learns it as a conflict (F59) if one is
-//! gone by then.
+//! Consumers as people see them: who reads what, their dead letters, seeks, and what is known of a message.
 
-use super::dead::Clause;
-use super::{PostgresAdmin, failed, finish};
+mod letters;
+mod messages;
+mod trace;
+
+use letters::letter;
+pub(crate) use letters::{LetterChunk, clause, of_deferred};
+
+use crate::admin::control::set_by;
+use crate::admin::{PostgresAdmin, failed, finish};
 use crate::consumer::columns::{Copy, Places};
-use crate::consumer::trace::{ARCHIVED, REPLAYED};
 use crate::mapped::{self, Access, InboxTables, Mapped};
 use crate::row::Micros;
 use crate::session::{Param, Session, params};
 use async_trait::async_trait;
 use posthaste::Timestamp;
-use posthaste::admin::{Actor, AdminError, Count, DeadAct, DeadFilter, History, IDS_AUDITED, ROWS_MAX};
+use posthaste::admin::job::JobStore;
+use posthaste::admin::{Actor, AdminError, Count, DeadAct, DeadFilter, DeferredFilter, ROWS_MAX};
 use posthaste::consumer::admin::{
-    ConsumerAdmin, ConsumerLetter, ConsumerPartition, ConsumerProcess, ConsumerStatus, LetterCause,
-    MessageTrace,
+    ConsumerAdmin, ConsumerLetter, ConsumerPartition, ConsumerProcess, ConsumerStatus, DeferredMessage,
+    LetterCause, MessageCause, MessageTrace,
 };
 use posthaste::consumer::store::Work;
 use posthaste::inbox::kept::KeptHeaders;
-use posthaste::route::Pattern;
 use posthaste::source::Partition;
 use serde_json::json;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 /// Waiting and dead messages are counted up to this many.
 const COUNT_MAX: i64 = 10_000;
-/// Letters of one transaction: each may lock a key, and the server has room for some thousand locks.
-const CHUNK_MAX: i64 = 500;
 
 macro_rules! sql {
     ($name:literal) => {
         include_str!(concat!("../../sql/consumer/", $name, ".sql"))
     };
 }
+pub(crate) use sql;
 
-/// A filter of letters. Its parameters are numbered from a given place on.
-fn clause(filter: &DeadFilter, first: usize) -> Clause {
-    let mut clause = Clause::new(first);
-    if !filter.ids.is_empty() {
-        clause.and("letter = any (", filter.ids.clone(), Type::UUID_ARRAY, ")");
-    }
-    if let Some(key) = &filter.key {
-        clause.and("key = ", key.clone().into_bytes(), Type::BYTEA, "");
-    }
-    if let Some(code) = &filter.code {
-        clause.and("error_code = ", code.clone(), Type::TEXT, "");
-    }
-    if let Some(topic) = &filter.topic {
-        clause.and("topic like ", Pattern::new(topic).to_like(), Type::TEXT, "");
-    }
-    for (condition, instant) in [("dead_at >= ", filter.since), ("dead_at < ", filter.until)] {
-        if let Some(instant) = instant {
-            clause.and_time(condition, instant);
-        }
-    }
-    clause
-}
-
-pub(super) fn time(row: &Row, name: &str) -> Option<Timestamp> {
+pub(crate) fn time(row: &Row, name: &str) -> Option<Timestamp> {
     row.get::<_, Option<Micros>>(name).map(|at| Timestamp(at.0))
-}
-
-fn letter(row: &Row) -> ConsumerLetter {
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    ConsumerLetter {
-        letter: row.get("letter"),
-        consumer: row.get("consumer"),
-        id: row.get("message_id"),
-        topic: row.get("topic"),
-        partition: row.get("partition"),
-        position: row.get("position"),
-        address: row.get("address"),
-        key: row.get::<_, Option<Vec<u8>>>("key").map(text),
-        headers: row.get("headers"),
-        payload_bytes: row.get("payload_bytes"),
-        payload: row.get("payload"),
-        published_at: time(row, "published_at"),
-        dead_at: time(row, "dead_at").unwrap_or_default(),
-        attempts: row.get("attempts"),
-        replays: row.get("replays"),
-        disposition: row.get("disposition"),
-        error_class: row.get("error_class"),
-        error_code: row.get("error_code"),
-        error: row.get("error"),
-        stack: row.get("stack"),
-        history: row.get::<_, Option<&str>>("history").map(History::from_json).unwrap_or_default(),
-        fingerprint: row.get("fingerprint"),
-        holds_key: row.get("holds_key"),
-        repeat: row.get("repeat"),
-    }
 }
 
 fn partition(row: &Row) -> ConsumerPartition {
@@ -127,7 +74,7 @@ impl PostgresAdmin {
         self.tables.insert(consumer.to_owned(), (group.to_owned(), tables.clone()));
     }
 
-    pub(super) async fn mapped(
+    pub(crate) async fn mapped(
         &self,
         session: &mut Session,
         consumer: &str,
@@ -137,7 +84,7 @@ impl PostgresAdmin {
     }
 
     /// One statement of a file, for the tables of a consumer.
-    pub(super) async fn query_of(
+    pub(crate) async fn query_of(
         &self,
         session: &mut Session,
         mapped: Option<&Mapped>,
@@ -150,6 +97,7 @@ impl PostgresAdmin {
 
     async fn consumer_status(&self, row: &Row) -> Result<ConsumerStatus, AdminError> {
         let consumer: String = row.get("consumer");
+        let (paused, rate_limit): (bool, Option<f64>) = (row.get("paused"), row.get("rate_limit"));
         let named = params![TEXT consumer];
         let partitions = self.look_freely(sql!("partitions"), named).await?;
         let processes = self.look_freely(sql!("processes"), named).await?;
@@ -165,111 +113,13 @@ impl PostgresAdmin {
             deferred: count("deferred"),
             oldest_deferred_seconds: counts.first().and_then(|row| row.get("oldest_deferred")),
             dead: count("dead_letters"),
-            paused: row.get("paused"),
-            rate_limit: row.get("rate_limit"),
+            // Of what was lifted again nobody needs to know who it was.
+            set_by: set_by(row).filter(|_| paused || rate_limit.is_some()),
+            now: time(row, "now").unwrap_or_default(),
+            paused,
+            rate_limit,
             consumer,
         })
-    }
-
-    async fn act_on_letters(
-        &self,
-        session: &mut Session,
-        consumer: &str,
-        filter: &DeadFilter,
-        (act, headers): (DeadAct, &KeptHeaders),
-        actor: &Actor,
-        chunk: i64,
-    ) -> Result<u64, AdminError> {
-        let found = clause(filter, 3);
-        let chunk = chunk.clamp(1, CHUNK_MAX);
-        let params = found.params(params![TEXT consumer, INT8 chunk]);
-        let picked = self.query(session, &found.put_into(sql!("letter_pick")), &params).await?;
-        let picked: Vec<(Uuid, String, Option<Uuid>)> =
-            picked.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
-        let keys = picked.iter().filter_map(|(_, topic, order_id)| Some((topic.clone(), (*order_id)?)));
-        let keys: (Vec<String>, Vec<Uuid>) = keys.unzip();
-        self.lock_keys(session, consumer, &keys).await?;
-        let mapped = self.mapped(session, consumer).await?;
-        let mut done = Vec::new();
-        for (letter, ..) in &picked {
-            let gone = match act {
-                DeadAct::Replay => {
-                    self.replay_letter(session, mapped.as_ref(), consumer, *letter, headers).await?
-                }
-                DeadAct::Discard => {
-                    let params = params![TEXT consumer, UUID letter];
-                    !self.query(session, sql!("drop_letter"), params).await?.is_empty()
-                }
-            };
-            done.extend(gone.then_some(*letter));
-        }
-        if let Some(sql) = mapped.as_ref().and_then(|mapped| mapped.letter_status.as_ref()) {
-            let status = if act == DeadAct::Replay { REPLAYED } else { ARCHIVED };
-            session.query_once(sql, params![UUID_ARRAY done, TEXT status]).await.map_err(failed)?;
-        }
-        if !filter.ids.is_empty() {
-            let picked: Vec<Uuid> = picked.iter().map(|(letter, ..)| *letter).collect();
-            AdminError::check_taken(&picked, &done)?;
-        }
-        if !done.is_empty() {
-            self.promote_keys(session, consumer, &keys).await?;
-            let ids = &done[..done.len().min(IDS_AUDITED)];
-            let mut detail =
-                json!({ "consumer": consumer, "filter": filter, "count": done.len(), "ids": ids });
-            if let Some(headers) = headers.audited() {
-                detail["headers"] = headers;
-            }
-            self.audit(session, actor, act.action(), &detail).await?;
-        }
-        Ok(done.len() as u64)
-    }
-
-    /// T2r, for a person. `false`: somebody was quicker.
-    async fn replay_letter(
-        &self,
-        session: &mut Session,
-        mapped: Option<&Mapped>,
-        consumer: &str,
-        letter: Uuid,
-        headers: &KeptHeaders,
-    ) -> Result<bool, AdminError> {
-        let (text, bytes, number) = (None::<&str>, None::<&[u8]>, None::<i64>);
-        let kept = match headers.is_all() {
-            true => None,
-            false => {
-                let sql = "select headers::text from posthaste.inbox_dead_letters where consumer = $1 and letter = $2";
-                let found = self.query(session, sql, params![TEXT consumer, UUID letter]).await?;
-                found.first().map(|row| headers.stored(row.get(0)))
-            }
-        };
-        let params = params![
-            TEXT consumer, UUID letter, BOOL false, TEXT text, INT4 None::<i32>, INT8 number, TEXT text,
-            BYTEA bytes, TEXT kept, BYTEA bytes, INT8 number,
-        ];
-        Ok(!self.query_of(session, mapped, sql!("replay"), params).await?.is_empty())
-    }
-
-    async fn lock_keys(
-        &self,
-        session: &mut Session,
-        consumer: &str,
-        (topics, order_ids): &(Vec<String>, Vec<Uuid>),
-    ) -> Result<(), AdminError> {
-        session.batch("set local lock_timeout = '10s'").await.map_err(failed)?;
-        let params = params![TEXT consumer, TEXT_ARRAY topics, UUID_ARRAY order_ids];
-        self.query(session, sql!("lock_all"), params).await?;
-        Ok(())
-    }
-
-    async fn promote_keys(
-        &self,
-        session: &mut Session,
-        consumer: &str,
-        (topics, order_ids): &(Vec<String>, Vec<Uuid>),
-    ) -> Result<(), AdminError> {
-        let params = params![TEXT consumer, TEXT_ARRAY topics, UUID_ARRAY order_ids];
-        self.query(session, sql!("promote"), params).await?;
-        Ok(())
     }
 
     async fn copy_works(
@@ -333,11 +183,17 @@ impl ConsumerAdmin for PostgresAdmin {
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<ConsumerLetter>, AdminError> {
-        let clause = clause(filter, 4);
-        let (after, limit) = (after.unwrap_or_default(), limit.clamp(1, ROWS_MAX));
-        let params = clause.params(params![TEXT consumer, UUID after, INT8 limit]);
-        let rows = self.look_freely(&clause.put_into(sql!("letters")), &params).await?;
-        Ok(rows.iter().map(letter).collect())
+        self.list_letters(consumer, filter, after, limit).await
+    }
+
+    async fn letters_newest(
+        &self,
+        consumer: &str,
+        filter: &DeadFilter,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<ConsumerLetter>, AdminError> {
+        self.newest_letters(consumer, filter, before, limit).await
     }
 
     async fn letter(&self, consumer: &str, id: &str) -> Result<Vec<ConsumerLetter>, AdminError> {
@@ -377,6 +233,25 @@ impl ConsumerAdmin for PostgresAdmin {
         Ok(rows.iter().map(cause).collect())
     }
 
+    async fn deferred_messages(
+        &self,
+        consumer: &str,
+        filter: &DeferredFilter,
+        after: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<DeferredMessage>, AdminError> {
+        self.list_messages(consumer, filter, after, limit).await
+    }
+
+    async fn message_causes(
+        &self,
+        consumer: &str,
+        filter: &DeferredFilter,
+        limit: i64,
+    ) -> Result<Vec<MessageCause>, AdminError> {
+        self.causes_of_messages(consumer, filter, limit).await
+    }
+
     async fn letter_act(
         &self,
         consumer: &str,
@@ -388,9 +263,10 @@ impl ConsumerAdmin for PostgresAdmin {
         actor.check()?;
         filter.check()?;
         let mut session = self.begin().await?;
-        let how = (act, &KeptHeaders::default());
-        let done = self.act_on_letters(&mut session, consumer, filter, how, actor, chunk).await;
-        finish(&mut session, done).await
+        let headers = &KeptHeaders::default();
+        let letters = LetterChunk { consumer, filter, act, headers, actor, job: None };
+        let done = self.act_on_letters(&mut session, &letters, clause(filter, 3), chunk).await;
+        finish(&mut session, done.map(|picked| picked.done)).await
     }
 
     async fn replay_letters(
@@ -404,9 +280,9 @@ impl ConsumerAdmin for PostgresAdmin {
         actor.check()?;
         filter.check()?;
         let mut session = self.begin().await?;
-        let how = (DeadAct::Replay, headers);
-        let done = self.act_on_letters(&mut session, consumer, filter, how, actor, chunk).await;
-        finish(&mut session, done).await
+        let letters = LetterChunk { consumer, filter, act: DeadAct::Replay, headers, actor, job: None };
+        let done = self.act_on_letters(&mut session, &letters, clause(filter, 3), chunk).await;
+        finish(&mut session, done.map(|picked| picked.done)).await
     }
 
     async fn seek(
@@ -449,6 +325,10 @@ impl ConsumerAdmin for PostgresAdmin {
         let mut session = self.begin().await?;
         let copied = self.copy_works(&mut session, consumer, range, (repeat, headers), actor).await;
         finish(&mut session, copied).await
+    }
+
+    fn jobs(&self) -> Option<&dyn JobStore> {
+        Some(self)
     }
 
     async fn trace(&self, id: &str) -> Result<Vec<MessageTrace>, AdminError> {

@@ -1,0 +1,2 @@
+-- One job.
+select /*job*/ from posthaste.jobs where job = $1
