@@ -23,6 +23,8 @@ pub struct SqliteConfig {
     pub limits: Limits,
     /// How long things are kept.
     pub retention: Retention,
+    /// The topic to which each line of the audit goes as an event; `migrate up` writes it into the file.
+    pub audit_topic: Option<String>,
 }
 
 /// How long things are kept.
@@ -61,6 +63,7 @@ impl SqliteConfig {
             watch_interval: Duration::from_millis(10),
             limits: Limits::default(),
             retention: Retention::default(),
+            audit_topic: None,
         }
     }
 

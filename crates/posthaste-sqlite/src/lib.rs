@@ -23,6 +23,10 @@ mod error;
 mod hash;
 pub mod inbox;
 #[cfg(feature = "store")]
+mod intake;
+#[cfg(feature = "store")]
+mod jobs;
+#[cfg(feature = "store")]
 mod log;
 #[cfg(feature = "store")]
 pub mod migrate;
@@ -44,6 +48,8 @@ pub use append::{AppendError, Outbox, append, append_all};
 pub use config::{Retention, SqliteConfig};
 #[cfg(feature = "store")]
 pub use connect::Synchronous;
+#[cfg(feature = "store")]
+pub use intake::{SqliteIntake, SqliteTenants};
 #[cfg(feature = "store")]
 pub use log::store::SqliteStore;
 

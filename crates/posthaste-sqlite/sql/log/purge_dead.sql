@@ -2,3 +2,4 @@
 delete from posthaste_dead_letters
  where letter in (select letter from posthaste_dead_letters where dead_at < ?1 and not holds_key
                    order by dead_at limit ?2)
+returning topic

@@ -4,24 +4,25 @@
 //! service's own transactions do, so none of them needs a lock by key.
 
 use super::dead::Clause;
-use super::{SqliteAdmin, audit, failed};
+use super::letters::{LetterPage, clause, letter, list};
+use super::{SqliteAdmin, audit, failed, messages};
 use crate::clock::{NEVER, now};
 use crate::consumer::operator;
-use crate::log::filter::glob;
 use async_trait::async_trait;
 use posthaste::Timestamp;
+use posthaste::admin::job::JobStore;
 use posthaste::admin::{
-    Actor, AdminError, Count, DISORDER_MICROS, DeadAct, DeadFilter, History, IDS_AUDITED, ROWS_MAX,
+    Actor, AdminError, Beside, Count, DISORDER_MICROS, DeadAct, DeadFilter, DeferredFilter, ROWS_MAX,
 };
 use posthaste::consumer::admin::{
     CausedEvent, ConsumerAdmin, ConsumerLetter, ConsumerPartition, ConsumerProcess, ConsumerStatus,
-    DeferredTrace, LetterCause, MessageTrace,
+    DeferredMessage, DeferredTrace, LetterCause, MessageCause, MessageTrace,
 };
 use posthaste::consumer::store::Work;
 use posthaste::inbox::kept::KeptHeaders;
 use posthaste::source::Partition;
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Params, Row, params, params_from_iter};
+use rusqlite::{Connection, Params, Row, params, params_from_iter};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -34,31 +35,7 @@ macro_rules! sql {
     };
 }
 
-fn clause(consumer: &str, filter: &DeadFilter) -> Clause {
-    let mut clause = Clause::new("true".to_owned());
-    clause.and("consumer = ", consumer.to_owned(), "");
-    if !filter.ids.is_empty() {
-        let ids: Vec<String> = filter.ids.iter().map(Uuid::to_string).collect();
-        clause.and("letter in (select value from json_each(", json!(ids).to_string(), "))");
-    }
-    if let Some(key) = &filter.key {
-        clause.and("key = ", key.clone().into_bytes(), "");
-    }
-    if let Some(code) = &filter.code {
-        clause.and("error_code = ", code.clone(), "");
-    }
-    if let Some(topic) = &filter.topic {
-        clause.and("topic glob ", glob(topic), "");
-    }
-    for (condition, instant) in [("dead_at >= ", filter.since), ("dead_at < ", filter.until)] {
-        if let Some(instant) = instant {
-            clause.and(condition, instant.0, "");
-        }
-    }
-    clause
-}
-
-fn rows<T>(
+pub(super) fn rows<T>(
     tx: &Connection,
     sql: &str,
     params: impl Params,
@@ -67,12 +44,12 @@ fn rows<T>(
     tx.prepare(sql)?.query_map(params, read)?.collect()
 }
 
-fn time(row: &Row<'_>, name: &str) -> rusqlite::Result<Option<Timestamp>> {
+pub(super) fn time(row: &Row<'_>, name: &str) -> rusqlite::Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(name)?.map(Timestamp))
 }
 
 /// A text of ours that is a UUID, or a JSON document. What somebody else put there is left out.
-fn parsed<T: FromSql, U: Default>(
+pub(super) fn parsed<T: FromSql, U: Default>(
     row: &Row<'_>,
     name: &str,
     parse: fn(T) -> Option<U>,
@@ -80,43 +57,12 @@ fn parsed<T: FromSql, U: Default>(
     Ok(row.get::<_, Option<T>>(name)?.and_then(parse).unwrap_or_default())
 }
 
-fn uuid(text: String) -> Option<Uuid> {
+pub(super) fn uuid(text: String) -> Option<Uuid> {
     text.parse().ok()
 }
 
-fn document(text: String) -> Option<serde_json::Value> {
+pub(super) fn document(text: String) -> Option<serde_json::Value> {
     serde_json::from_str(&text).ok()
-}
-
-fn letter(row: &Row<'_>) -> rusqlite::Result<ConsumerLetter> {
-    let key: Option<Vec<u8>> = row.get("key")?;
-    let payload: Option<Vec<u8>> = row.get("payload")?;
-    Ok(ConsumerLetter {
-        letter: parsed(row, "letter", uuid)?,
-        consumer: row.get("consumer")?,
-        id: row.get("message_id")?,
-        topic: row.get("topic")?,
-        partition: row.get("partition")?,
-        position: row.get("position")?,
-        address: row.get("address")?,
-        key: key.map(|key| String::from_utf8_lossy(&key).into_owned()),
-        headers: parsed(row, "headers", document)?,
-        payload_bytes: payload.as_ref().map(|payload| payload.len() as i64),
-        payload,
-        published_at: time(row, "published_at")?,
-        dead_at: time(row, "dead_at")?.unwrap_or_default(),
-        attempts: row.get("attempts")?,
-        replays: row.get("replays")?,
-        disposition: row.get("disposition")?,
-        error_class: row.get("error_class")?,
-        error_code: row.get("error_code")?,
-        error: row.get("error")?,
-        stack: row.get("stack")?,
-        history: parsed(row, "history", |text: String| Some(History::from_json(&text)))?,
-        fingerprint: row.get("fingerprint")?,
-        holds_key: row.get("holds_key")?,
-        repeat: row.get("repeat")?,
-    })
 }
 
 fn cause(row: &Row<'_>) -> rusqlite::Result<LetterCause> {
@@ -169,20 +115,23 @@ fn status(tx: &Connection, consumer: String) -> rusqlite::Result<ConsumerStatus>
     };
     let oldest = "select min(deferred_at) from posthaste_inbox_deferred where consumer = ?1";
     let oldest: Option<i64> = tx.query_row(oldest, name, |row| row.get(0))?;
-    let control = "select paused, rate_limit from posthaste_controls where kind = 'consumer' and name = ?1";
-    let control = tx.query_row(control, name, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let (paused, rate_limit) = control.unwrap_or_default();
+    let set = super::control::of_kind(tx, "consumer")?.into_iter().find(|set| set.name == consumer);
+    let Beside { paused, rate: rate_limit, .. } = set.as_ref().map(|set| set.beside).unwrap_or_default();
+    // Of what was lifted again nobody needs to know who it was.
+    let set_by = set.and_then(|set| set.set_by).filter(|_| paused || rate_limit.is_some());
+    let now = Timestamp(now());
     let partitions = "select * from posthaste_inbox_partitions where consumer = ?1 order by topic, partition";
-    let processes =
-        "select * from posthaste_processes where role = 'consumer' and name = ?1 order by process";
+    let processes = include_str!("../../sql/consumer/processes.sql");
     Ok(ConsumerStatus {
         partitions: rows(tx, partitions, name, partition)?,
         processes: rows(tx, processes, name, process)?,
         deferred: count("posthaste_inbox_deferred")?,
-        oldest_deferred_seconds: oldest.map(|at| Timestamp(now()).seconds_since(Timestamp(at))),
+        oldest_deferred_seconds: oldest.map(|at| now.seconds_since(Timestamp(at))),
         dead: count("posthaste_inbox_dead_letters")?,
+        now,
         paused,
         rate_limit,
+        set_by,
         consumer,
     })
 }
@@ -242,18 +191,27 @@ impl ConsumerAdmin for SqliteAdmin {
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<ConsumerLetter>, AdminError> {
-        let mut clause = clause(consumer, filter);
-        clause.and("letter > ", after.unwrap_or_default().to_string(), "");
-        let limit = limit.clamp(1, ROWS_MAX);
-        let (of, order) = ("select * from posthaste_inbox_dead_letters where", "order by letter limit");
-        let sql = format!("{of} {} {order} {limit}", clause.sql);
-        self.look_by(clause, sql, letter).await
+        let (consumer, filter) = (consumer.to_owned(), filter.clone());
+        self.look(move |tx| list(tx, &consumer, &filter, LetterPage::After(after), limit).map_err(failed))
+            .await
+    }
+
+    async fn letters_newest(
+        &self,
+        consumer: &str,
+        filter: &DeadFilter,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<ConsumerLetter>, AdminError> {
+        let (consumer, filter) = (consumer.to_owned(), filter.clone());
+        self.look(move |tx| list(tx, &consumer, &filter, LetterPage::Before(before), limit).map_err(failed))
+            .await
     }
 
     async fn letter(&self, consumer: &str, id: &str) -> Result<Vec<ConsumerLetter>, AdminError> {
         let mut clause = clause(consumer, &DeadFilter::default());
         clause.and("", id.to_owned(), " in (letter, message_id)");
-        let of = "select * from posthaste_inbox_dead_letters where";
+        let of = "select *, length(payload) as payload_bytes from posthaste_inbox_dead_letters where";
         let sql = format!("{of} {} order by letter", clause.sql);
         self.look_by(clause, sql, letter).await
     }
@@ -275,6 +233,27 @@ impl ConsumerAdmin for SqliteAdmin {
         let sql = sql!("letter_causes").replace("/*condition*/", &clause.sql);
         let sql = format!("{sql} limit {}", limit.clamp(1, ROWS_MAX));
         self.look_by(clause, sql, cause).await
+    }
+
+    async fn deferred_messages(
+        &self,
+        consumer: &str,
+        filter: &DeferredFilter,
+        after: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<DeferredMessage>, AdminError> {
+        let (consumer, filter) = (consumer.to_owned(), filter.clone());
+        self.look(move |tx| messages::list(tx, &consumer, &filter, after, limit).map_err(failed)).await
+    }
+
+    async fn message_causes(
+        &self,
+        consumer: &str,
+        filter: &DeferredFilter,
+        limit: i64,
+    ) -> Result<Vec<MessageCause>, AdminError> {
+        let (consumer, filter) = (consumer.to_owned(), filter.clone());
+        self.look(move |tx| messages::causes(tx, &consumer, &filter, limit).map_err(failed)).await
     }
 
     async fn letter_act(
@@ -347,6 +326,10 @@ impl ConsumerAdmin for SqliteAdmin {
         .await
     }
 
+    fn jobs(&self) -> Option<&dyn JobStore> {
+        Some(self)
+    }
+
     async fn trace(&self, id: &str) -> Result<Vec<MessageTrace>, AdminError> {
         let id = id.to_owned();
         self.look(move |tx| traces(tx, &id).map_err(failed)).await
@@ -354,51 +337,6 @@ impl ConsumerAdmin for SqliteAdmin {
 }
 
 impl SqliteAdmin {
-    async fn act_on_letters(
-        &self,
-        consumer: &str,
-        filter: &DeadFilter,
-        (act, headers): (DeadAct, KeptHeaders),
-        actor: &Actor,
-        chunk: i64,
-    ) -> Result<u64, AdminError> {
-        actor.check()?;
-        filter.check()?;
-        let chunk = chunk.clamp(1, ROWS_MAX);
-        let pick = move |tx: &Connection, clause: &Clause| -> rusqlite::Result<Vec<Uuid>> {
-            let of = "select letter from posthaste_inbox_dead_letters where";
-            let sql = format!("{of} {} order by letter limit {chunk}", clause.sql);
-            rows(tx, &sql, params_from_iter(clause.values()), |row| parsed(row, "letter", uuid))
-        };
-        let (consumer, filter, actor) = (consumer.to_owned(), filter.clone(), actor.clone());
-        // Before the lock: whoever comes second must know what it came for.
-        let named = match filter.ids.is_empty() {
-            true => Vec::new(),
-            false => {
-                let (consumer, filter) = (consumer.clone(), filter.clone());
-                self.look(move |tx| pick(tx, &clause(&consumer, &filter)).map_err(failed)).await?
-            }
-        };
-        self.act(move |tx| {
-            let letters = pick(tx, &clause(&consumer, &filter)).map_err(failed)?;
-            AdminError::check_taken(&named, &letters)?;
-            for letter in &letters {
-                operator::act(tx, &consumer, &letter.to_string(), (act, &headers)).map_err(failed)?;
-            }
-            if !letters.is_empty() {
-                let ids = &letters[..letters.len().min(IDS_AUDITED)];
-                let mut detail =
-                    json!({ "consumer": consumer, "filter": filter, "count": letters.len(), "ids": ids });
-                if let Some(headers) = headers.audited() {
-                    detail["headers"] = headers;
-                }
-                audit(tx, &actor, act.action(), &detail)?;
-            }
-            Ok(letters.len() as u64)
-        })
-        .await
-    }
-
     /// One statement with a filter.
     async fn look_by<T: Send + 'static>(
         &self,

@@ -24,6 +24,7 @@ pub const CHECKS: &[&str] = &[
     "clock",
     "log_went_back",
     "append_only",
+    "audit_topic",
     "lanes_owned",
     "retired_sinks",
 ];
@@ -61,7 +62,7 @@ impl Exam {
     }
 }
 
-pub(super) fn examine(path: &Path) -> Vec<Finding> {
+pub(super) fn examine(path: &Path, topic: Option<&str>) -> Vec<Finding> {
     let mut exam = Exam { findings: Vec::new() };
     let connection = match open_reader(path) {
         Ok(connection) => connection,
@@ -88,6 +89,7 @@ pub(super) fn examine(path: &Path) -> Vec<Finding> {
     exam.note_result("clock", clock(&connection));
     exam.note_result("log_went_back", log_went_back(&connection));
     exam.note_result("append_only", append_only(&connection));
+    exam.note_result("audit_topic", audit_topic(&connection, topic));
     exam.note_result("lanes_owned", lanes_owned(&connection, path));
     exam.note_result("retired_sinks", retired_sinks(&connection));
     exam.findings
@@ -174,32 +176,16 @@ fn append_only(connection: &Connection) -> rusqlite::Result<CheckResult> {
     })
 }
 
+fn audit_topic(connection: &Connection, configured: Option<&str>) -> rusqlite::Result<CheckResult> {
+    let there = migrate::audit_topic(connection)?;
+    let (same, text) = posthaste::admin::compare_topics(there.as_deref(), configured);
+    Ok(if same { ok(text) } else { warn(text) })
+}
+
 fn lanes_owned(connection: &Connection, path: &Path) -> rusqlite::Result<CheckResult> {
-    let sql =
-        "select sink || '/' || lane, owner, heart, expires_at from posthaste_lanes where retired_at is null";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    let (mut lanes, mut free, now) = (0, Vec::new(), now());
-    while let Some(row) = rows.next()? {
-        lanes += 1;
-        let heart: Option<String> = row.get(2)?;
-        let lives = row.get::<_, Option<String>>(1)?.is_some()
-            && row.get::<_, Option<i64>>(3)?.is_some_and(|expires| expires > now)
-            && heart.is_none_or(|heart| beats(path, &heart));
-        if !lives {
-            free.push(row.get::<_, String>(0)?);
-        }
-    }
-    Ok(if lanes == 0 {
-        warn("no relay has run on this outbox yet; events wait in the log. Start `posthaste run`")
-    } else if free.is_empty() {
-        ok(format!("{lanes} lanes, each with a live owner"))
-    } else {
-        warn(format!(
-            "{} of {lanes} lanes have no live owner; their events wait. Is a relay running?",
-            free.len()
-        ))
-    })
+    let status = super::status::look(connection, path)?;
+    let (is_owned, text) = posthaste::admin::lanes_owned(&status);
+    Ok(if is_owned { ok(text) } else { warn(text) })
 }
 
 fn retired_sinks(connection: &Connection) -> rusqlite::Result<CheckResult> {

@@ -83,7 +83,7 @@ fn range(tx: &Connection, filter: &EventFilter, after: i64) -> rusqlite::Result<
     Ok((behind, to))
 }
 
-pub(super) fn list(
+pub(crate) fn list(
     tx: &Connection,
     filter: &EventFilter,
     after: i64,
@@ -98,7 +98,7 @@ pub(super) fn list(
     Ok(EventPage { events, next: (reached < to).then_some(reached) })
 }
 
-pub(super) fn since(
+pub(crate) fn since(
     tx: &Connection,
     filter: &EventFilter,
     place: Option<&TailPlace>,
@@ -112,7 +112,7 @@ pub(super) fn since(
     Ok((page.events, TailPlace { seq, snapshot: None }))
 }
 
-pub(super) fn life(tx: &Connection, name: EventName, place: Where) -> Result<EventLife, AdminError> {
+pub(crate) fn life(tx: &Connection, name: EventName, place: Where) -> Result<EventLife, AdminError> {
     let seq = match name {
         EventName::Seq(seq) => Some(seq),
         EventName::Id(id) => find(tx, id, place).map_err(failed)?,
@@ -298,7 +298,7 @@ fn held_back(tx: &Connection, sink: &str, key: &str, seq: i64) -> rusqlite::Resu
 fn acts(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<Acted>> {
     let sql =
         "select at, actor, action, reason from (select * from posthaste_audit order by id desc limit ?2)
-                where instr(detail, ?1) order by id desc limit ?3";
+                where instr(detail, ?1) and detail ->> 'consumer' is null order by id desc limit ?3";
     let read = |row: &Row<'_>| {
         Ok(Acted { at: Timestamp(row.get(0)?), actor: row.get(1)?, action: row.get(2)?, reason: row.get(3)? })
     };
@@ -356,7 +356,7 @@ fn pick(
     picked().map_err(failed)
 }
 
-pub(super) fn would_replay(
+pub(crate) fn would_replay(
     tx: &Connection,
     sink: &str,
     filter: &EventFilter,
@@ -367,13 +367,13 @@ pub(super) fn would_replay(
 }
 
 /// Copies wait and are due at once; a key's go in order, behind whatever of it waits already and is older.
-pub(super) fn replay(
+pub(crate) fn replay(
     tx: &Transaction<'_>,
     sink: &str,
     filter: &EventFilter,
     after: i64,
     chunk: i64,
-    actor: &Actor,
+    (actor, job): (&Actor, Option<i64>),
 ) -> Result<ReplayChunk, AdminError> {
     let Picked { events, chunk } = pick(tx, sink, filter, after, chunk)?;
     let mut keys = BTreeSet::new();
@@ -389,7 +389,10 @@ pub(super) fn replay(
     }
     if !events.is_empty() {
         let (seqs, ids): (Vec<i64>, Vec<Uuid>) = events.iter().map(|event| (event.seq, event.id)).unzip();
-        let (action, detail) = filter.replayed(sink, &seqs, &ids);
+        let (action, mut detail) = filter.replayed(sink, &seqs, &ids);
+        if let Some(job) = job {
+            detail["job"] = job.into();
+        }
         audit(tx, actor, action, &detail)?;
     }
     Ok(chunk)

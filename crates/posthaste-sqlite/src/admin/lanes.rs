@@ -86,7 +86,7 @@ pub(super) fn set(tx: &Transaction<'_>, lanes: u16, actor: &Actor) -> Result<(),
     }
     note_freed(tx).map_err(failed)?;
     let before = sinks.first().map_or(0, |sink| sink.len());
-    audit(tx, actor, "lanes", &json!({ "lanes": lanes, "before": before }))
+    audit(tx, actor, "lanes", &json!({ "lanes": lanes, "before": before, "epoch": epoch }))
 }
 
 /// A sink's new lanes, each from the lowest position of the old ones it takes slots from.
@@ -123,7 +123,8 @@ pub(super) fn rewind(
         rebase(tx, "rewind", sink, lane.lane, lane.position.min(target), epoch).map_err(failed)?;
     }
     note_freed(tx).map_err(failed)?;
-    audit(tx, actor, "rewind", &json!({ "sink": sink, "position": target, "before": foremost }))
+    let detail = json!({ "sink": sink, "position": target, "before": foremost, "epoch": epoch });
+    audit(tx, actor, "rewind", &detail)
 }
 
 /// The position to go back to.
@@ -192,7 +193,7 @@ pub(super) fn repair(tx: &Transaction<'_>, sink: &str, actor: &Actor) -> Result<
         tx,
         actor,
         "repair",
-        &json!({ "sink": sink, "last": last, "known": known, "lanes": behind.len() }),
+        &json!({ "sink": sink, "last": last, "known": known, "lanes": behind.len(), "epoch": epoch }),
     )?;
     Ok(format!(
         "re-based {} lanes: everything in the log is sent again to their sinks, none is skipped; numbers go on above {}",

@@ -6,17 +6,22 @@
 //!
 //! ```text
 //! status.rs   one look at everything        lanes.rs   set, rewind, repair: cursors written by hand
-//! dead.rs     list, count, replay, discard  control.rs pause, resume, rate
+//! dead.rs     list, count, replay, discard  control.rs pause, resume, rate, tuning
 //! doctor.rs   every assumption, one by one  events.rs  lists, lives, sending again
-//! consumers.rs  partitions, dead letters, seeks, traces of consumers
+//! consumers.rs  partitions, seeks, traces of consumers; letters.rs and messages.rs what they set aside
 //! ```
+//!
+//! Jobs have a room of their own.
 
-mod consumers;
-mod control;
-mod dead;
+pub(crate) mod aside;
+pub(crate) mod consumers;
+pub(crate) mod control;
+pub(crate) mod dead;
 mod doctor;
-mod events;
+pub(crate) mod events;
 mod lanes;
+pub(crate) mod letters;
+pub(crate) mod messages;
 mod status;
 
 pub use doctor::CHECKS;
@@ -28,14 +33,17 @@ use crate::error::{judge, store_error};
 use crate::migrate;
 use crate::readers::Readers;
 use async_trait::async_trait;
+use posthaste::Timestamp;
+use posthaste::admin::job::JobStore;
 use posthaste::admin::{
-    Actor, Admin, AdminError, Control, ControlTarget, DeadAct, DeadFilter, DeadLetter, EventFilter,
-    EventLife, EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, Setting, TailPlace,
-    Where,
+    Actor, Admin, AdminError, AuditFilter, AuditLine, Control, ControlTarget, DeadAct, DeadCauses,
+    DeadFilter, DeadLetter, DeferredCause, DeferredEvent, DeferredFilter, Ends, EventFilter, EventLife,
+    EventName, EventPage, LogEvent, OutboxStatus, ReplayChunk, RewindTo, Setting, TailPlace, TuneAct, Tuned,
+    Where, letter_of_place,
 };
 use posthaste::sink::Finding;
-use posthaste::store::StoreError;
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use posthaste::store::{StoreCode, StoreError};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use uuid::Uuid;
 
 /// Looks at an outbox and acts on it.
@@ -61,7 +69,7 @@ impl SqliteAdmin {
     }
 
     /// Looks, in one snapshot.
-    async fn look<T, F>(&self, look: F) -> Result<T, AdminError>
+    pub(crate) async fn look<T, F>(&self, look: F) -> Result<T, AdminError>
     where
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> Result<T, AdminError> + Send + 'static,
@@ -70,7 +78,7 @@ impl SqliteAdmin {
     }
 
     /// Acts: all of it, or nothing.
-    async fn act<T, F>(&self, act: F) -> Result<T, AdminError>
+    pub(crate) async fn act<T, F>(&self, act: F) -> Result<T, AdminError>
     where
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> Result<T, AdminError> + Send + 'static,
@@ -88,19 +96,39 @@ impl SqliteAdmin {
     }
 }
 
-fn failed(error: rusqlite::Error) -> AdminError {
-    AdminError::Store(store_error(error))
+/// Rows that the database will never take as they are are no outage: a job passes them over and goes on.
+pub(crate) fn failed(error: rusqlite::Error) -> AdminError {
+    let refuses = [ErrorCode::ConstraintViolation, ErrorCode::TypeMismatch, ErrorCode::TooBig];
+    AdminError::Store(match error.sqlite_error_code() {
+        Some(code) if refuses.contains(&code) => StoreError::fatal(
+            StoreCode::Refused,
+            format!("the database does not take it: {error}. Nothing was changed"),
+        ),
+        _ => store_error(error),
+    })
 }
 
 /// The audit's line of an act.
-fn audit(
+pub(crate) fn audit(
     tx: &Transaction<'_>,
     actor: &Actor,
     action: &str,
     detail: &serde_json::Value,
 ) -> Result<(), AdminError> {
-    let sql = "insert into posthaste_audit (at, actor, action, reason, detail) values (?1, ?2, ?3, ?4, ?5)";
-    tx.execute(sql, params![now(), actor.name, action, actor.reason, detail.to_string()]).map_err(failed)?;
+    audit_line(tx, actor, action, detail, "done")
+}
+
+fn audit_line(
+    tx: &Transaction<'_>,
+    actor: &Actor,
+    action: &str,
+    detail: &serde_json::Value,
+    outcome: &str,
+) -> Result<(), AdminError> {
+    let sql = include_str!("../../sql/admin/audit.sql");
+    let Actor { name, reason, verified, trace_id } = actor;
+    let params = params![now(), name, action, reason, detail.to_string(), trace_id, verified, outcome];
+    tx.execute(sql, params).map_err(failed)?;
     Ok(())
 }
 
@@ -125,15 +153,82 @@ impl Admin for SqliteAdmin {
     async fn dead_list(
         &self,
         filter: &DeadFilter,
-        after: i64,
+        after: Option<&str>,
         limit: i64,
     ) -> Result<Vec<DeadLetter>, AdminError> {
-        let filter = filter.clone();
+        let (filter, after) = (filter.clone(), letter_of_place(after)?.unwrap_or(0));
         self.look(move |tx| dead::list(tx, &filter, after, limit).map_err(failed)).await
     }
 
     async fn dead_show(&self, id: Uuid) -> Result<Vec<DeadLetter>, AdminError> {
         self.look(move |tx| dead::show(tx, id).map_err(failed)).await
+    }
+
+    async fn dead_newest(
+        &self,
+        filter: &DeadFilter,
+        before: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<DeadLetter>, AdminError> {
+        let (filter, before) = (filter.clone(), letter_of_place(before)?);
+        self.look(move |tx| dead::newest(tx, &filter, before, limit).map_err(failed)).await
+    }
+
+    async fn dead_causes(&self, filter: &DeadFilter, limit: i64) -> Result<DeadCauses, AdminError> {
+        let filter = filter.clone();
+        let causes = self.look(move |tx| aside::causes_of_death(tx, &filter, limit).map_err(failed)).await?;
+        Ok(DeadCauses { causes, looked: None })
+    }
+
+    async fn deferred_list(
+        &self,
+        filter: &DeferredFilter,
+        after: Option<(&str, i64)>,
+        limit: i64,
+    ) -> Result<Vec<DeferredEvent>, AdminError> {
+        let (filter, after) = (filter.clone(), after.map(|(sink, seq)| (sink.to_owned(), seq)));
+        self.look(move |tx| aside::list(tx, &filter, after, limit).map_err(failed)).await
+    }
+
+    async fn deferred_causes(
+        &self,
+        filter: &DeferredFilter,
+        limit: i64,
+    ) -> Result<Vec<DeferredCause>, AdminError> {
+        let filter = filter.clone();
+        self.look(move |tx| aside::causes(tx, &filter, limit).map_err(failed)).await
+    }
+
+    async fn deferred_retry(
+        &self,
+        filter: &DeferredFilter,
+        actor: &Actor,
+        chunk: i64,
+    ) -> Result<u64, AdminError> {
+        actor.check()?;
+        filter.check()?;
+        let (filter, actor) = (filter.clone(), actor.clone());
+        self.act(move |tx| aside::retry(tx, &filter, &actor, chunk)).await
+    }
+
+    async fn audit_lines(
+        &self,
+        filter: &AuditFilter,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<AuditLine>, AdminError> {
+        let filter = filter.clone();
+        self.look(move |tx| aside::audit_lines(tx, &filter, before, limit).map_err(failed)).await
+    }
+
+    async fn audit_denied(
+        &self,
+        actor: &Actor,
+        action: &str,
+        detail: &serde_json::Value,
+    ) -> Result<(), AdminError> {
+        let (actor, action, detail) = (actor.clone(), action.to_owned(), detail.clone());
+        self.act(move |tx| audit_line(tx, &actor, &action, &detail, "denied")).await
     }
 
     async fn dead_count(&self, filter: &DeadFilter) -> Result<u64, AdminError> {
@@ -193,18 +288,29 @@ impl Admin for SqliteAdmin {
             return self.look(move |tx| events::would_replay(tx, &sink, &filter, after, chunk)).await;
         };
         actor.check()?;
-        self.act(move |tx| events::replay(tx, &sink, &filter, after, chunk, &actor)).await
+        self.act(move |tx| events::replay(tx, &sink, &filter, after, chunk, (&actor, None))).await
     }
 
-    async fn control(
+    async fn control_until(
         &self,
         target: &ControlTarget,
         control: &Control,
+        ends: Option<Ends>,
         actor: &Actor,
     ) -> Result<(), AdminError> {
         actor.check()?;
         let (setting, actor) = (Setting::new(target, control)?, actor.clone());
-        self.act(move |tx| control::set(tx, &setting, &actor)).await
+        self.act(move |tx| control::set(tx, &setting, ends, &actor)).await
+    }
+
+    async fn tuning(&self) -> Result<Vec<Tuned>, AdminError> {
+        self.look(|tx| control::tuned(tx).map_err(failed)).await
+    }
+
+    async fn tune(&self, act: &TuneAct, actor: &Actor) -> Result<Option<Timestamp>, AdminError> {
+        actor.check()?;
+        let (act, actor) = (act.clone(), actor.clone());
+        self.act(move |tx| control::tune(tx, &act, &actor)).await
     }
 
     async fn set_lanes(&self, lanes: u16, actor: &Actor) -> Result<(), AdminError> {
@@ -225,9 +331,13 @@ impl Admin for SqliteAdmin {
         self.act(move |tx| lanes::repair(tx, &sink, &actor)).await
     }
 
+    fn jobs(&self) -> Option<&dyn JobStore> {
+        Some(self)
+    }
+
     async fn doctor(&self) -> Result<Vec<Finding>, AdminError> {
-        let path = self.readers.path().to_owned();
-        let examined = tokio::task::spawn_blocking(move || doctor::examine(&path)).await;
+        let (path, topic) = (self.readers.path().to_owned(), self.config.audit_topic.clone());
+        let examined = tokio::task::spawn_blocking(move || doctor::examine(&path, topic.as_deref())).await;
         examined.map_err(|error| crate::log::store::transient(error.to_string()).into())
     }
 }

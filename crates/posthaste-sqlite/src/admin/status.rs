@@ -5,11 +5,15 @@
 //! distances: numbers are dense here (a rolled-back transaction gives its numbers back), so a sink that reads
 //! everything is estimated exactly, and one with a filter as well as its probes show.
 
+use super::control;
 use crate::clock::now;
 use crate::log::roll::Hearts;
 use crate::watch::last_seq;
 use posthaste::Timestamp;
-use posthaste::admin::{Count, LaneStatus, OutboxStatus, SegmentStatus, SinkStatus};
+use posthaste::admin::{
+    Beside, Count, LaneStatus, OutboxStatus, PausedRoute, RelayProcess, Said, SegmentStatus, SinkStatus,
+    UnreadLog,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::path::Path;
 
@@ -46,19 +50,41 @@ pub(super) fn look(tx: &Connection, database: &Path) -> rusqlite::Result<OutboxS
     let mut hearts = Hearts::of(database);
     let version = tx.query_row("select max(version) from posthaste_migrations", [], |row| row.get(0))?;
     let mut sinks = Vec::new();
-    for lanes in lanes(tx, now, &mut hearts)? {
-        sinks.push(sink(tx, lanes, now)?);
+    for lanes in lanes(tx, now, &mut hearts, false)? {
+        sinks.push(sink(tx, lanes, now, false)?);
     }
+    // Of those that left the configuration, whoever has something left. What they had not read is nobody's.
+    for mut lanes in lanes(tx, now, &mut hearts, true)? {
+        lanes.cursors.clear();
+        let left = sink(tx, lanes, now, true)?;
+        sinks.extend(Some(left).filter(|left| left.deferred.count + left.dead.count > 0));
+    }
+    let relays = relays(tx, now, &mut hearts)?;
+    let unread = if sinks.is_empty() { unread(tx)? } else { None };
     Ok(OutboxStatus {
         now: Timestamp(now),
-        relays: relays(tx, now, &mut hearts)?,
+        reports: reports(tx, &relays)?,
+        relays,
         schema_version: version,
         sinks,
         segments: vec![log(tx)?],
-        paused_routes: tx
-            .prepare("select name from posthaste_controls where kind = 'route' and paused order by name")?
-            .query_map([], |row| row.get(0))?
-            .collect::<rusqlite::Result<_>>()?,
+        paused_routes: control::of_kind(tx, "route")?
+            .into_iter()
+            .filter(|set| set.beside.paused)
+            .map(|set| PausedRoute { route: set.name, set_by: set.set_by })
+            .collect(),
+        jobs_wait: tx.query_row(include_str!("../../sql/admin/jobs_wait.sql"), [now], |row| row.get(0))?,
+        unread,
+    })
+}
+
+/// What waits in a log that no relay has ever read.
+fn unread(tx: &Connection) -> rusqlite::Result<Option<UnreadLog>> {
+    let sql = include_str!("../../sql/admin/unread.sql");
+    tx.query_row(sql, [EXACT_MAX + 1], |row| {
+        let (found, oldest_at): (i64, Option<i64>) = (row.get("count")?, row.get("oldest_at")?);
+        let count = Count { count: found.min(EXACT_MAX).unsigned_abs(), exact: found <= EXACT_MAX };
+        Ok((found > 0).then_some(UnreadLog { count, oldest_at: oldest_at.map(Timestamp) }))
     })
 }
 
@@ -71,10 +97,30 @@ fn relays(tx: &Connection, now: i64, hearts: &mut Hearts<'_>) -> rusqlite::Resul
     Ok(rows.into_iter().filter(|(_, heart)| hearts.beat(heart.as_deref())).map(|(relay, _)| relay).collect())
 }
 
-fn lanes(tx: &Connection, now: i64, hearts: &mut Hearts<'_>) -> rusqlite::Result<Vec<Lanes>> {
+/// What the living say about themselves.
+fn reports(tx: &Connection, relays: &[String]) -> rusqlite::Result<Vec<RelayProcess>> {
+    let sql = include_str!("../../sql/admin/reports.sql");
+    let read = |row: &Row<'_>| {
+        let said: String = row.get("report")?;
+        Ok(RelayProcess {
+            relay: row.get("process")?,
+            version: row.get("version")?,
+            host: row.get("host")?,
+            started_at: Timestamp(row.get("started_at")?),
+            seen_at: Timestamp(row.get("seen_at")?),
+            said: Said::read(serde_json::from_str(&said).unwrap_or_default()),
+        })
+    };
+    let mut statement = tx.prepare_cached(sql)?;
+    let mut all = statement.query_map([], read)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    all.retain(|process| relays.contains(&process.relay));
+    Ok(all)
+}
+
+fn lanes(tx: &Connection, now: i64, hearts: &mut Hearts<'_>, retired: bool) -> rusqlite::Result<Vec<Lanes>> {
     let mut sinks: Vec<Lanes> = Vec::new();
     let mut statement = tx.prepare_cached(include_str!("../../sql/admin/lanes.sql"))?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query([retired])?;
     while let Some(row) = rows.next()? {
         let sink: String = row.get("sink")?;
         if sinks.last().is_none_or(|last| last.sink != sink) {
@@ -109,7 +155,7 @@ fn lane(row: &Row<'_>, now: i64, hearts: &mut Hearts<'_>) -> rusqlite::Result<La
     })
 }
 
-fn sink(tx: &Connection, lanes: Lanes, now: i64) -> rusqlite::Result<SinkStatus> {
+fn sink(tx: &Connection, lanes: Lanes, now: i64, retired: bool) -> rusqlite::Result<SinkStatus> {
     let (backlog, pending) = backlog(tx, &lanes, now)?;
     let bounded =
         |sql: &str| tx.prepare_cached(sql)?.query_row(params![lanes.sink, EXACT_MAX + 1], |row| row.get(0));
@@ -122,10 +168,10 @@ fn sink(tx: &Connection, lanes: Lanes, now: i64) -> rusqlite::Result<SinkStatus>
     let overdue: Option<i64> =
         tx.prepare_cached(overdue)?.query_row(params![lanes.sink, now], |row| row.get(0)).optional()?;
     let overdue = overdue.map_or(0.0, |appended| (now - appended) as f64 / 1e6);
-    let control = "select paused, rate_limit from posthaste_controls where kind = 'sink' and name = ?1";
-    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    let control = tx.prepare_cached(control)?.query_row([&lanes.sink], read).optional()?;
-    let (paused, rate_limit) = control.unwrap_or((false, None));
+    let set = control::of_kind(tx, "sink")?.into_iter().find(|set| set.name == lanes.sink);
+    let Beside { paused, rate: rate_limit, .. } = set.as_ref().map(|set| set.beside).unwrap_or_default();
+    // Of what was lifted again nobody needs to know who it was.
+    let set_by = set.and_then(|set| set.set_by).filter(|_| paused || rate_limit.is_some());
     let average = if pending.count > 0 { pending.ages / pending.count as f64 } else { 0.0 };
     Ok(SinkStatus {
         backlog,
@@ -133,9 +179,12 @@ fn sink(tx: &Connection, lanes: Lanes, now: i64) -> rusqlite::Result<SinkStatus>
         average_age_seconds: average.max(0.0),
         deferred: up_to(deferred),
         dead: up_to(dead),
-        settled_per_second: settled(tx, &lanes, now)? as f64 / 60.0,
+        delivered_per_second: delivered(tx, &lanes, now)? as f64 / 60.0,
         paused,
         rate_limit,
+        set_by,
+        waiting: super::aside::causes_of(tx, &lanes.sink, EXACT_MAX)?,
+        retired,
         sink: lanes.sink,
         lanes: lanes.lanes,
     })
@@ -146,9 +195,9 @@ fn up_to(count: i64) -> Count {
     Count { count: count.unsigned_abs(), exact: count <= EXACT_MAX }
 }
 
-/// Events settled in the last minute: from each lane's last receipt backwards. A busy lane writes some fifty
-/// a second.
-fn settled(tx: &Connection, lanes: &Lanes, now: i64) -> rusqlite::Result<i64> {
+/// Events delivered in the last minute: from each lane's last receipt backwards. A busy lane writes some
+/// fifty a second.
+fn delivered(tx: &Connection, lanes: &Lanes, now: i64) -> rusqlite::Result<i64> {
     let mut total = 0;
     for lane in &lanes.lanes {
         let mut statement = tx.prepare_cached(include_str!("../../sql/admin/rates.sql"))?;

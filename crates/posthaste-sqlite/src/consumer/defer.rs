@@ -147,7 +147,9 @@ pub(super) fn redrive(
     // Its key may be another one now: what waited behind the letter waits no more.
     let (topic, order_id, _) = old.queue();
     promote(tx, setup, &topic, order_bytes(order_id.as_ref()), true)?;
-    audit(tx, setup, "consumer", "redrive", "the message was sent back", ("letter", letter.into()))?;
+    let topics = [&*work.delivery.partition().topic];
+    let detail = serde_json::json!({ "consumer": setup.consumer, "letter": letter, "topics": topics });
+    audit(tx, "consumer", "redrive", "the message was sent back", &detail)?;
     // CRASH(consume.redriven): the letter is as it was. The copy comes again, and is sent back again (G6).
     crash_point!("consume.redriven");
     Ok(MessageOutcome::Redriven)
@@ -175,14 +177,13 @@ pub(super) fn revive(
 /// Who did what to letters, and why (G6).
 pub(super) fn audit(
     tx: &Transaction<'_>,
-    setup: &InboxSetup,
     actor: &str,
     action: &str,
     reason: &str,
-    (name, value): (&str, serde_json::Value),
+    detail: &serde_json::Value,
 ) -> rusqlite::Result<()> {
-    let sql = "insert into posthaste_audit (at, actor, action, reason, detail) values (?1, ?2, ?3, ?4, ?5)";
-    let detail = serde_json::json!({ "consumer": setup.consumer, name: value }).to_string();
-    tx.execute(sql, params![now(), actor, action, reason, detail])?;
+    let sql = include_str!("../../sql/admin/audit.sql");
+    let trace = uuid::Uuid::new_v4().simple().to_string();
+    tx.execute(sql, params![now(), actor, action, reason, detail.to_string(), trace, false, "done"])?;
     Ok(())
 }

@@ -116,8 +116,7 @@ fn write(
     report: Option<&ProcessReport>,
 ) -> rusqlite::Result<Saving> {
     let mut saving = Saving::default();
-    let seeks =
-        "select seeks from posthaste_inbox_partitions where consumer = ?1 and topic = ?2 and partition = ?3";
+    let found = include_str!("../../sql/consumer/found.sql");
     for saved in positions {
         let Partition { topic, number } = &saved.partition;
         tx.prepare_cached(include_str!("../../sql/consumer/save.sql"))?.execute(params![
@@ -133,19 +132,22 @@ fn write(
             saved.release,
             saved.seeks,
         ])?;
-        let found =
-            tx.prepare_cached(seeks)?.query_row(params![setup.consumer, &**topic, number], |row| row.get(0));
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let found = tx.prepare_cached(found)?.query_row(params![setup.consumer, &**topic, number], read);
         // A row that somebody took away is one that must be taken anew.
-        saving.seeks.push(found.optional()?.unwrap_or(-1));
+        let (seeks, is_owned) = found.optional()?.unwrap_or((-1, false));
+        saving.seeks.push(seeks);
+        saving.owned.push(is_owned);
     }
     if let Some(report) = report {
-        let ProcessReport { process, role, name, version, host, started_at, report } = report;
-        let params = params![process, role, name, version, host, started_at.0, now(), report];
-        tx.prepare_cached(include_str!("../../sql/consumer/report.sql"))?.execute(params)?;
+        crate::log::store::write_report(tx, report)?;
     }
-    let controls = "select paused, rate_limit from posthaste_controls where kind = 'consumer' and name = ?1";
+    let controls = include_str!("../../sql/consumer/control.sql");
     let read = |row: &Row<'_>| Ok(ConsumerControls { paused: row.get(0)?, rate_limit: row.get(1)? });
-    let set = tx.prepare_cached(controls)?.query_row([&setup.consumer], read).optional()?;
+    let set = tx
+        .prepare_cached(controls)?
+        .query_row(rusqlite::params![&setup.consumer, crate::clock::now()], read)
+        .optional()?;
     saving.controls = set.unwrap_or_default();
     Ok(saving)
 }

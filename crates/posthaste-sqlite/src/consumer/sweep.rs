@@ -5,8 +5,11 @@ use super::apply::transact;
 use super::defer::audit;
 use super::row::promote;
 use crate::clock::now;
+use posthaste::admin::TOPICS_AUDITED;
 use posthaste::consumer::store::{ConsumerRetention, InboxError, InboxSwept};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use serde_json::json;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Rows of one transaction, and transactions of one sweep.
@@ -45,8 +48,10 @@ fn purge_letters(tx: &Transaction<'_>, setup: &InboxSetup, before: i64) -> rusql
         promote(tx, setup, topic, order_id.as_deref(), true)?;
     }
     if !gone.is_empty() {
-        let count = ("count", gone.len().into());
-        audit(tx, setup, "retention", "purge", "declared dead letter retention", count)?;
+        let topics: BTreeSet<&String> = gone.iter().map(|(topic, _)| topic).collect();
+        let topics: Vec<_> = topics.into_iter().take(TOPICS_AUDITED).collect();
+        let detail = json!({ "consumer": setup.consumer, "count": gone.len(), "topics": topics });
+        audit(tx, "retention", "purge", "declared dead letter retention", &detail)?;
     }
     Ok(gone.len() as u64)
 }

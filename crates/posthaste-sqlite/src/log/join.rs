@@ -60,8 +60,7 @@ fn agree_on_routes(tx: &Transaction<'_>, plan: &JoinPlan) -> Result<(), StoreErr
 }
 
 pub(crate) fn set_state(tx: &Transaction<'_>, name: &str, value: &str) -> rusqlite::Result<()> {
-    let sql = "insert into posthaste_state (name, value) values (?1, ?2)
-               on conflict (name) do update set value = excluded.value";
+    let sql = include_str!("../../sql/log/state.sql");
     tx.prepare_cached(sql)?.execute([name, value])?;
     Ok(())
 }

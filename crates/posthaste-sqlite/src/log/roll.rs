@@ -3,12 +3,13 @@
 //! The look is a read. It becomes a write only when a third of a lease is gone, so an idle relay syncs the
 //! disk every few seconds and not at every beat.
 
+use crate::admin::control;
 use crate::clock::{micros, now};
 use crate::error::store_error;
 use crate::log::heart::beats;
 use crate::log::store::{Inner, transient};
 use posthaste::Timestamp;
-use posthaste::store::{Controls, JoinPlan, LaneId, LaneView, Roll, StoreError};
+use posthaste::store::{ControlRow, Controls, HandAct, JoinPlan, LaneId, LaneView, Roll, StoreError};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use rustc_hash::FxHashMap;
 use std::path::Path;
@@ -145,25 +146,26 @@ fn view(row: LaneRow, now: i64, hearts: &mut Hearts<'_>) -> LaneView {
 }
 
 fn controls(tx: &Connection) -> rusqlite::Result<Controls> {
-    let mut controls = Controls::default();
-    let mut statement = tx.prepare_cached(
-        "select kind, name, paused, rate_limit from posthaste_controls order by kind, name",
-    )?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let (kind, name): (String, String) = (row.get(0)?, row.get(1)?);
-        let (paused, rate): (bool, Option<f64>) = (row.get(2)?, row.get(3)?);
-        match kind.as_str() {
-            "sink" => {
-                controls.rate_limits.extend(rate.map(|rate| (name.clone(), rate)));
-                controls.paused_sinks.extend(paused.then_some(name));
-            }
-            "route" => controls.paused_routes.extend(paused.then_some(name)),
-            // Consumers ask for theirs themselves.
-            _ => {}
-        }
-    }
-    Ok(controls)
+    let read = |row: &Row<'_>| {
+        Ok(ControlRow {
+            kind: row.get("kind")?,
+            name: row.get("name")?,
+            paused: row.get("paused")?,
+            rate: row.get("rate_limit")?,
+            settings: control::value(row)?,
+            set_by: control::set_by(row)?,
+        })
+    };
+    let mut statement = tx.prepare_cached(include_str!("../../sql/log/controls.sql"))?;
+    let rows = statement.query_map([now()], read)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(Controls::of(rows))
+}
+
+/// Which act took a lane by hand from a lease of this epoch.
+pub(crate) fn taken_by_hand(tx: &Connection, lane: &LaneId, epoch: i64) -> rusqlite::Result<Option<HandAct>> {
+    let read = |row: &Row<'_>| Ok(HandAct { action: row.get(0)?, actor: row.get(1)?, reason: row.get(2)? });
+    let mut statement = tx.prepare_cached(include_str!("../../sql/log/by_hand.sql"))?;
+    statement.query_row(params![&*lane.sink, epoch], read).optional()
 }
 
 /// Why a relay that joined before must stop.

@@ -12,6 +12,8 @@ use crate::error::store_error;
 use crate::log::lease::{LogLease, Settled, Title};
 use crate::log::store::transient;
 use crate::row::event_sql;
+use posthaste::Timestamp;
+use posthaste::admin::History;
 use posthaste::crash_point;
 use posthaste::store::{Death, Deferral, Due, Settlement, StoreError};
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -24,6 +26,7 @@ struct Receipt {
     n: i64,
     position: i64,
     count: i64,
+    delivered: i64,
 }
 
 /// A settlement as the writer's thread needs it: numbers and outcomes. The copies are made from the log,
@@ -99,12 +102,13 @@ impl LogLease {
     }
 
     fn receipt(&self, settled: &Settled, settlement: &Settlement) -> Receipt {
-        let mut receipt = Receipt { n: settled.n + 1, position: settled.position, count: 0 };
-        let Some(through) = settlement.through else { return receipt };
+        let mut receipt = Receipt { n: settled.n + 1, position: settled.position, count: 0, delivered: 0 };
+        let through = settlement.through.unwrap_or(0);
         for step in self.steps.lock().iter().take_while(|step| step.number <= through) {
             receipt.position = step.after;
             receipt.count += step.count;
         }
+        receipt.delivered = settlement.delivered_of(receipt.count);
         receipt
     }
 }
@@ -146,11 +150,13 @@ fn is_there(tx: &Transaction<'_>, title: &Title, n: i64) -> Result<bool, StoreEr
 }
 
 fn write_receipt(tx: &Transaction<'_>, title: &Title, receipt: Receipt) -> rusqlite::Result<()> {
-    let sql = "insert into posthaste_receipts (sink, lane, n, epoch, kind, position, count, settled_at)
-               values (?1, ?2, ?3, ?4, 'settle', ?5, ?6, ?7)";
-    let Receipt { n, position, count } = receipt;
-    let id = &title.id;
-    tx.prepare_cached(sql)?.execute(params![&*id.sink, id.lane, n, title.epoch, position, count, now()])?;
+    let sql =
+        "insert into posthaste_receipts (sink, lane, n, epoch, kind, position, count, settled_at, delivered)
+               values (?1, ?2, ?3, ?4, 'settle', ?5, ?6, ?7, ?8)";
+    let Receipt { n, position, count, delivered } = receipt;
+    let (id, epoch) = (&title.id, title.epoch);
+    let params = params![&*id.sink, id.lane, n, epoch, position, count, now(), delivered];
+    tx.prepare_cached(sql)?.execute(params)?;
     Ok(())
 }
 
@@ -184,6 +190,8 @@ fn write_outcomes(tx: &Transaction<'_>, title: &Title, outcomes: &Outcomes) -> r
             storable(&death.code),
             storable(&death.error),
             now(),
+            death.fingerprint(sink),
+            with_attempt(history(tx, sink, *seq)?, &death.as_attempt()),
         ];
         tx.prepare_cached(died)?.execute(params)?;
         keys.extend(leave(tx, sink, *seq)?);
@@ -211,6 +219,8 @@ fn defer(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -> rus
         deferral.class.map(|class| class.as_str()),
         deferral.error.as_deref().map(storable),
         now,
+        deferral.code.as_deref().map(storable),
+        deferral.as_attempt().and_then(|attempt| with_attempt(History::default(), &attempt)),
     ])?;
     Ok(())
 }
@@ -226,6 +236,8 @@ fn bury(tx: &Transaction<'_>, sink: &str, seq: i64, death: &Death) -> rusqlite::
         storable(&death.code),
         storable(&death.error),
         now(),
+        death.fingerprint(sink),
+        with_attempt(History::default(), &death.as_attempt()),
     ])?;
     Ok(())
 }
@@ -240,6 +252,13 @@ fn leave(tx: &Transaction<'_>, sink: &str, seq: i64) -> rusqlite::Result<Option<
 
 fn wait_again(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -> rusqlite::Result<()> {
     let now = now();
+    let before = history(tx, sink, seq)?;
+    let last_code = before.attempts().last().map(|attempt| attempt.code.clone());
+    let is_news = deferral.is_news_after(last_code.as_deref());
+    let history = match deferral.as_attempt().filter(|_| is_news) {
+        Some(attempt) => with_attempt(before, &attempt),
+        None => before.to_json(),
+    };
     let delay = match deferral.due {
         Due::In(delay) => micros(delay),
         Due::AtDelivery | Due::Behind => 0,
@@ -255,8 +274,24 @@ fn wait_again(tx: &Transaction<'_>, sink: &str, seq: i64, deferral: &Deferral) -
         deferral.class.map(|class| class.as_str()),
         deferral.error.as_deref().map(storable),
         now,
+        deferral.code.as_deref().map(storable),
+        history,
     ])?;
     Ok(())
+}
+
+/// The attempts of a deferred event.
+fn history(tx: &Transaction<'_>, sink: &str, seq: i64) -> rusqlite::Result<History> {
+    let sql = "select history from posthaste_deferred where sink = ?1 and seq = ?2";
+    let stored: Option<Option<String>> =
+        tx.prepare_cached(sql)?.query_row(params![sink, seq], |row| row.get(0)).optional()?;
+    Ok(stored.flatten().map_or_else(History::default, |text| History::from_json(&text)))
+}
+
+/// A history as it is stored, with an attempt more that failed now.
+fn with_attempt(mut history: History, attempt: &str) -> Option<String> {
+    history.add_json(Timestamp(now()), attempt);
+    history.to_json()
 }
 
 /// The first holding event of a key comes due.

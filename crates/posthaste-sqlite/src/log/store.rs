@@ -29,7 +29,7 @@ use crate::readers::Readers;
 use crate::watch::Watch;
 use crate::writer::Writer;
 use async_trait::async_trait;
-use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreError, Swept};
+use posthaste::store::{HandAct, JoinPlan, LaneId, Lease, ProcessReport, Roll, Store, StoreError, Swept};
 use rusqlite::Transaction;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -125,6 +125,15 @@ pub(crate) fn note_freed(tx: &Transaction<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Writes down what a process says about itself.
+pub(crate) fn write_report(tx: &Transaction<'_>, report: &ProcessReport) -> rusqlite::Result<()> {
+    let ProcessReport { process, role, name, version, host, started_at, report } = report;
+    let params =
+        rusqlite::params![process, role, name, version, host, started_at.0, crate::clock::now(), report];
+    tx.prepare_cached(include_str!("../../sql/consumer/report.sql"))?.execute(params)?;
+    Ok(())
+}
+
 #[async_trait]
 impl Store for SqliteStore {
     async fn join(&self, plan: &JoinPlan) -> Result<(), StoreError> {
@@ -176,12 +185,28 @@ impl Store for SqliteStore {
         self.inner.watch.hints.lane_changes.notified().await;
     }
 
+    async fn taken_by_hand(&self, lane: &LaneId, epoch: i64) -> Result<Option<HandAct>, StoreError> {
+        let lane = lane.clone();
+        let look = move |tx: &Transaction<'_>| crate::log::roll::taken_by_hand(tx, &lane, epoch);
+        self.inner.readers.read(move |tx| look(tx).map_err(crate::error::store_error)).await
+    }
+
+    async fn report(&self, report: &ProcessReport) -> Result<(), StoreError> {
+        let report = report.clone();
+        let written =
+            move |tx: &Transaction<'_>| write_report(tx, &report).map_err(crate::error::store_error);
+        self.inner.write(written).await
+    }
+
     async fn leave(&self) -> Result<(), StoreError> {
         let inner = &self.inner;
-        let relay = inner.plan()?.relay.to_string();
+        let Ok(plan) = inner.plan() else { return Ok(()) };
+        let relay = plan.relay.to_string();
         inner
             .write(move |tx| {
-                let left = tx.execute("delete from posthaste_relays where relay = ?1", [relay]);
+                let left = tx.execute("delete from posthaste_relays where relay = ?1", [&relay]);
+                let report = "delete from posthaste_processes where process = ?1 and role = 'relay'";
+                let left = left.and_then(|_| tx.execute(report, [&relay]));
                 left.and_then(|_| note_freed(tx)).map_err(crate::error::store_error)
             })
             .await?;

@@ -21,9 +21,11 @@
 use crate::clock::{micros, now};
 use crate::error::store_error;
 use crate::log::store::Inner;
+use posthaste::admin::TOPICS_AUDITED;
 use posthaste::crash_point;
 use posthaste::store::{StoreError, Swept};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::collections::BTreeSet;
 
 /// Rows and bytes of one bite: some milliseconds of the write lock.
 const BITE_ROWS: i64 = 2_000;
@@ -124,16 +126,25 @@ fn purge(tx: &Transaction<'_>, retention: &crate::config::Retention) -> rusqlite
     let keys = tx
         .prepare_cached(include_str!("../../sql/log/purge_keys.sql"))?
         .execute([before(retention.idempotency_keys), BITE_ROWS])?;
-    tx.execute("delete from posthaste_relays where expires_at < ?1", [now - 3_600_000_000])?;
+    let an_hour_ago = now - 3_600_000_000;
+    tx.execute("delete from posthaste_relays where expires_at < ?1", [an_hour_ago])?;
+    let reports = "delete from posthaste_processes where role = 'relay' and seen_at < ?1
+                      and process not in (select relay from posthaste_relays)";
+    tx.execute(reports, [an_hour_ago])?;
     let mut dead = 0;
     if let Some(age) = retention.dead_letters {
-        dead = tx
+        let gone = tx
             .prepare_cached(include_str!("../../sql/log/purge_dead.sql"))?
-            .execute([before(age), BITE_ROWS])?;
+            .query_map([before(age), BITE_ROWS], |row| row.get(0))?
+            .collect::<rusqlite::Result<Vec<String>>>()?;
+        dead = gone.len();
         if dead > 0 {
-            let sql = "insert into posthaste_audit (at, actor, action, reason, detail)
-                       values (?1, 'retention', 'purge', 'declared dead letter retention', json_object('count', ?2))";
-            tx.execute(sql, params![now, dead as i64])?;
+            let topics: BTreeSet<String> = gone.into_iter().collect();
+            let topics: Vec<String> = topics.into_iter().take(TOPICS_AUDITED).collect();
+            let detail = serde_json::json!({ "count": dead, "topics": topics }).to_string();
+            let sql = "insert into posthaste_audit (at, actor, action, reason, detail, trace_id)
+                       values (?1, 'retention', 'purge', 'declared dead letter retention', ?2, ?3)";
+            tx.execute(sql, params![now, detail, uuid::Uuid::new_v4().simple().to_string()])?;
         }
     }
     Ok(((receipts + keys) as u64, dead as u64))

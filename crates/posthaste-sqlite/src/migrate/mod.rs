@@ -43,6 +43,18 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../../migrations/002_consumer.sql"),
         oldest: Some(1),
     },
+    Migration {
+        version: 3,
+        name: "operations",
+        text: include_str!("../../migrations/003_operations.sql"),
+        oldest: Some(2),
+    },
+    Migration {
+        version: 4,
+        name: "gateway",
+        text: include_str!("../../migrations/004_gateway.sql"),
+        oldest: Some(3),
+    },
 ];
 
 const BOOKKEEPING: &str = include_str!("../../migrations/bookkeeping.sql");
@@ -75,6 +87,8 @@ impl Migration {
 pub struct Outcome {
     /// Versions applied now, with their names.
     pub applied: Vec<(i32, String)>,
+    /// Where the audit goes now, if that was another topic before: the one before, and the one now.
+    pub audit_topic: Option<(Option<String>, Option<String>)>,
 }
 
 /// A version that is applied.
@@ -99,6 +113,8 @@ pub struct Status {
     pub applied: Vec<Applied>,
     /// What `up` would apply.
     pub pending: Vec<(i32, String)>,
+    /// The topic to which the audit goes, if it goes to one.
+    pub audit_topic: Option<String>,
 }
 
 /// Makes the file if there is none, and applies what is missing. Harmless when repeated, also by several at
@@ -118,11 +134,34 @@ pub fn up(config: &SqliteConfig) -> Result<Outcome, StoreError> {
         tx.execute(&migration.record("?1"), [clock::now()]).map_err(store_error)?;
         outcome.applied.push((migration.version, migration.name.to_owned()));
     }
+    outcome.audit_topic = set_audit_topic(&tx, config.audit_topic.as_deref()).map_err(store_error)?;
     // CRASH(sqlite.migrate.before_commit): nothing of the outbox is there. The file is in WAL mode, which is
     // harmless.
     posthaste::crash_point!("sqlite.migrate.before_commit");
     tx.commit().map_err(store_error)?;
     Ok(outcome)
+}
+
+/// The topic to which the audit goes.
+pub(crate) fn audit_topic(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let sql = include_str!("../../sql/admin/audit_topic.sql");
+    connection.query_row(sql, [], |row| row.get(0)).optional()
+}
+
+/// Brings the topic in the file up to date. Answers with the one before and the one now, if they differ.
+fn set_audit_topic(
+    tx: &Connection,
+    now: Option<&str>,
+) -> rusqlite::Result<Option<(Option<String>, Option<String>)>> {
+    let before = audit_topic(tx)?;
+    if before.as_deref() == now {
+        return Ok(None);
+    }
+    match now {
+        Some(topic) => tx.execute(include_str!("../../sql/admin/set_audit_topic.sql"), [topic])?,
+        None => tx.execute(include_str!("../../sql/admin/no_audit_topic.sql"), [])?,
+    };
+    Ok(Some((before, now.map(str::to_owned))))
 }
 
 /// WAL mode, and for a new file the way it shrinks.
@@ -152,17 +191,19 @@ fn check_text(connection: &Connection, migration: &Migration) -> Result<bool, St
 
 /// What is applied, and what is missing. Makes no file where there is none.
 pub fn status(config: &SqliteConfig) -> Result<Status, StoreError> {
-    let mut applied = Vec::new();
+    let (mut applied, mut topic) = (Vec::new(), None);
     if config.path.exists() {
         let connection = open_reader(&config.path)?;
         if is_set_up(&connection)? {
             applied = self::applied(&connection).map_err(store_error)?;
+            topic = audit_topic(&connection).map_err(store_error)?;
         }
     }
     let pending = |migration: &&Migration| !applied.iter().any(|one| one.version == migration.version);
     let pending = MIGRATIONS.iter().filter(pending);
     let pending = pending.map(|migration| (migration.version, migration.name.to_owned())).collect();
-    Ok(Status { current: applied.last().map(|last| last.version), latest: SCHEMA_VERSION, pending, applied })
+    let current = applied.last().map(|last| last.version);
+    Ok(Status { current, latest: SCHEMA_VERSION, pending, applied, audit_topic: topic })
 }
 
 /// Everything as one script, for people who apply it themselves to a file without an outbox.

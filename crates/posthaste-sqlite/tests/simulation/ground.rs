@@ -112,7 +112,7 @@ impl SqliteGround {
 }
 
 fn actor() -> Actor {
-    Actor { name: "simulation".to_owned(), reason: "chaos".to_owned() }
+    Actor::new("simulation", "chaos")
 }
 
 fn id(row: &Row<'_>, column: &str) -> rusqlite::Result<Uuid> {

@@ -112,7 +112,7 @@ async fn the_status_counts_exactly_and_then_estimates() {
     assert_eq!((rare.backlog.count, rare.backlog.exact), (0, true));
     assert_eq!(status.relays, ["a"]);
     assert_eq!((all.lanes[0].owner.as_deref(), all.lanes[0].position), (Some("a"), 100));
-    assert!(all.settled_per_second > 1.0 && all.oldest_age_seconds >= 0.0);
+    assert!(all.delivered_per_second > 1.0 && all.oldest_age_seconds >= 0.0);
     append_keyed(&fixture, 60_000);
     let status = admin.status().await.expect("a status");
     let backlog = status.sinks[0].backlog;
@@ -145,12 +145,19 @@ async fn letters_are_listed_replayed_and_discarded_with_an_audit() {
     let admin = fixture.admin().await;
     let code = |code: &str| DeadFilter { code: Some(code.to_owned()), ..DeadFilter::default() };
     assert_eq!(admin.dead_count(&code("a")).await.expect("a count"), 7);
-    let first = admin.dead_list(&code("b"), 0, 5).await.expect("a page");
-    let second = admin.dead_list(&code("b"), first[4].cursor, 100).await.expect("a page");
+    let first = admin.dead_list(&code("b"), None, 5).await.expect("a page");
+    let second = admin.dead_list(&code("b"), Some(&first[4].cursor), 100).await.expect("a page");
     assert_eq!((first.len(), second.len()), (5, 9));
+    let newest = admin.dead_newest(&code("b"), None, 5).await.expect("a page");
+    let older = admin.dead_newest(&code("b"), Some(&newest[4].cursor), 100).await.expect("a page");
+    assert_eq!((newest[0].id, older[8].id), (second[8].id, first[0].id));
+    for hostile in ["-1", "0 or true", "0002d3f0a1b2c3d4.17"] {
+        let refused = admin.dead_newest(&code("b"), Some(hostile), 5).await.expect_err(hostile);
+        assert_eq!(refused.code(), "admin.bad_place");
+    }
     let shown = admin.dead_show(ids[0]).await.expect("a letter");
     assert_eq!((shown.len(), shown[0].payload.as_deref()), (1, Some(&b"x"[..])));
-    let nobody = Actor { name: "test".to_owned(), reason: " ".to_owned() };
+    let nobody = Actor::new("test", " ");
     admin.dead_act(&code("a"), DeadAct::Replay, &nobody, 10).await.expect_err("a reason is needed");
     admin
         .dead_act(&DeadFilter::default(), DeadAct::Discard, &actor(), 10)
@@ -342,6 +349,8 @@ async fn the_doctor_makes_every_check_and_finds_what_is_broken() {
     let names: Vec<&str> = findings.iter().map(|finding| finding.check.as_str()).collect();
     assert_eq!(names, CHECKS);
     assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
+    // Lanes without an owner are a reason to worry where something waits.
+    append_keyed(&fixture, 1);
     let breaks = [
         ("append_only", "drop trigger posthaste_outbox_no_update"),
         ("lanes_owned", "update posthaste_lanes set owner = null"),
@@ -391,6 +400,7 @@ async fn old_events_go_when_every_sink_has_handled_them() {
         due,
         attempts: 1,
         class: None,
+        code: None,
         error: None,
         route: "r".into(),
         destination: "d".to_owned(),

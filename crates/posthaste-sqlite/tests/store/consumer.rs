@@ -3,7 +3,7 @@
 use crate::fixture::{SqliteFixture, connect};
 use bytes::Bytes;
 use posthaste::admin::history::History;
-use posthaste::admin::{DeadAct, DeadFilter};
+use posthaste::admin::{Admin, Control, ControlTarget, DeadAct, DeadFilter, DeferredFilter};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::identity::order_id;
 use posthaste::consumer::store::{
@@ -39,12 +39,12 @@ where
     }
 }
 
-struct Ground {
-    fixture: SqliteFixture,
+pub(crate) struct Ground {
+    pub(crate) fixture: SqliteFixture,
 }
 
 impl Ground {
-    async fn make() -> Self {
+    pub(crate) async fn make() -> Self {
         let fixture = SqliteFixture::make().await.expect("a file");
         let tables = "create table accounts (id text primary key);
                       create table effects (id text not null, account text references accounts deferrable initially deferred)";
@@ -52,7 +52,7 @@ impl Ground {
         Self { fixture }
     }
 
-    fn writer(&self) -> Writer {
+    pub(crate) fn writer(&self) -> Writer {
         Writer::open(&self.fixture.path(), Default::default()).expect("opened")
     }
 
@@ -63,22 +63,22 @@ impl Ground {
         inbox(self.writer(), InboxOptions::new("billing"), Act(act))
     }
 
-    fn count(&self, sql: &str) -> i64 {
+    pub(crate) fn count(&self, sql: &str) -> i64 {
         self.fixture.connect().query_row(sql, [], |row| row.get(0)).expect("counted")
     }
 
-    fn texts(&self, sql: &str) -> Vec<String> {
+    pub(crate) fn texts(&self, sql: &str) -> Vec<String> {
         let connection: Connection = connect(&self.fixture.path());
         let mut statement = connection.prepare(sql).expect("a statement");
         let rows = statement.query_map([], |row| row.get(0)).expect("rows");
         rows.collect::<Result<_, _>>().expect("texts")
     }
 
-    fn effects(&self) -> Vec<String> {
+    pub(crate) fn effects(&self) -> Vec<String> {
         self.texts("select id from effects order by rowid")
     }
 
-    fn marks(&self) -> Vec<String> {
+    pub(crate) fn marks(&self) -> Vec<String> {
         self.texts("select message_id || '=' || outcome from posthaste_inbox order by message_id")
     }
 }
@@ -97,15 +97,15 @@ fn work_with(position: i64, key: &str, id: &str, message: Received) -> Work {
 }
 
 /// A message of a key, with the id `a1`.
-fn work(key: &str, position: i64) -> Work {
+pub(crate) fn work(key: &str, position: i64) -> Work {
     work_with(position, key, &format!("{key}{position}"), Received::default())
 }
 
-fn failure(message: &str) -> Failure {
+pub(crate) fn failure(message: &str) -> Failure {
     Failure::new(FailureKind::Error, "handler.error", message)
 }
 
-fn heads() -> DueHeads {
+pub(crate) fn heads() -> DueHeads {
     DueHeads {
         messages_max: 64,
         handler_time_max: PATIENCE,
@@ -228,18 +228,37 @@ async fn f71_poison_is_intact_in_its_letter() {
     let admin = SqliteAdmin::new(ground.fixture.config());
     let shown = admin.letters("billing", &DeadFilter::default(), None, 100).await.expect("a list");
     assert_eq!(shown.len(), sent.len());
+    let newest = admin.letters_newest("billing", &DeadFilter::default(), None, 2).await.expect("a page");
+    let older = admin.letters_newest("billing", &DeadFilter::default(), Some(newest[1].letter), 100).await;
+    let backwards = newest.iter().chain(older.as_ref().expect("a page")).map(|letter| letter.letter);
+    assert!(backwards.eq(shown.iter().rev().map(|letter| letter.letter)));
     for (shown, (letter, work)) in shown.iter().zip(&sent) {
         assert_eq!((shown.letter, &*shown.id, shown.position), (*letter, &*work.id, work.delivery.position));
-        assert_eq!(shown.payload.as_deref(), work.delivery.message.payload.as_deref());
+        let length = work.delivery.message.payload.as_ref().map(|payload| payload.len() as i64);
+        assert_eq!((&shown.payload, shown.payload_bytes), (&None, length), "a list has no payloads");
+        let whole = admin.letter("billing", &letter.to_string()).await.expect("the letter");
+        assert_eq!(whole[0].payload.as_deref(), work.delivery.message.payload.as_deref());
         let first = [shown.headers[0][0].as_str(), shown.stack.as_deref(), shown.key.as_deref()];
         assert_eq!(first, [Some("h"), Some("deep"), Some("k\0")]);
     }
     let causes = admin.letter_causes("billing", &DeadFilter::default(), 9).await.expect("causes");
     assert_eq!(causes.iter().map(|cause| cause.count).sum::<i64>(), sent.len() as i64);
+    let of = |header: &str| DeadFilter { header: Some(header.to_owned()), ..DeadFilter::default() };
+    let found = async |header: &str| admin.letter_count("billing", &of(header)).await.expect("a count");
+    assert_eq!((found("h").await, found("x").await), (sent.len() as u64, 0));
     let dead = admin.trace("m0").await.expect("a trace");
     assert_eq!((dead[0].outcome.as_deref(), &dead[0].letters[..]), (Some("x"), &[sent[0].0][..]));
     let status = &admin.consumers(Some("billing")).await.expect("its state")[0];
     assert_eq!((status.dead.count, status.deferred.count, status.paused), (sent.len() as u64, 0, false));
+    let target = ControlTarget::Consumer("billing".to_owned());
+    admin.control(&target, &Control::Pause, &crate::fixture::actor()).await.expect("paused");
+    let status = &admin.consumers(Some("billing")).await.expect("its state")[0];
+    let set = status.set_by.as_ref().expect("somebody paused it");
+    assert!(status.paused && set.actor == crate::fixture::actor().name && set.at <= status.now, "{set:?}");
+    let told = posthaste::admin::diagnose_consumer(status, Some(0));
+    assert_eq!(told.iter().map(|problem| problem.kind).collect::<Vec<_>>(), ["paused", "dead_letters"]);
+    admin.control(&target, &Control::Resume, &crate::fixture::actor()).await.expect("resumed");
+    assert_eq!(admin.consumers(Some("billing")).await.expect("its state")[0].set_by, None);
     let (act, all) = (DeadAct::Replay, DeadFilter { all: true, ..DeadFilter::default() });
     let mut replayed = 0;
     while let done @ 1.. =
@@ -443,4 +462,39 @@ async fn f21_a_message_that_kills_its_process_dies_in_the_end() {
     ground.fixture.connect().execute(died, []).expect("as deaths leave it");
     assert_eq!(inbox.apply_deferred(&careful).await.expect("a look").buried(), 1);
     assert_eq!(ground.texts("select disposition from posthaste_inbox_dead_letters"), ["crashed"]);
+}
+
+/// What waits of a consumer, by pages and by cause; what is behind another has no time of its own.
+#[tokio::test]
+async fn what_waits_of_a_consumer_is_listed_and_counted() {
+    let ground = Ground::make().await;
+    ground
+        .fixture
+        .connect()
+        .execute_batch(
+            "insert into posthaste_inbox_deferred (consumer, message_id, topic, partition, key, headers, reason, holds, attempts,
+               due_at, error_code, last_error, deferred_at)
+             values ('billing', 'a', 'orders', 0, x'6b', '[]', 'retry', 1, 2, 5, 'ledger.no', 'first', 1),
+                    ('billing', 'b', 'orders', 0, x'ff', '[]', 'held', 1, 0, 9223372036854775807, null, null, 2),
+                    ('other', 'c', 'orders', 0, null, '[]', 'retry', 1, 1, 5, 'ledger.no', 'not mine', 3),
+                    ('billing', 'd', 'orders', 1, null, '[]', 'retry', 1, 1, 4, 'ledger.no', 'last', 4)",
+        )
+        .expect("rows");
+    let (admin, all) = (ground.fixture.admin().await, DeferredFilter::default());
+    let page = admin.deferred_messages("billing", &all, None, 2).await.expect("a page");
+    let seen: Vec<_> =
+        page.iter().map(|one| (&*one.id, one.key.as_deref(), one.due_at.map(|at| at.0))).collect();
+    assert_eq!(seen, [("a", Some("k"), Some(5)), ("b", Some("\u{fffd}"), None)]);
+    let rest = admin.deferred_messages("billing", &all, Some(page[1].seq), 2).await.expect("a page");
+    assert_eq!((rest.len(), &*rest[0].id), (1, "d"));
+    let causes = admin.message_causes("billing", &all, 9).await.expect("causes");
+    let seen: Vec<_> = causes
+        .iter()
+        .map(|one| {
+            (&*one.reason, one.count, one.error.as_deref(), one.oldest_at.0, one.due_at.map(|at| at.0))
+        })
+        .collect();
+    assert_eq!(seen, [("retry", 2, Some("last"), 1, Some(4)), ("held", 1, None, 2, None)]);
+    let held = DeferredFilter { reason: Some("held".to_owned()), ..DeferredFilter::default() };
+    assert_eq!(admin.deferred_messages("billing", &held, None, 9).await.expect("a page").len(), 1);
 }

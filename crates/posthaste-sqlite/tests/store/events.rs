@@ -98,6 +98,7 @@ async fn an_event_s_life_is_told() {
         due: Due::In(Duration::from_secs(60)),
         attempts: 2,
         class: Some(ErrorClass::Transient),
+        code: None,
         error: Some("busy".to_owned()),
         route: "r".into(),
         destination: "d".to_owned(),

@@ -78,7 +78,7 @@ pub(crate) fn connect(path: &Path) -> Connection {
 }
 
 pub(crate) fn actor() -> Actor {
-    Actor { name: "test".to_owned(), reason: "a case of the suite".to_owned() }
+    Actor::new("test", "a case of the suite")
 }
 
 enum Command {

@@ -2,14 +2,19 @@
 
 mod admin;
 mod append;
+mod audit;
 mod consumer;
 mod consumer_fixture;
+mod consumer_jobs;
 mod damage;
 mod events;
 mod fixture;
+mod intake;
+mod jobs;
 mod migrate;
 mod processes;
 mod settle;
+mod tuning;
 mod writer;
 
 use fixture::SqliteFixture;

@@ -69,6 +69,7 @@ async fn be_a_relay(path: &Path, name: &str) {
         classes: Default::default(),
     };
     let plan = RelayPlan {
+        host: "host".into(),
         outbox: "test".into(),
         service: "test".into(),
         relay: name.into(),

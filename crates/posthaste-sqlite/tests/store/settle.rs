@@ -99,6 +99,7 @@ async fn f49_rows_that_are_no_events_are_dead_letters_that_can_be_read() {
         due: Due::In(Duration::ZERO),
         attempts: 1,
         class: None,
+        code: None,
         error: Some("zero \0 byte".to_owned()),
         route: "r".into(),
         destination: "d".to_owned(),
@@ -121,7 +122,7 @@ async fn f49_rows_that_are_no_events_are_dead_letters_that_can_be_read() {
     lease.settle(&died).await.expect("settled");
     let admin = fixture.admin().await;
     let all = DeadFilter { all: true, ..DeadFilter::default() };
-    let letters = admin.dead_list(&all, 0, 100).await.expect("a list");
+    let letters = admin.dead_list(&all, None, 100).await.expect("a list");
     assert_eq!(letters.len(), 7);
     assert_eq!(letters[0].topic, "\u{fffd}A");
     assert_eq!(admin.dead_act(&all, DeadAct::Replay, &crate::fixture::actor(), 100).await.expect("acted"), 7);
@@ -194,6 +195,7 @@ async fn g3_a_look_beside_a_settlement_does_not_unhold_its_keys() {
         due: Due::In(Duration::from_secs(600)),
         attempts: 1,
         class: Some(ErrorClass::Transient),
+        code: None,
         error: Some("no".to_owned()),
         route: "r".into(),
         destination: "d".to_owned(),

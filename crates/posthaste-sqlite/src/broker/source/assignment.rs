@@ -270,7 +270,7 @@ impl MemberState {
     }
 
     pub(super) fn drained(&self) -> Option<Drained> {
-        self.closed.then_some(Drained { abandoned: self.abandoned })
+        self.closed.then_some(Drained { abandoned: self.abandoned, ..Drained::default() })
     }
 
     pub(super) fn views(&self) -> Vec<PartitionView> {

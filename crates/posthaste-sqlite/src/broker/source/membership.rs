@@ -65,6 +65,7 @@ async fn somebody_died(inner: &Arc<SourceMember>) -> bool {
 /// One heartbeat: renew, take, mark what is above the share, give back what is empty.
 async fn beat(inner: &Arc<SourceMember>) -> Result<(), StoreError> {
     let link = inner.broker.link()?;
+    let moving = inner.moving.lock().await;
     let (beat, stays) = plan(inner);
     if !stays && beat.held.is_empty() {
         return leave(inner).await;
@@ -83,6 +84,7 @@ async fn beat(inner: &Arc<SourceMember>) -> Result<(), StoreError> {
         })
         .await;
     apply(inner, &held, beaten?);
+    drop(moving);
     give_back(inner).await
 }
 

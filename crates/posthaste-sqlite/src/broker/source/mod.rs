@@ -99,6 +99,9 @@ pub(super) struct SourceMember {
     settled: Notify,
     /// The membership should be looked after now.
     pub(super) beat_now: Notify,
+    /// Held by whoever writes epochs, from what it believes to hold until it has noted what it holds: a
+    /// heartbeat between a seek and its note would take the partition for lost, and then for forgotten.
+    pub(super) moving: tokio::sync::Mutex<()>,
     watch: CommitWatch,
     /// Set once: no more heartbeats, not even one that is under way.
     pub(super) frozen: Arc<AtomicBool>,
@@ -134,6 +137,7 @@ impl Broker {
             stirred: Notify::new(),
             settled: Notify::new(),
             beat_now: Notify::new(),
+            moving: tokio::sync::Mutex::default(),
             watch: CommitWatch::start(&link.path).map_err(source_error)?,
             frozen: Arc::default(),
             config,
@@ -220,6 +224,7 @@ impl Source for LocalSource {
             counts_redeliveries: true,
             seeks: true,
             stall_limit: self.inner.config.stall_limit,
+            ahead_max: None,
         }
     }
 
@@ -289,6 +294,7 @@ impl Source for LocalSource {
     }
 
     async fn seek(&self, partition: &Partition, to: SeekTo) -> Result<i64, SourceError> {
+        let _moving = self.inner.moving.lock().await;
         let (row, epoch) = {
             let mut state = self.inner.state();
             let owned = state.owned(partition)?;
