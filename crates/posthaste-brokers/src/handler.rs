@@ -84,7 +84,14 @@ impl HandlerConfig {
 
     /// What `posthaste doctor` says about the receiver. Nothing is sent.
     pub async fn examine(&self, name: &str) -> Option<Finding> {
-        Some(self.handler(name).ok()?.examine().await)
+        match self.handler(name) {
+            Ok(handler) => Some(handler.examine().await),
+            Err(error) => Some(Finding {
+                check: "handlers".to_owned(),
+                level: posthaste::sink::Level::Fail,
+                text: error.to_string(),
+            }),
+        }
     }
 }
 

@@ -34,6 +34,7 @@ pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 mod kinds;
+mod limiter;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod link;
 #[cfg(any(feature = "broker", feature = "schemas"))]
@@ -46,6 +47,9 @@ pub mod nats;
 #[cfg(any(feature = "broker", feature = "schemas"))]
 #[cfg_attr(not(feature = "all"), allow(dead_code, unused_imports, unused_macros))]
 mod options;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg_attr(not(feature = "all"), allow(dead_code, unused_imports))]
+mod queue;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -69,6 +73,12 @@ pub use handler::HandlerConfig;
 pub use kinds::{
     LoginOption, addresses, built_in, kind_of, left_out, login_comment, missing, no_destination, split_login,
 };
+#[cfg(feature = "redis")]
+#[doc(hidden)]
+pub use limiter::LIMITER_SCRIPT;
+pub use limiter::LimiterConfig;
+#[cfg(feature = "redis")]
+pub use limiter::RedisLimiter;
 #[cfg(any(feature = "broker", feature = "schemas"))]
 pub use options::Options;
 pub use secret::{Secret, Urls};
@@ -213,6 +223,17 @@ impl SinkConfig {
             return Some(format!("nats stream edit --dupe-window {seconds}s"));
         }
         None
+    }
+
+    /// Whether one example of a pattern of topics tells where the others go: a stream of JetStream takes all
+    /// subjects of a pattern. A topic or a queue is there by its own name only.
+    #[must_use]
+    pub fn takes_patterns(&self) -> bool {
+        #[cfg(feature = "nats")]
+        if let Self::Nats(_) = self {
+            return true;
+        }
+        false
     }
 
     /// Makes the sink. `name` is the sink's own, for logs and for what the broker shows of its clients.

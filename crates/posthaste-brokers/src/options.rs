@@ -98,6 +98,53 @@ macro_rules! has_options {
 }
 pub(crate) use has_options;
 
+/// The options of a source: those of its own, and the login and TLS that every broker has. The expression
+/// makes a sink's configuration of its own ones; a source is that broker from the other side.
+macro_rules! source_keys {
+    (
+        $(#[$meta:meta])*
+        $name:ident, $keys:ident => $config:ident: $make:expr,
+        { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, serde::Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($(#[$field_meta])* $field: $type,)*
+            /// User name.
+            user: Option<String>,
+            /// The user's password.
+            #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+            password: Option<$crate::Secret>,
+            /// A file with the user's password. It is read anew for each connection.
+            password_file: Option<std::path::PathBuf>,
+            /// The authority that signed the servers' certificates, instead of those of the system (PEM).
+            ca_file: Option<std::path::PathBuf>,
+            /// Our own certificate (PEM).
+            cert_file: Option<std::path::PathBuf>,
+            /// Its key (PEM, not encrypted).
+            key_file: Option<std::path::PathBuf>,
+            /// Refuse servers without TLS. Naming one of the three files says the same.
+            #[serde(default)]
+            require_tls: bool,
+        }
+
+        impl From<$name> for $config {
+            fn from($keys: $name) -> Self {
+                let config: Self = $make;
+                config.with(|options| {
+                    (options.user, options.password) = ($keys.user, $keys.password);
+                    (options.password_file, options.ca_file) = ($keys.password_file, $keys.ca_file);
+                    (options.cert_file, options.key_file) = ($keys.cert_file, $keys.key_file);
+                    options.require_tls = $keys.require_tls;
+                })
+            }
+        }
+    };
+}
+pub(crate) use source_keys;
+
 /// serde lists the broker's own keys only, and does not say whose value is wrong.
 fn name_keys(error: serde_path_to_error::Error<serde_json::Error>) -> serde_json::Error {
     let (path, message) = (error.path().to_string(), error.inner().to_string());

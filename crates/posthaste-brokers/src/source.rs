@@ -89,7 +89,7 @@ impl GroupMember {
 pub enum SourceConfig {
     /// Apache Kafka.
     #[cfg(feature = "kafka")]
-    Kafka(Box<crate::kafka::KafkaConfig>),
+    Kafka(Box<crate::kafka::KafkaSourceConfig>),
     /// RabbitMQ.
     #[cfg(feature = "rabbitmq")]
     Rabbitmq(Box<crate::rabbitmq::RabbitmqConfig>),
@@ -167,12 +167,25 @@ impl SourceConfig {
         }
     }
 
+    /// Whether its messages may have addresses: subjects, routing keys.
+    #[must_use]
+    pub fn has_addresses(&self) -> bool {
+        match self {
+            #[cfg(feature = "rabbitmq")]
+            Self::Rabbitmq(_) => true,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => true,
+            #[allow(unreachable_patterns)] // where these are all that there is
+            _ => false,
+        }
+    }
+
     /// The same broker as a source, if it can be one.
     #[must_use]
     pub fn of_sink(sink: &SinkConfig) -> Option<Self> {
         match sink {
             #[cfg(feature = "kafka")]
-            SinkConfig::Kafka(config) => Some(Self::Kafka(config.clone())),
+            SinkConfig::Kafka(config) => Some(Self::Kafka(Box::new((**config).clone().into()))),
             #[cfg(feature = "rabbitmq")]
             SinkConfig::Rabbitmq(config) => Some(Self::Rabbitmq(config.clone())),
             #[cfg(feature = "nats")]
@@ -223,9 +236,9 @@ impl SourceConfig {
             #[cfg(feature = "kafka")]
             Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaSource::start(config, member)?)),
             #[cfg(feature = "nats")]
-            Self::Nats(ref config) => Ok(Arc::new(crate::nats::start_source(config, member, leases)?)),
+            Self::Nats(ref config) => crate::nats::start_source(config, member, leases),
             #[cfg(feature = "redis")]
-            Self::Redis(ref config) => Ok(Arc::new(crate::redis::start_source(config, member, leases)?)),
+            Self::Redis(ref config) => crate::redis::start_source(config, member, leases),
             #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq(ref config) => {
                 Ok(Arc::new(crate::rabbitmq::RabbitmqSource::start(config, member)?))
@@ -233,16 +246,49 @@ impl SourceConfig {
         }
     }
 
-    /// Reads topics without joining the group. A broker that is down is no error yet.
-    #[allow(unused_variables)] // not every broker needs all of it
-    pub fn reader(&self, group: &str) -> Result<Arc<dyn LogReader>, BuildError> {
+    /// How its group is joined, in words; `None` where there is but one way.
+    #[must_use]
+    pub fn joins(&self) -> Option<String> {
         match *self {
             #[cfg(feature = "kafka")]
-            Self::Kafka(ref config) => Ok(Arc::new(crate::kafka::KafkaReader::new(config, group)?)),
+            Self::Kafka(ref config) => Some(config.words()),
+            #[allow(unreachable_patterns)] // where Kafka is the only one
+            _ => None,
+        }
+    }
+
+    /// Whether members of one group with these sources would be one static member twice.
+    #[must_use]
+    pub fn is_twin_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            #[cfg(feature = "kafka")]
+            (Self::Kafka(one), Self::Kafka(other)) => {
+                one.instance.is_some()
+                    && one.instance == other.instance
+                    && one.connection.url == other.connection.url
+            }
+            #[allow(unreachable_patterns)] // where Kafka is the only one
+            _ => false,
+        }
+    }
+
+    /// Reads topics without joining the group. A broker that is down is no error yet. What a consumer without
+    /// order reads may be a queue, which has no positions.
+    #[allow(unused_variables)] // not every broker needs all of it
+    pub fn reader(&self, group: &str, order: Order) -> Result<Arc<dyn LogReader>, BuildError> {
+        match *self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(ref config) => {
+                Ok(Arc::new(crate::kafka::KafkaReader::new(&config.connection, group)?))
+            }
             #[cfg(feature = "rabbitmq")]
-            Self::Rabbitmq(_) => Ok(Arc::new(crate::rabbitmq::QueueReader)),
+            Self::Rabbitmq(_) => Ok(Arc::new(crate::queue::QueueReader)),
+            #[cfg(feature = "nats")]
+            Self::Nats(_) if order == Order::None => Ok(Arc::new(crate::queue::QueueReader)),
             #[cfg(feature = "nats")]
             Self::Nats(ref config) => Ok(Arc::new(crate::nats::NatsLog::new(config)?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) if order == Order::None => Ok(Arc::new(crate::queue::QueueReader)),
             #[cfg(feature = "redis")]
             Self::Redis(ref config) => Ok(Arc::new(crate::redis::RedisLog::new(config)?)),
         }
@@ -297,6 +343,14 @@ mod tests {
         source.expect("valid").check().expect("valid");
         let unknown = read(r#"{"type":"kafka","url":"a:1","linger_ms":1}"#).expect_err("a sink's");
         assert!(unknown.contains("`linger_ms`") && unknown.contains("`ca_file`"), "{unknown}");
+        let joined = read(r#"{"type":"kafka","url":"a:1","protocol":"consumer","instance":"billing-0"}"#);
+        let joined = joined.expect("valid");
+        assert_eq!(joined.joins().as_deref(), Some("protocol consumer, instance billing-0"));
+        let classic = SourceConfig::of_sink(&sink).expect("can be read");
+        assert_eq!(classic.joins().as_deref(), Some("protocol classic"));
+        assert!(joined.is_twin_of(&joined) && !joined.is_twin_of(&classic) && !classic.is_twin_of(&classic));
+        let wrong = read(r#"{"type":"kafka","url":"a:1","protocol":"eager"}"#).expect_err("no such one");
+        assert!(wrong.contains("`classic`") && wrong.contains("`consumer`"), "{wrong}");
         let null = read(r#"{"type":"null"}"#).expect_err("nothing to read");
         assert!(null.contains("cannot be read"), "{null}");
         assert!(read(r#"{"type":"kafka","url":"a:1","user":"u"}"#).expect("words").check().is_err());

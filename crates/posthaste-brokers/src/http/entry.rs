@@ -44,7 +44,7 @@ static WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestam
 
 /// Names that mean something to HTTP, to what stands between us and the receiver, or to the signature. An
 /// event's header of such a name could end a request early, start another one, or forge who we are.
-const OURS: [&str; 26] = [
+const OURS: [&str; 24] = [
     "accept-encoding",
     "authorization",
     "connection",
@@ -57,8 +57,6 @@ const OURS: [&str; 26] = [
     "idempotency-key",
     "keep-alive",
     "max-forwards",
-    "posthaste-encoded",
-    "posthaste-tombstone",
     "proxy-authenticate",
     "proxy-authorization",
     "proxy-connection",
@@ -75,7 +73,8 @@ const OURS: [&str; 26] = [
 
 /// Whether a header of this lower-case name may only be ours.
 pub(super) fn is_ours(name: &str) -> bool {
-    OURS.binary_search(&name).is_ok() || name.starts_with("x-forwarded-")
+    let is_a_family = name.starts_with("x-forwarded-") || name.starts_with("posthaste-");
+    is_a_family || OURS.binary_search(&name).is_ok()
 }
 
 /// What requests need besides their messages. Some of it may lie in files.

@@ -129,7 +129,7 @@ mod verdict;
 pub use config::{Compression, KafkaConfig, SaslMechanism};
 pub use examine::CHECKS;
 pub use sink::KafkaSink;
-pub use source::{CHECKS as SOURCE_CHECKS, KafkaReader, KafkaSource};
+pub use source::{CHECKS as SOURCE_CHECKS, GroupProtocol, KafkaReader, KafkaSource, KafkaSourceConfig};
 pub(crate) use source::{SourceKeys, examine as examine_source};
 use verdict::cause;
 pub(crate) use verdict::check_name;

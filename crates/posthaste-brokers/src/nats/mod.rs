@@ -69,7 +69,7 @@ mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::NatsSink;
-pub use source::{CHECKS as SOURCE_CHECKS, NatsLog};
+pub use source::{CHECKS as SOURCE_CHECKS, NatsLog, NatsQueue};
 pub(crate) use source::{NatsSourceKeys, examine as examine_source, start as start_source};
 pub(crate) use topology::NatsAdmin;
 pub(crate) use verdict::check_subject;
@@ -98,6 +98,8 @@ const SHAPE: Shape = Shape {
 const MAX_IN_FLIGHT: usize = 4_096;
 /// Far more than helps. A server has queues of its own that overflow.
 const MAX_IN_FLIGHT_LIMIT: usize = 32_768;
+/// JetStream's own default.
+const ACK_WAIT_MS: u64 = 30_000;
 
 /// Options of a NATS sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -136,6 +138,10 @@ pub struct NatsConfig {
     /// Try the servers of `url` in an order that is drawn at the start, so that relays spread over a cluster.
     #[serde(default)]
     pub shuffle_servers: bool,
+    /// For a source without order: how long a durable consumer that is made waits for a sign of a member. A
+    /// sink has no such key.
+    #[serde(skip, default = "ack_wait_ms")]
+    pub ack_wait_ms: u64,
     /// What every broker has: delivery timeout, window, login and TLS.
     #[serde(flatten, skip_deserializing, default = "options")]
     #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
@@ -144,6 +150,10 @@ pub struct NatsConfig {
 
 fn options() -> Options {
     Options::new(MAX_IN_FLIGHT)
+}
+
+fn ack_wait_ms() -> u64 {
+    ACK_WAIT_MS
 }
 
 fn inbox_prefix() -> String {
@@ -167,6 +177,7 @@ impl NatsConfig {
             tls_first: false,
             discover_servers: false,
             shuffle_servers: false,
+            ack_wait_ms: ACK_WAIT_MS,
         }
     }
 
@@ -183,6 +194,9 @@ impl NatsConfig {
         self.options.check_user()?;
         if let Err(why) = verdict::check_subject(&self.inbox_prefix) {
             return Err(BuildError::option("inbox_prefix", why));
+        }
+        if !(1_000..=3_600_000).contains(&self.ack_wait_ms) {
+            return Err(BuildError::option("ack_wait_ms", "must be 1000 to 3600000"));
         }
         // A server keeps these prefixes for replies of its own, and drops a message that names one.
         if let Some("_R_" | "_GR_") = self.inbox_prefix.split('.').next() {

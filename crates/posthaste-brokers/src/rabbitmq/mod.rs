@@ -74,7 +74,7 @@ mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::RabbitmqSink;
-pub use source::{CHECKS as SOURCE_CHECKS, QueueReader, RabbitmqSource};
+pub use source::{CHECKS as SOURCE_CHECKS, RabbitmqSource};
 pub(crate) use source::{SourceKeys, examine as examine_source};
 pub(crate) use topology::RabbitmqAdmin;
 

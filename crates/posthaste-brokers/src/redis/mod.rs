@@ -95,18 +95,21 @@ mod verdict;
 
 pub use examine::CHECKS;
 pub use sink::RedisSink;
-pub use source::{CHECKS as SOURCE_CHECKS, RedisLog};
+pub use source::{CHECKS as SOURCE_CHECKS, RedisLog, RedisQueue};
 pub(crate) use source::{RedisSourceKeys, examine as examine_source, start as start_source};
 
 use crate::options::{Options, has_options};
 use crate::{BuildError, Secret, Urls};
-use client::Topology;
+pub(crate) use client::{EntryPoint, ErrorReply, LoneLink, LoneSession, Topology, start_lone};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Enough for several calls of the relay at once. More would only wait in the server's queue.
 const MAX_IN_FLIGHT: usize = 8_192;
 const MAX_IN_FLIGHT_LIMIT: usize = 65_536;
+/// Longer than any pause of a member that lives.
+const CLAIM_AFTER_MS: u64 = 30_000;
+
 /// Options of a Redis sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -139,6 +142,10 @@ pub struct RedisConfig {
     /// A file with the password at the sentinels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentinel_password_file: Option<PathBuf>,
+    /// For a source without order: how long an entry is idle with a member before others claim it. A sink has
+    /// no such key.
+    #[serde(skip, default = "claim_after_ms")]
+    pub claim_after_ms: u64,
     /// What every broker has: delivery timeout, window, login and TLS.
     #[serde(flatten, skip_deserializing, default = "options")]
     #[cfg_attr(feature = "schema", schemars(flatten, !skip_deserializing))]
@@ -147,6 +154,10 @@ pub struct RedisConfig {
 
 fn options() -> Options {
     Options::new(MAX_IN_FLIGHT)
+}
+
+fn claim_after_ms() -> u64 {
+    CLAIM_AFTER_MS
 }
 
 /// How streams are cut.
@@ -172,6 +183,7 @@ impl RedisConfig {
             sentinel_user: None,
             sentinel_password: None,
             sentinel_password_file: None,
+            claim_after_ms: CLAIM_AFTER_MS,
         }
     }
 
@@ -192,6 +204,9 @@ impl RedisConfig {
         }
         if self.maxlen_exact && self.maxlen.is_none() {
             return Err(BuildError::option("maxlen_exact", "needs maxlen"));
+        }
+        if !(1_000..=3_600_000).contains(&self.claim_after_ms) {
+            return Err(BuildError::option("claim_after_ms", "must be 1000 to 3600000"));
         }
         self.check_logins()?;
         self.topology()

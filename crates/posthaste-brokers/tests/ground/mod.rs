@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows a broker. What arrived is read in each broker's own folder, by another client.
 
+pub(crate) mod consuming;
 pub(crate) mod load;
 pub(crate) mod login;
 pub(crate) mod outage;

@@ -5,6 +5,8 @@
 
 use super::login::assert_no_trust;
 use super::*;
+use posthaste::source::leased::PlainLog;
+use posthaste::source::{Limit, Partition, Source, SourceError};
 use posthaste_testkit::services::{Certs, ServiceError};
 
 /// A server with TLS, and the way to it.
@@ -73,6 +75,55 @@ pub(crate) async fn the_server_may_ask_who_we_are<G: Gate>() -> Result<(), Servi
     assert_refused::<G>(gate.way(Some(certs.ca()), None), &NOT_US).await;
     Ok(())
 }
+
+/// A server with TLS that is read from, as a log and as a queue.
+pub(crate) trait ReadGate: Gate {
+    /// The ways to a stream that is not there, by somebody who trusts this authority.
+    fn readers(&self, ca: &Path) -> (Arc<dyn PlainLog>, Arc<dyn Source>);
+}
+
+/// What a log and a queue say of a server. `None`: nothing, for it has let them in.
+async fn heard<G: ReadGate>(gate: &G, ca: &Path, is_right: bool) -> [Option<SourceError>; 2] {
+    let (log, queue) = gate.readers(ca);
+    let of_log = log.look(&Partition::new("NOWHERE", 0)).await.err();
+    let mut of_queue = None;
+    let limit = Limit { events: 10, bytes: 1 << 20 };
+    until(async || {
+        of_queue = queue.next(limit, Duration::from_millis(200)).await.err();
+        is_right || of_queue.is_some()
+    })
+    .await;
+    [of_log, of_queue]
+}
+
+pub(crate) async fn a_source_trusts_its_authority_and_the_right_name<G: ReadGate>() -> Result<(), ServiceError>
+{
+    let certs = Certs::make()?;
+    let gate = G::open(certs.server(), None).await?;
+    assert_eq!(heard(&gate, certs.ca(), true).await, [None, None]);
+    let elsewhere = G::open(certs.elsewhere(), None).await?;
+    let wrong = [(&gate, certs.other_ca(), "UnknownIssuer"), (&elsewhere, certs.ca(), "not valid for name")];
+    for (gate, ca, because) in wrong {
+        for told in heard(gate, ca, false).await {
+            let told = told.expect("not trusted");
+            assert!(told.is_transient() && told.to_string().contains(because), "{because}: {told}");
+        }
+    }
+    Ok(())
+}
+
+/// The test of a [`ReadGate`].
+macro_rules! source_tls_suite {
+    ($gate:ty) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn f29_a_source_trusts_its_authority_and_the_right_name() {
+            require_service!(
+                crate::ground::tls::a_source_trusts_its_authority_and_the_right_name::<$gate>().await
+            );
+        }
+    };
+}
+pub(crate) use source_tls_suite;
 
 /// The tests of a [`Gate`].
 macro_rules! tls_suite {

@@ -12,8 +12,15 @@ use std::task::{Context, Waker};
 async fn a_small_window_is_a_bound_and_not_an_obstacle() {
     let kafka = require_service!(shared().await);
     let here = topic(kafka).await;
-    let sink =
-        build(KafkaConfig { linger_ms: 0, ..config(kafka).with(|options| options.max_in_flight = 3) }).await;
+    let sink = build(KafkaConfig {
+        linger_ms: 0,
+        ..config(kafka).with(|options| {
+            options.max_in_flight = 3;
+            // Four hundred messages go three at a time, on a machine that may be busy.
+            options.delivery_timeout_ms = 60_000;
+        })
+    })
+    .await;
     let calls: Vec<Vec<Message>> =
         (0..8).map(|call| (0..50).map(|n| keyed(&here, &format!("{call}-{}", n % 7))).collect()).collect();
     let verdicts = futures_util::future::join_all(calls.iter().map(|call| sink.publish(call))).await;

@@ -16,6 +16,7 @@ mod source_broken;
 mod source_huge;
 mod source_own;
 mod source_place;
+mod source_protocol;
 mod stream;
 mod topology_huge;
 mod verdicts;
@@ -27,7 +28,9 @@ use posthaste::event::Event;
 use posthaste::sink::{Message, Scope, Sink, Verdict};
 use posthaste_brokers::SinkConfig;
 use posthaste_brokers::kafka::KafkaConfig;
-use posthaste_testkit::services::{Kafka, KafkaOptions, KafkaRecord, KafkaSecurity, ServiceError};
+use posthaste_testkit::services::{
+    Kafka, KafkaOptions, KafkaPartition, KafkaRecord, KafkaSecurity, ServiceError,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -46,7 +49,12 @@ async fn shared() -> Result<&'static Kafka, ServiceError> {
         // Compaction is to come in a moment, and not after a quarter of a minute.
         let options = KafkaOptions::default()
             .setting("message.max.bytes=8000000")
-            .setting("log.cleaner.backoff.ms=100");
+            .setting("log.cleaner.backoff.ms=100")
+            // The times of groups of the newer protocol: a tenth of the broker's own.
+            .setting("group.consumer.min.heartbeat.interval.ms=500")
+            .setting("group.consumer.heartbeat.interval.ms=500")
+            .setting("group.consumer.min.session.timeout.ms=6000")
+            .setting("group.consumer.session.timeout.ms=6000");
         tokio::task::spawn_blocking(move || RUNTIME.block_on(Kafka::start(&options))).await.expect("no panic")
     };
     SHARED.get_or_init(start).await.as_ref().map_err(Clone::clone)

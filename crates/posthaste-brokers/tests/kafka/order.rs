@@ -102,8 +102,17 @@ async fn g3_nothing_behind_a_refused_message_of_a_hot_key_is_delivered() {
     // Alone in its request, the large one is judged; then the others may go.
     let verdict = publish_one(&sink, large()).await;
     assert_seen(&verdict, "rejected", "kafka.too_large", Scope::Event);
-    let rest: Vec<_> = (delivered..400).filter(|n| *n != 150).map(|n| numbered(&narrow, "hot", n)).collect();
-    assert_delivered(&sink.publish(&rest).await);
+    let mut rest: Vec<_> =
+        (delivered..400).filter(|n| *n != 150).map(|n| numbered(&narrow, "hot", n)).collect();
+    // A slow broker's answer may still be on its way: what is held goes again, as the relay sends it.
+    let started = Instant::now();
+    while !rest.is_empty() {
+        let verdicts = sink.publish(&rest).await;
+        let delivered = verdicts.iter().take_while(|verdict| **verdict == Verdict::Delivered).count();
+        let held = verdicts[delivered..].iter().all(|verdict| *verdict == Verdict::Held);
+        assert!(held && started.elapsed() < 2 * DEADLINE, "{:?}", &verdicts[delivered..]);
+        rest.drain(..delivered);
+    }
     let mut there = numbers(kafka.dump(&narrow).await.expect("read"));
     there.dedup();
     let mut firsts = Vec::new();

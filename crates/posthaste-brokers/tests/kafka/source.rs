@@ -1,10 +1,10 @@
-//! Kafka as a source: the suite that every source passes, on the shared broker.
+//! Kafka as a source: the suite that every source passes, on the shared broker, by both protocols of groups.
 
 use super::*;
 use async_trait::async_trait;
 use posthaste::source::Source;
 use posthaste_brokers::GroupMember;
-use posthaste_brokers::kafka::KafkaSource;
+use posthaste_brokers::kafka::{GroupProtocol, KafkaSource, KafkaSourceConfig};
 use posthaste_testkit::conformance::source::{Joining, Publication, SourceFixture};
 use posthaste_testkit::services::{ForeignRecord, require};
 use std::collections::BTreeMap;
@@ -14,13 +14,23 @@ use std::sync::Mutex;
 struct Fixture {
     kafka: &'static Kafka,
     case: u32,
+    protocol: GroupProtocol,
     members: Mutex<BTreeMap<(String, String), Arc<KafkaSource>>>,
 }
 
-async fn fixture() -> Option<Fixture> {
+async fn fixture(protocol: GroupProtocol) -> Option<Fixture> {
     static CASES: AtomicU32 = AtomicU32::new(0);
     let kafka = require(shared().await)?;
-    Some(Fixture { kafka, case: CASES.fetch_add(1, Ordering::Relaxed), members: Mutex::default() })
+    let case = CASES.fetch_add(1, Ordering::Relaxed);
+    Some(Fixture { kafka, case, protocol, members: Mutex::default() })
+}
+
+async fn classic() -> Option<Fixture> {
+    fixture(GroupProtocol::Classic).await
+}
+
+async fn consumer() -> Option<Fixture> {
+    fixture(GroupProtocol::Consumer).await
 }
 
 fn record(message: Publication) -> ForeignRecord {
@@ -51,7 +61,8 @@ impl SourceFixture for Fixture {
         plan.start_from = how.start_from;
         plan.in_hand_max = self.in_hand_max();
         plan.stall_limit = how.stall_limit.unwrap_or(plan.stall_limit);
-        let source = Arc::new(KafkaSource::start(&config(self.kafka), &plan).expect("valid"));
+        let source = KafkaSourceConfig { protocol: self.protocol, ..config(self.kafka).into() };
+        let source = Arc::new(KafkaSource::start(&source, &plan).expect("valid"));
         let key = (group.to_owned(), member.to_owned());
         self.members.lock().expect("no panic").insert(key, Arc::clone(&source));
         source
@@ -72,4 +83,24 @@ impl SourceFixture for Fixture {
     }
 }
 
-posthaste_testkit::source_suite!(suite, fixture, tokio::test(flavor = "multi_thread", worker_threads = 2));
+posthaste_testkit::source_suite!(suite, classic, tokio::test(flavor = "multi_thread", worker_threads = 2));
+
+/// What membership decides, by the newer protocol. The rest does not know which one it is.
+mod consumer_protocol {
+    use super::*;
+    posthaste_testkit::__conformance_tests!(
+        source,
+        [consumer, tokio::test(flavor = "multi_thread", worker_threads = 2)],
+        each_message_is_delivered_once
+        g3_a_keys_messages_come_in_order
+        a_group_begins_where_it_declared
+        g2_what_was_not_acknowledged_comes_again_after_a_crash
+        seeking_replays
+        g8_a_drain_waits_for_what_is_in_hand_and_gives_the_rest_back
+        g4_a_zombie_settles_nothing
+        g4_epochs_grow
+        members_share_the_partitions
+        a_member_that_leaves_is_replaced_at_once
+        f65_members_come_and_go_and_nothing_is_lost
+    );
+}

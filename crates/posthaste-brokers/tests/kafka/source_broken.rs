@@ -3,16 +3,24 @@
 use super::source_own::{Reader, alone, plain, values};
 use super::*;
 use posthaste::source::{Change, Standing};
+use posthaste_brokers::kafka::{GroupProtocol, KafkaSourceConfig};
 use posthaste_testkit::require_service;
 
 /// F64: a fatal error ends the client, and another one takes its place. What was in hand is nobody's any more
 /// and comes again, and what was settled does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f64_a_client_that_ended_is_replaced() {
+    for protocol in [GroupProtocol::Classic, GroupProtocol::Consumer] {
+        replaced(protocol).await;
+    }
+}
+
+async fn replaced(protocol: GroupProtocol) {
     let kafka = require_service!(shared().await);
     let topic = topic(kafka).await;
     kafka.send(&topic, &plain(0..6), None).await.expect("sent");
-    let mut reader = Reader::join(&config(kafka), &alone(&topic));
+    let source = KafkaSourceConfig { protocol, ..config(kafka).into() };
+    let mut reader = Reader::join_as(&source, &alone(&topic));
     let taken = reader.take(6).await;
     assert_eq!(reader.ack(&taken[..2]).await, Ok(vec![Standing::Settled; 2]));
     reader.source.break_client();

@@ -7,7 +7,7 @@ use posthaste::source::{
     Batch, Change, Delivery, Drained, Limit, Partition, PartitionView, SeekTo, Source, SourceError, Standing,
     StartFrom,
 };
-use posthaste_brokers::kafka::KafkaSource;
+use posthaste_brokers::kafka::{GroupProtocol, KafkaSource, KafkaSourceConfig};
 use posthaste_brokers::{GroupMember, SourceConfig};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, ForeignRecord, KafkaRight, TransactionEnd};
@@ -19,11 +19,15 @@ const SHORT: Duration = Duration::from_millis(100);
 /// A member with what it heard.
 pub(super) struct Reader {
     pub(super) source: KafkaSource,
-    changes: Vec<Change>,
+    pub(super) changes: Vec<Change>,
 }
 
 impl Reader {
     pub(super) fn join(config: &KafkaConfig, plan: &GroupMember) -> Self {
+        Self::join_as(&config.clone().into(), plan)
+    }
+
+    pub(super) fn join_as(config: &KafkaSourceConfig, plan: &GroupMember) -> Self {
         Self { source: KafkaSource::start(config, plan).expect("valid"), changes: Vec::new() }
     }
 
@@ -338,7 +342,7 @@ async fn g4_a_member_that_is_cut_off_settles_nothing() {
     // Cut off once more, with an acknowledgement under way, it still ends.
     kafka.node(1).proxy("PROXIED").black_hole().await;
     let (standings, drained) = tokio::join!(cut.ack(&taken), cut.source.drain(SHORT));
-    assert_eq!((standings, drained), (Ok(vec![Standing::Revoked]), Ok(Drained { abandoned: 0 })));
+    assert_eq!((standings, drained), (Ok(vec![Standing::Revoked]), Ok(Drained::default())));
 }
 
 /// F31: a broker's restart is an ordinary day.
@@ -434,7 +438,7 @@ async fn doctor_examines_a_source_without_joining_its_group() {
         options.cert_file = Some(pair.certificate);
         options.key_file = Some(pair.key);
     });
-    let source = SourceConfig::Kafka(Box::new(config.clone()));
+    let source = SourceConfig::Kafka(Box::new(config.clone().into()));
     let plan = GroupMember::new("billing", ["orders"]);
     let right = |operation| KafkaRight::topic("shop", operation, "orders");
     const DAYS: Duration = Duration::from_secs(14 * 86_400);
@@ -455,7 +459,10 @@ async fn doctor_examines_a_source_without_joining_its_group() {
     let held = reader.take(3).await;
     let findings = source.examine(&plan, Some(DAYS)).await;
     assert_found(&findings, "topic", Level::Ok, "2 partitions");
-    assert_found(&findings, "group", Level::Ok, "in 2 of 2 partitions");
+    assert_found(&findings, "group", Level::Ok, "(protocol classic) has a position in 2 of 2 partitions");
+    let newer = KafkaSourceConfig { protocol: GroupProtocol::Consumer, ..config.clone().into() };
+    let newer = SourceConfig::Kafka(Box::new(newer)).examine(&plan, None).await;
+    assert_found(&newer, "group", Level::Ok, "(protocol consumer) has a position in 2 of 2");
     assert_found(&findings, "lag", Level::Ok, "3 messages behind");
     assert_found(&findings, "retention", Level::Warn, "10 minutes");
     assert_found(&findings, "marks", Level::Ok, "kept for 14 days");
@@ -467,7 +474,7 @@ async fn doctor_examines_a_source_without_joining_its_group() {
 
     let missing = source.examine(&GroupMember::new("billing", ["orders.eu"]), None).await;
     assert_found(&missing, "topic", Level::Fail, "orders.eu");
-    let nobody = SourceConfig::Kafka(Box::new(KafkaConfig::new("127.0.0.1:1")));
+    let nobody = SourceConfig::Kafka(Box::new(KafkaConfig::new("127.0.0.1:1").into()));
     assert_only_unreachable(&nobody.examine(&plan, None).await, "127.0.0.1:1");
     let checks = posthaste_brokers::source_checks();
     let known = checks.iter().find(|(kind, _)| *kind == "kafka").expect("listed").1;

@@ -5,6 +5,8 @@ mod conformance;
 mod examine;
 mod login;
 mod outage;
+mod queue;
+mod queue_own;
 mod servers;
 mod source;
 mod source_own;

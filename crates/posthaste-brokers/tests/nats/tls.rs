@@ -1,7 +1,12 @@
 //! TLS: the right server gets the events, and every wrong one is refused by name (F29).
 
 use super::*;
-use crate::ground::tls::{Gate, tls_suite};
+use crate::ground::tls::{Gate, ReadGate, source_tls_suite, tls_suite};
+use posthaste::consumer::Order;
+use posthaste::source::Source;
+use posthaste::source::leased::PlainLog;
+use posthaste_brokers::GroupMember;
+use posthaste_brokers::nats::{NatsLog, NatsQueue};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{Certs, Pair};
 use std::path::Path;
@@ -26,6 +31,17 @@ impl Gate for Nats {
 }
 
 tls_suite!(Nats);
+
+impl ReadGate for Nats {
+    fn readers(&self, ca: &Path) -> (Arc<dyn PlainLog>, Arc<dyn Source>) {
+        let config = NatsConfig::new(&self.url()).with(|options| options.ca_file = Some(ca.to_owned()));
+        let plan = GroupMember { order: Order::None, ..GroupMember::new("billing", ["NOWHERE"]) };
+        let queue = NatsQueue::start(&config, &plan).expect("valid");
+        (Arc::new(NatsLog::new(&config).expect("valid")), Arc::new(queue))
+    }
+}
+
+source_tls_suite!(Nats);
 
 /// The scheme does not matter: a server that requires TLS gets it.
 #[tokio::test]

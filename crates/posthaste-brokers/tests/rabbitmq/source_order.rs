@@ -2,85 +2,16 @@
 
 use super::source::{publish_all, single};
 use super::*;
-use async_trait::async_trait;
-use posthaste::clock::SystemClock;
-use posthaste::consumer::store::InboxStore;
-use posthaste::consumer::{
-    ConsumerHandle, ConsumerPlan, ConsumerSettings, Filter, HandlerError, Message, start,
-};
+use crate::ground::consuming::{Stumbling, consumer, effects, numbered, plan, until};
 use posthaste::source::{Limit, Source};
 use posthaste_brokers::GroupMember;
 use posthaste_brokers::rabbitmq::RabbitmqSource;
-use posthaste_testkit::conformance::source::Publication;
-use posthaste_testkit::inbox::{InboxDatabase, MemoryHandler, MemoryTransaction};
+use posthaste_testkit::inbox::InboxDatabase;
 use posthaste_testkit::require_service;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use tokio::sync::watch;
+use std::collections::BTreeSet;
 
-pub(super) const NAME: &str = "billing";
 const KEYS: usize = 5;
 const ALL: Limit = Limit { events: 1_000, bytes: 1 << 24 };
-
-pub(super) fn numbered(n: usize, keys: usize) -> Publication {
-    let body = n.to_string().into_bytes();
-    Publication {
-        id: Some(format!("m{n:05}")),
-        key: Some(format!("k{}", n % keys)),
-        headers: Vec::new(),
-        payload: Some(body.into()),
-    }
-}
-
-pub(super) fn plan(queue: &str, member: usize) -> GroupMember {
-    let mut plan = GroupMember::new(NAME, [queue]);
-    plan.member = Some(format!("member-{member}"));
-    plan
-}
-
-/// Every 50th message fails the first time, and is tried again: some of them in memory, some deferred.
-#[derive(Default)]
-pub(super) struct Stumbling(Mutex<BTreeSet<String>>);
-
-#[async_trait]
-impl MemoryHandler for Stumbling {
-    async fn handle(&self, tx: &mut MemoryTransaction, message: &Message<'_>) -> Result<(), HandlerError> {
-        let id = message.id().to_owned();
-        let is_bad = id.trim_start_matches('m').parse::<usize>().is_ok_and(|n| n % 50 == 0);
-        if is_bad && self.0.lock().expect("no panic").insert(id) {
-            return Err(std::io::Error::other("not yet").into());
-        }
-        tx.effect(message);
-        Ok(())
-    }
-}
-
-pub(super) fn consumer(
-    source: Arc<RabbitmqSource>,
-    database: &InboxDatabase,
-    handler: &Arc<Stumbling>,
-    member: usize,
-) -> ConsumerHandle {
-    let store: Arc<dyn InboxStore> =
-        Arc::new(database.inbox(NAME, Filter::default(), Arc::clone(handler) as _));
-    let plan = ConsumerPlan {
-        member: format!("member-{member}").into(),
-        ..ConsumerPlan::new(NAME, source as Arc<dyn Source>, store)
-    };
-    let mut settings =
-        ConsumerSettings { batch_max: 4, memory_wait_max_ms: 40, ..ConsumerSettings::default() };
-    settings.retry.delays_ms = vec![20, 100];
-    start(plan, watch::channel(settings).1, Arc::new(SystemClock))
-}
-
-/// Ids by key, as their effects happened.
-pub(super) fn effects(database: &InboxDatabase) -> BTreeMap<Vec<u8>, Vec<String>> {
-    let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for effect in &database.tables().effects {
-        by_key.entry(effect.key.clone().unwrap_or_default().to_vec()).or_default().push(effect.id.clone());
-    }
-    by_key
-}
 
 fn are_in_order(database: &InboxDatabase) -> bool {
     effects(database).values().all(|ids| ids.is_sorted())
@@ -124,15 +55,6 @@ async fn deploy_after_deploy(bed: &Bed, rounds: usize, cancels: bool) -> bool {
     assert_eq!((done.len(), done.iter().collect::<BTreeSet<_>>().len()), (sent, sent), "each of them once");
     assert_eq!(bed.count(&queue).await, 0, "all are acknowledged");
     are_in_order(&database)
-}
-
-/// Waits until something is so.
-pub(super) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
-    let started = std::time::Instant::now();
-    while !is_so().await {
-        assert!(started.elapsed() < 2 * DEADLINE, "not within {:?}", 2 * DEADLINE);
-        tokio::time::sleep(Duration::from_millis(5)).await; // pace
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -221,7 +143,7 @@ async fn g5_members_without_an_order_share_a_queue_and_each_effect_happens_once(
         .collect();
     let members = sources.iter().enumerate();
     let mut members: Vec<_> =
-        members.map(|(n, source)| consumer(Arc::clone(source), &database, &handler, n)).collect();
+        members.map(|(n, source)| consumer(Arc::clone(source) as Arc<_>, &database, &handler, n)).collect();
     for batch in 0..4 {
         publish_all(
             &bed,

@@ -2,8 +2,8 @@
 //! comes back too often: nothing is lost, and nothing happens twice.
 
 use super::source::{publish_all, quorum, single};
-use super::source_order::{Stumbling, consumer, effects, numbered, plan, until};
 use super::*;
+use crate::ground::consuming::{Stumbling, consumer, effects, numbered, plan, until};
 use posthaste::source::{Change, Delivery, Limit, Source, Standing};
 use posthaste_brokers::GroupMember;
 use posthaste_brokers::rabbitmq::RabbitmqSource;

@@ -1,8 +1,8 @@
 //! What a source refuses to read and why, what it waits for, and what `doctor` says of it.
 
 use super::source::{publish_all, quorum, single};
-use super::source_order::{numbered, plan, until};
 use super::*;
+use crate::ground::consuming::{numbered, plan, until};
 use posthaste::consumer::Order;
 use posthaste::sink::Level;
 use posthaste::source::{Limit, Source, SourceError};
@@ -152,7 +152,7 @@ async fn doctor_is_told_what_a_queue_is() {
 #[tokio::test]
 async fn a_queue_is_no_log() {
     let source = SourceConfig::Rabbitmq(Box::new(RabbitmqConfig::new("amqp://127.0.0.1:1")));
-    let reader = source.reader("billing").expect("a reader");
+    let reader = source.reader("billing", Order::Key).expect("a reader");
     let told = reader.survey(&["q".to_owned()]).await.expect_err("no log").to_string();
     assert!(told.contains("has no positions"), "{told}");
 }

@@ -38,9 +38,31 @@ impl Fixture {
 }
 
 /// A key's messages are in one stream.
-fn stream_of<'a>(streams: &'a [String], key: Option<&str>) -> &'a str {
+pub(super) fn stream_of<'a>(streams: &'a [String], key: Option<&str>) -> &'a str {
     let sum: usize = key.unwrap_or_default().bytes().map(usize::from).sum();
     &streams[sum % streams.len()]
+}
+
+/// Adds a message of the suite.
+pub(super) async fn add(bed: &Bed, stream: &str, message: Publication) {
+    let mut command = ::redis::cmd("XADD");
+    command.arg(stream).arg("*");
+    if let Some(id) = &message.id {
+        command.arg("id").arg(id);
+    }
+    if let Some(key) = &message.key {
+        command.arg("key").arg(key);
+    }
+    if let Some(payload) = &message.payload {
+        command.arg("payload").arg(&payload[..]);
+    }
+    for (name, value) in &message.headers {
+        command.arg(format!("h:{name}")).arg(value);
+    }
+    if message.id.is_none() && message.payload.is_none() {
+        command.arg("h:none").arg("");
+    }
+    let _: String = command.query_async(&mut bed.client.clone()).await.expect("added");
 }
 
 #[async_trait]
@@ -62,24 +84,8 @@ impl SourceFixture for Fixture {
     async fn publish(&self, topic: &str, messages: Vec<Publication>) {
         let streams = self.streams_of(topic);
         for message in messages {
-            let mut command = ::redis::cmd("XADD");
-            command.arg(stream_of(&streams, message.key.as_deref())).arg("*");
-            if let Some(id) = &message.id {
-                command.arg("id").arg(id);
-            }
-            if let Some(key) = &message.key {
-                command.arg("key").arg(key);
-            }
-            if let Some(payload) = &message.payload {
-                command.arg("payload").arg(&payload[..]);
-            }
-            for (name, value) in &message.headers {
-                command.arg(format!("h:{name}")).arg(value);
-            }
-            if message.id.is_none() && message.payload.is_none() {
-                command.arg("h:none").arg("");
-            }
-            let _: String = command.query_async(&mut self.bed.client.clone()).await.expect("added");
+            let stream = stream_of(&streams, message.key.as_deref());
+            add(&self.bed, stream, message).await;
         }
     }
 

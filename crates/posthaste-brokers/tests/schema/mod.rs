@@ -1,5 +1,7 @@
 //! Schemas of a registry, by answers that were recorded, over a real connection.
 
+mod apicurio;
+
 use posthaste::schema::{Checked, Validator};
 use posthaste_brokers::Secret;
 use posthaste_brokers::schema::{JsonSchema, REGISTRY, RegistryConfig, SchemaRegistry};
@@ -8,7 +10,7 @@ use posthaste_testkit::services::{Answer, Manner, Receiver, ReceiverOptions};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Confluent 7.6's answer to `GET /schemas/ids/1`; Apicurio's ccompat API says the same.
+/// Confluent 7.6's answer to `GET /schemas/ids/1`.
 const JSON: &str = r#"{"schemaType":"JSON","schema":"{\"type\":\"object\",\"properties\":{\"price\":{\"type\":\"integer\"}},\"required\":[\"price\"]}"}"#;
 /// The same for Avro, whose type is left out.
 const AVRO: &str = r#"{"schema":"{\"type\":\"record\",\"name\":\"Order\",\"fields\":[{\"name\":\"price\",\"type\":\"int\"}]}"}"#;

@@ -59,6 +59,7 @@ const WORDS_BYTES_MAX: usize = 4 << 10;
 static ID: HeaderName = HeaderName::from_static("posthaste-id");
 static CONSUMER: HeaderName = HeaderName::from_static("posthaste-consumer");
 static TOPIC: HeaderName = HeaderName::from_static("posthaste-topic");
+static ADDRESS: HeaderName = HeaderName::from_static("posthaste-address");
 static PARTITION: HeaderName = HeaderName::from_static("posthaste-partition");
 static POSITION: HeaderName = HeaderName::from_static("posthaste-position");
 static ATTEMPT: HeaderName = HeaderName::from_static("posthaste-attempt");
@@ -272,6 +273,7 @@ fn request(message: &Message<'_>, to: &Endpoint, current: &Current) -> Result<Re
         (&ID, Some(message.id().as_bytes())),
         (&CONSUMER, Some(message.consumer().as_bytes())),
         (&TOPIC, Some(partition.topic.as_bytes())),
+        (&ADDRESS, message.address.as_deref().map(str::as_bytes)),
     ];
     let numbers = numbers.iter().map(|(name, value)| (*name, value.as_deref().map(str::as_bytes)));
     for (name, value) in texts.into_iter().chain(numbers) {

@@ -457,11 +457,11 @@ impl Membership {
     /// What is left in hand, when there is no time for a proper end.
     pub(super) fn abandon(&self) -> Drained {
         let out: usize = self.partitions.values().map(|owned| owned.hand.out()).sum();
-        Drained { abandoned: self.abandoned + out }
+        Drained { abandoned: self.abandoned + out, ..Drained::default() }
     }
 
     pub(super) fn drained(&self) -> Option<Drained> {
-        self.closed.then_some(Drained { abandoned: self.abandoned })
+        self.closed.then_some(Drained { abandoned: self.abandoned, ..Drained::default() })
     }
 
     pub(super) fn views(&self) -> Vec<PartitionView> {

@@ -1,5 +1,6 @@
 //! The consumer of librdkafka: how it is made, what it says, and what the brokers are asked over it.
 
+use super::keys::{GroupProtocol, KafkaSourceConfig};
 use crate::kafka::KafkaConfig;
 use crate::kafka::cause::Causes;
 use crate::kafka::client::set;
@@ -33,10 +34,6 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("check.crcs", "true"),
     ("isolation.level", "read_committed"),
     ("allow.auto.create.topics", "false"),
-    ("group.protocol", "classic"),
-    ("partition.assignment.strategy", "cooperative-sticky"),
-    ("session.timeout.ms", "6000"),
-    ("heartbeat.interval.ms", "2000"),
     ("queued.min.messages", "2000"),
     ("queued.max.messages.kbytes", "16384"),
     // A fetch that is asked for just below that bound still comes whole. With the client's own 50 MB the
@@ -50,8 +47,35 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("topic.metadata.refresh.interval.ms", "5000"),
 ];
 
+/// What a member sets beside them, by its protocol. The broker has the times of the newer one, and the client
+/// refuses to be told others.
+fn of_protocol(protocol: GroupProtocol) -> &'static [(&'static str, &'static str)] {
+    match protocol {
+        GroupProtocol::Classic => &[
+            ("group.protocol", "classic"),
+            ("partition.assignment.strategy", "cooperative-sticky"),
+            ("session.timeout.ms", "6000"),
+            ("heartbeat.interval.ms", "2000"),
+        ],
+        GroupProtocol::Consumer => &[("group.protocol", "consumer")],
+    }
+}
+
+impl KafkaSourceConfig {
+    /// A member's options, with all files read anew.
+    pub(super) fn member(&self, group: &str, name: &str) -> Result<ClientConfig, BuildError> {
+        let mut client = self.connection.consumer(group, name)?;
+        set(&mut client, of_protocol(self.protocol));
+        if let Some(instance) = &self.instance {
+            client.set("group.instance.id", instance);
+        }
+        Ok(client)
+    }
+}
+
 impl KafkaConfig {
-    /// A consumer's options, with all files read anew. `name` is what the brokers show of this client.
+    /// Options of a consumer that joins no group, with all files read anew. `name` is what the brokers show
+    /// of this client.
     pub(super) fn consumer(&self, group: &str, name: &str) -> Result<ClientConfig, BuildError> {
         let mut client = self.connection(name)?;
         set(&mut client, CONSTANTS);
@@ -290,10 +314,17 @@ pub(super) fn read(record: &BorrowedMessage<'_>, topics: &[Arc<str>]) -> Deliver
 mod tests {
     use super::*;
 
+    /// What a member of billing sets, and what it leaves to the client, by the client's own list.
+    fn member(protocol: GroupProtocol, instance: Option<&str>) -> ClientConfig {
+        let connection = KafkaConfig::new("h:1");
+        let instance = instance.map(str::to_owned);
+        let source = KafkaSourceConfig { connection, protocol, instance };
+        source.member("billing", "billing-0").expect("valid")
+    }
+
     #[test]
     fn f62_nothing_that_carries_a_promise_is_left_to_the_client() {
-        let client = KafkaConfig::new("h:1").consumer("billing", "billing-0").expect("valid");
-        let expected = [
+        let common = [
             ("enable.auto.commit", "false"),
             ("enable.auto.offset.store", "false"),
             ("auto.offset.reset", "error"),
@@ -301,21 +332,55 @@ mod tests {
             ("check.crcs", "true"),
             ("isolation.level", "read_committed"),
             ("allow.auto.create.topics", "false"),
+            ("queued.min.messages", "2000"),
+            ("queued.max.messages.kbytes", "16384"),
+            ("fetch.max.bytes", "4194304"),
+            ("fetch.queue.backoff.ms", "10"),
+            ("fetch.wait.max.ms", "200"),
+            ("topic.metadata.refresh.interval.ms", "5000"),
+            ("group.id", "billing"),
+        ];
+        let classic = [
+            ("group.protocol", "classic"),
             ("partition.assignment.strategy", "cooperative-sticky"),
             ("session.timeout.ms", "6000"),
             ("heartbeat.interval.ms", "2000"),
-            ("queued.min.messages", "2000"),
-            ("queued.max.messages.kbytes", "16384"),
-            ("group.id", "billing"),
-            ("client.id", "posthaste billing-0"),
-            ("security.protocol", "plaintext"),
         ];
-        for (setting, value) in expected {
-            assert_eq!(client.get(setting), Some(value), "{setting}");
+        let lists = [
+            (GroupProtocol::Classic, &classic[..]),
+            (GroupProtocol::Consumer, &[("group.protocol", "consumer")][..]),
+        ];
+        let connection = KafkaConfig::new("h:1").connection("billing-0").expect("valid");
+        for (protocol, own) in lists {
+            let client = member(protocol, None);
+            let expected: BTreeMap<&str, &str> = common.iter().chain(own).copied().collect();
+            let beside = |name: &&str| connection.get(name).is_none();
+            let found: BTreeMap<&str, &str> =
+                client.config_map().into_iter().filter(|(name, _)| beside(name)).collect();
+            assert_eq!(found, expected, "{protocol:?}");
+            // The client takes all of them together: a word that it does not know, or refuses, is an error.
+            client.create::<BaseConsumer>().expect("a consumer");
         }
-        // The client takes all of them: a word that it does not know is an error.
-        let native = client.create_native_config().expect("known settings");
-        assert_eq!(native.get("auto.offset.reset").as_deref(), Ok("error"));
-        assert_eq!(native.get("partition.assignment.strategy").as_deref(), Ok("cooperative-sticky"));
+        let refused = ("session.timeout.ms", "6000");
+        let made = member(GroupProtocol::Consumer, None).set(refused.0, refused.1).create::<BaseConsumer>();
+        assert!(made.is_err_and(|error| error.to_string().contains("session.timeout.ms")));
+    }
+
+    #[test]
+    fn an_instance_makes_a_static_member_and_readers_are_none() {
+        for protocol in [GroupProtocol::Classic, GroupProtocol::Consumer] {
+            let client = member(protocol, Some("billing-0"));
+            assert_eq!(client.get("group.instance.id"), Some("billing-0"));
+            client.create::<BaseConsumer>().expect("a consumer");
+            assert_eq!(member(protocol, None).get("group.instance.id"), None);
+        }
+        let reader = KafkaConfig::new("h:1").consumer("billing", "doctor").expect("valid");
+        assert_eq!(["group.instance.id", "group.protocol"].map(|name| reader.get(name)), [None; 2]);
+        for (instance, why) in [("", "must not be empty"), ("a b", "letters"), (".", "is no name")] {
+            let instance = Some(instance.to_owned());
+            let source = KafkaSourceConfig { instance, ..KafkaConfig::new("h:1").into() };
+            let error = source.check_words().expect_err("refused").to_string();
+            assert!(error.contains("instance") && error.contains(why), "{error}");
+        }
     }
 }

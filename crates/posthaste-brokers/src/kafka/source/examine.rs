@@ -8,9 +8,9 @@
 use super::client::{all_at, bounds, committed};
 use crate::GroupMember;
 use crate::findings::no_session;
-use crate::kafka::KafkaConfig;
 use crate::kafka::cause::{self, Causes};
 use crate::kafka::client::admin::{self, Settings};
+use crate::kafka::{KafkaConfig, KafkaSourceConfig};
 use posthaste::sink::{Finding, Level};
 use posthaste::source::Partition;
 use rdkafka::ClientContext;
@@ -31,14 +31,14 @@ pub const CHECKS: &[&str] = &["reachable", "authenticated", "topic", "group", "r
 
 /// `marks`: how long the consumer knows what it has done; `None`: for ever.
 pub(crate) async fn examine(
-    config: &KafkaConfig,
+    source: &KafkaSourceConfig,
     plan: &GroupMember,
     marks: Option<Duration>,
 ) -> Vec<Finding> {
-    let settings = admin::settings(config, &plan.topics, CONNECT_WAIT).await;
-    let (config, plan) = (config.clone(), plan.clone());
+    let settings = admin::settings(&source.connection, &plan.topics, CONNECT_WAIT).await;
+    let (source, plan) = (source.clone(), plan.clone());
     // Asking blocks, and so does dropping the client.
-    let asked = tokio::task::spawn_blocking(move || look(&config, &plan));
+    let asked = tokio::task::spawn_blocking(move || look(&source, &plan));
     let mut findings = asked.await.unwrap_or_default();
     let topics = settings.into_iter().flatten().filter_map(|(topic, found)| Some((topic, found.ok()?)));
     for (topic, settings) in topics {
@@ -77,7 +77,8 @@ impl ConsumerContext for DoctorEars {}
 
 type DoctorClient = BaseConsumer<DoctorEars>;
 
-fn look(config: &KafkaConfig, plan: &GroupMember) -> Vec<Finding> {
+fn look(source: &KafkaSourceConfig, plan: &GroupMember) -> Vec<Finding> {
+    let config = &source.connection;
     let made = config.consumer(&plan.group, "doctor").map_err(|error| error.to_string());
     let made = made.and_then(|client| {
         DoctorClient::from_config_and_context(&client, DoctorEars::default()).map_err(|e| e.to_string())
@@ -111,7 +112,7 @@ fn look(config: &KafkaConfig, plan: &GroupMember) -> Vec<Finding> {
         findings.push(topic_found(config, &client, topic, &of_topic, error));
         partitions.extend(of_topic);
     }
-    findings.extend(group(config, plan, &client, &partitions));
+    findings.extend(group(source, plan, &client, &partitions));
     findings
 }
 
@@ -164,7 +165,12 @@ fn fetches(client: &DoctorClient, partitions: &[Partition]) -> Result<(), Code> 
     answer
 }
 
-fn group(config: &KafkaConfig, plan: &GroupMember, client: &DoctorClient, all: &[Partition]) -> Vec<Finding> {
+fn group(
+    source: &KafkaSourceConfig,
+    plan: &GroupMember,
+    client: &DoctorClient,
+    all: &[Partition],
+) -> Vec<Finding> {
     let group = &plan.group;
     if all.is_empty() {
         return Vec::new();
@@ -172,7 +178,7 @@ fn group(config: &KafkaConfig, plan: &GroupMember, client: &DoctorClient, all: &
     let positions = match committed(client, all, ANSWER) {
         Ok(positions) => positions,
         Err(_) if hears_denial(client) => {
-            let who = config.identity();
+            let who = source.connection.identity();
             let text =
                 format!("{who} may not use the group {group:?}: allow READ on it. Nothing is consumed");
             return vec![finding("group", Level::Fail, text)];
@@ -183,7 +189,8 @@ fn group(config: &KafkaConfig, plan: &GroupMember, client: &DoctorClient, all: &
         }
     };
     let placed = positions.values().flatten().count();
-    let text = format!("group {group:?} has a position in {placed} of {} partitions", all.len());
+    let joins = source.words();
+    let text = format!("group {group:?} ({joins}) has a position in {placed} of {} partitions", all.len());
     let mut findings = vec![finding("group", Level::Ok, text)];
     findings.extend(bounds(client, all, ANSWER).ok().map(|bounds| lag(group, &positions, &bounds)));
     findings

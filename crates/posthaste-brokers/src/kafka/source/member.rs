@@ -5,7 +5,7 @@ use super::client::{self, KafkaClient};
 use super::thread;
 use crate::kafka::cause::Causes;
 use crate::kafka::client::watch::CredentialWatch;
-use crate::kafka::{KafkaConfig, check_name};
+use crate::kafka::{KafkaConfig, KafkaSourceConfig, check_name};
 use crate::lock::locked;
 use crate::{BuildError, GroupMember};
 use async_trait::async_trait;
@@ -14,7 +14,7 @@ use posthaste::source::{
     Source, SourceError, Standing, Ticket,
 };
 use rdkafka::error::{KafkaError, KafkaResult};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -37,7 +37,9 @@ pub struct KafkaSource {
 
 /// What the source, its thread and its commits share.
 pub(super) struct SourceMember {
+    /// The connection of `source`.
     pub(super) config: KafkaConfig,
+    pub(super) source: KafkaSourceConfig,
     pub(super) plan: GroupMember,
     pub(super) topics: Vec<Arc<str>>,
     pub(super) causes: Arc<Causes>,
@@ -50,6 +52,12 @@ pub(super) struct SourceMember {
     pub(super) stopped: AtomicBool,
     /// The client is to end as by a fatal error of its own.
     pub(super) breaks: AtomicBool,
+    /// The next client is to miss its polls, once it has partitions.
+    pub(super) stalls: AtomicBool,
+    /// How many clients there were.
+    pub(super) clients: AtomicU64,
+    /// How often a client was told that it polled too late, and has left the group.
+    pub(super) late_polls: AtomicU64,
     state: Mutex<Membership>,
     /// Something happened that `next` may wait for, and `drain`. One each: either would take the other's.
     stirred: Notify,
@@ -68,14 +76,15 @@ impl std::fmt::Debug for KafkaSource {
 impl KafkaSource {
     /// Checks the configuration and begins to join the group. A broker that is down is no error. Needs a
     /// runtime to be called in.
-    pub fn start(config: &KafkaConfig, plan: &GroupMember) -> Result<Self, BuildError> {
+    pub fn start(config: &KafkaSourceConfig, plan: &GroupMember) -> Result<Self, BuildError> {
         config.check()?;
         plan.check()?;
         if let Some(why) = plan.topics.iter().find_map(|topic| check_name(topic).err()) {
             return Err(BuildError::option("topics", why));
         }
         let member = Arc::new(SourceMember {
-            config: config.clone(),
+            config: config.connection.clone(),
+            source: config.clone(),
             plan: plan.clone(),
             topics: plan.topics.iter().map(|topic| topic.as_str().into()).collect(),
             causes: Arc::default(),
@@ -84,6 +93,9 @@ impl KafkaSource {
             renews: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             breaks: AtomicBool::new(false),
+            stalls: AtomicBool::new(false),
+            clients: AtomicU64::new(0),
+            late_polls: AtomicU64::new(0),
             state: Mutex::new(Membership::new()),
             stirred: Notify::new(),
             ended: Notify::new(),
@@ -97,7 +109,7 @@ impl KafkaSource {
         let watched = Arc::downgrade(&member);
         let renew =
             move || watched.upgrade().map(|member| member.renews.store(true, Ordering::SeqCst)).is_some();
-        Ok(Self { member, _watch: CredentialWatch::start(config, renew) })
+        Ok(Self { member, _watch: CredentialWatch::start(&config.connection, renew) })
     }
 
     /// Ends the client as a fatal error of its own does, which no broker can be made to cause. For tests.
@@ -105,6 +117,28 @@ impl KafkaSource {
     pub fn break_client(&self) {
         self.member.breaks.store(true, Ordering::SeqCst);
         self.member.wake();
+    }
+
+    /// Lets another client take the place of this one, and miss its polls once it has partitions. For tests.
+    #[doc(hidden)]
+    pub fn stall_client(&self) {
+        self.member.stalls.store(true, Ordering::SeqCst);
+        self.member.renews.store(true, Ordering::SeqCst);
+        self.member.wake();
+    }
+
+    /// How many clients there were, one after the other. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn clients(&self) -> u64 {
+        self.member.clients.load(Ordering::SeqCst)
+    }
+
+    /// How often a client polled too late, left the group by itself, and joined it again. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn late_polls(&self) -> u64 {
+        self.member.late_polls.load(Ordering::SeqCst)
     }
 
     /// Ends as a process does that dies: nothing more is committed. For tests.
@@ -135,6 +169,12 @@ impl SourceMember {
     pub(super) fn stir(&self) {
         self.stirred.notify_one();
         self.ended.notify_one();
+    }
+
+    /// Says why nothing comes.
+    pub(super) fn fail(&self, why: String) {
+        self.state().fault = Some(SourceError::Transient(why));
+        self.stir();
     }
 
     /// Wakes the threads, if they rest.
@@ -190,6 +230,7 @@ impl Source for KafkaSource {
             counts_redeliveries: false,
             seeks: true,
             stall_limit: self.member.plan.stall_limit,
+            ahead_max: None,
         }
     }
 

@@ -36,11 +36,12 @@
 //!
 //! # Rebalances
 //!
-//! The assignor is cooperative-sticky: what stays is not touched. Nothing is answered in the callback, and
-//! the client waits for it. A new partition is taken when the group's position is known, by that number. A
-//! partition that goes is first emptied: nothing more goes out of it, what is in hand has `handover_wait` to
-//! be settled, and the prefix is committed. So a clean hand-over repeats nothing. A lost assignment is
-//! revoked at once.
+//! The assignor is cooperative-sticky: what stays is not touched. Where the broker divides (`protocol =
+//! "consumer"`, KIP-848) it is the same: the client's rebalances are incremental by both protocols. Nothing
+//! is answered in the callback, and the client waits for it. A new partition is taken when the group's
+//! position is known, by that number. A partition that goes is first emptied: nothing more goes out of it,
+//! what is in hand has `handover_wait` to be settled, and the prefix is committed. So a clean hand-over
+//! repeats nothing. A lost assignment is revoked at once.
 //!
 //! Where the group has no position, the leader is asked for the bounds of the log, beside the polling thread.
 //! Until it answers, the client has the partition paused, and the consumer does not hear of it. So one
@@ -50,6 +51,14 @@
 //! Epochs belong to this member. They are times, so that the next owner's are higher too; what fences at the
 //! broker is the group's generation. A commit that is refused for its generation is tried again: a member
 //! that keeps the partition has the next generation a moment later, and one that lost it hears that.
+//!
+//! # A client that has ended
+//!
+//! A fatal error ends a client, and another one takes its place. With `protocol = "consumer"` more of them
+//! are fatal: a group that may not be read, a broker that is too old. A poll that came too late (F64) is not,
+//! by either protocol: the client leaves the group and joins it again, unless its requests crossed. A static
+//! member (`instance`) is ended when another one has its name. Two twins would end each other in turns, so
+//! the next client comes after a long pause then, and the member says meanwhile why it rests.
 //!
 //! # Back-pressure
 //!
@@ -77,5 +86,6 @@ mod thread;
 pub use examine::CHECKS;
 pub(crate) use examine::examine;
 pub(crate) use keys::SourceKeys;
+pub use keys::{GroupProtocol, KafkaSourceConfig};
 pub use member::KafkaSource;
 pub use reader::KafkaReader;

@@ -3,10 +3,11 @@
 use super::assignment::{READY_BYTES_MAX, READY_MAX};
 use super::client::{self, GroupEars, KafkaClient, LogBounds};
 use super::commit;
+use super::keys::GroupProtocol;
 use super::member::{ANSWER, SourceMember};
 use super::rebalance::COMMIT_GRACE;
 use crate::lock::locked;
-use posthaste::source::{Partition, SourceError, StartFrom};
+use posthaste::source::{Partition, StartFrom};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
@@ -25,18 +26,23 @@ const BURST: usize = 256;
 const FULL_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two tries of what the brokers refused.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// After the client was refused for another one with its name, which two twins would do in turns.
-const FENCED_PAUSE: Duration = Duration::from_secs(30);
+/// After the client was refused for another one with its name, which two twins would do in turns. And after
+/// one that the brokers refuse altogether.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+/// Where the other one keeps the name: it is let go of by its session's end, and nobody is disturbed.
+const UNRELEASED_PAUSE: Duration = Duration::from_secs(5);
+/// For tests: the time between two polls at most, and one that is longer.
+const STALL: (&str, Duration) = ("1000", Duration::from_secs(3));
 /// For a commit that is under way at the end, and for questions. Later, whoever has the client last ends it.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Why a client is given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum End {
     /// The member leaves.
     Left,
-    /// Another one takes its place, after a pause.
-    Replaced(Duration),
+    /// Another one takes its place, after a pause, in which the member says this.
+    Replaced(Duration, Option<String>),
 }
 
 /// The life of the thread: one client after the other.
@@ -51,16 +57,15 @@ pub(super) fn run(member: &Arc<SourceMember>) {
                 poller.end();
                 end
             }
-            Err(why) => {
-                member.state().fault = Some(SourceError::Transient(why));
-                member.stir();
-                End::Replaced(PAUSE)
-            }
+            Err(why) => End::Replaced(PAUSE, Some(why)),
         };
-        let End::Replaced(pause) = end else { break };
+        let End::Replaced(pause, why) = end else { break };
         let until = Instant::now() + pause;
         while Instant::now() < until && !over(member) {
-            std::thread::park_timeout(until - Instant::now());
+            if let Some(why) = &why {
+                member.fail(why.clone());
+            }
+            std::thread::park_timeout(PAUSE.min(until - Instant::now()));
         }
         if over(member) {
             break;
@@ -97,7 +102,11 @@ fn connect(member: &Arc<SourceMember>) -> Result<Connection, String> {
     member.renews.store(false, Ordering::SeqCst);
     let plan = &member.plan;
     let name = plan.member.as_ref().unwrap_or(&plan.group);
-    let config = member.config.consumer(&plan.group, name).map_err(|error| error.to_string())?;
+    let mut config = member.source.member(&plan.group, name).map_err(|error| error.to_string())?;
+    if member.stalls.load(Ordering::SeqCst) {
+        config.set("max.poll.interval.ms", STALL.0);
+    }
+    member.clients.fetch_add(1, Ordering::SeqCst);
     let ears = GroupEars::new(plan, Arc::clone(&member.causes));
     let client = KafkaClient::from_config_and_context(&config, ears).map_err(|error| error.to_string())?;
     let (client, ended) = (Arc::new(client), Arc::new(AtomicBool::new(false)));
@@ -242,8 +251,7 @@ impl<'a> Poller<'a> {
         if self.client().fetch_metadata(topic, PAUSE).is_ok() {
             self.member.causes.forget();
         } else {
-            self.member.state().fault = Some(SourceError::Transient(failure.message.to_string()));
-            self.member.stir();
+            self.member.fail(failure.message.to_string());
         }
     }
 
@@ -259,11 +267,12 @@ impl<'a> Poller<'a> {
                 owned.leaving.get_or_insert(now + wait);
             }
             if state.partitions.values().all(|owned| owned.may_go(now, COMMIT_GRACE)) {
-                let end = if state.closing.is_some() { End::Left } else { End::Replaced(Duration::ZERO) };
+                let end =
+                    if state.closing.is_some() { End::Left } else { End::Replaced(Duration::ZERO, None) };
                 return Some(end);
             }
         }
-        self.end
+        self.end.clone()
     }
 
     /// Reads what there is room for.
@@ -291,6 +300,11 @@ impl<'a> Poller<'a> {
         }
         if self.member.breaks.swap(false, Ordering::SeqCst) {
             return self.hear(&KafkaError::MessageConsumptionFatal(Code::Fatal));
+        }
+        let may_stall = self.member.stalls.load(Ordering::SeqCst);
+        if may_stall && !self.member.state().partitions.is_empty() {
+            self.member.stalls.store(false, Ordering::SeqCst);
+            std::thread::sleep(STALL.1);
         }
         let (mut found, mut bytes, mut at_end) = (Vec::new(), 0, false);
         let client = Arc::clone(&self.connection.client);
@@ -325,30 +339,60 @@ impl<'a> Poller<'a> {
         let Some(code) = error.rdkafka_error_code() else { return };
         match code {
             Code::AutoOffsetReset => self.is_misplaced = true,
+            Code::PollExceeded => drop(self.member.late_polls.fetch_add(1, Ordering::SeqCst)),
             Code::LogTruncation => (self.is_misplaced, self.is_truncated) = (true, true),
+            _ => tracing::debug!(%group, %error, "the Kafka client complains"),
+        }
+        if !matches!(error, KafkaError::MessageConsumptionFatal(_)) {
+            return self.reason(code).into_iter().for_each(|(why, _)| self.member.fail(why));
+        }
+        let fatal = self.client().client().fatal_error();
+        let (code, text) = fatal.unwrap_or_else(|| (code, error.to_string()));
+        let reason = self.reason(code);
+        let why = reason.as_ref().map_or(&text, |(why, _)| why);
+        tracing::warn!(%group, "the Kafka client has ended, and another one takes its place: {why}");
+        let (why, pause) = reason.unzip();
+        self.end = Some(End::Replaced(pause.unwrap_or(PAUSE), why));
+    }
+
+    /// What an operator can do about an error, and how long a client waits that takes the place of one which
+    /// ended by it.
+    fn reason(&self, code: Code) -> Option<(String, Duration)> {
+        let (group, source) = (&self.member.plan.group, &self.member.source);
+        let instance = source.instance.as_deref().unwrap_or_default();
+        Some(match code {
             Code::GroupAuthorizationFailed | Code::TopicAuthorizationFailed => {
                 let (who, topics) = (self.member.config.identity(), self.member.topics.join(", "));
                 let text =
                     format!("{who} may not read {topics}: allow READ on them and on the group {group:?}");
-                self.member.state().fault = Some(SourceError::Transient(text));
-                self.member.stir();
+                (text, PAUSE)
             }
             Code::InconsistentGroupProtocol => {
                 let text = format!(
                     "the group {group:?} is in use by another client, which shares partitions in another way. Stop that one, or \
                      give this consumer a `group` of its own"
                 );
-                self.member.state().fault = Some(SourceError::Transient(text));
-                self.member.stir();
+                (text, PAUSE)
             }
-            _ => tracing::debug!(%group, %error, "the Kafka client complains"),
-        }
-        if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
-            tracing::warn!(%group, %error, "the Kafka client has ended; another one takes its place");
-            let fatal = self.client().client().fatal_error().map(|(code, _)| code);
-            let pause = if fatal == Some(Code::FencedInstanceId) { FENCED_PAUSE } else { PAUSE };
-            self.end = Some(End::Replaced(pause));
-        }
+            Code::FencedInstanceId | Code::UnreleasedInstanceId => {
+                let pause = if code == Code::FencedInstanceId { REFUSED_PAUSE } else { UNRELEASED_PAUSE };
+                let text = format!(
+                    "another member of the group {group:?} has the instance {instance:?} of this one, which rests for {} s: give \
+                     each process an `instance` of its own",
+                    pause.as_secs()
+                );
+                (text, pause)
+            }
+            Code::UnsupportedVersion | Code::UnsupportedFeature
+                if source.protocol == GroupProtocol::Consumer =>
+            {
+                let text = format!(
+                    "the brokers do not know protocol = \"consumer\" of the group {group:?}, which Kafka has since 4.0: use \"classic\""
+                );
+                (text, REFUSED_PAUSE)
+            }
+            _ => return None,
+        })
     }
 
     /// Gives everything back, and leaves the group.

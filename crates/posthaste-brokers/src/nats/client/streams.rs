@@ -155,25 +155,39 @@ pub(in crate::nats) async fn ask_api<T: DeserializeOwned>(
 }
 
 /// Waits until the server says that we may not publish to this subject.
-async fn denied(session: &Arc<Session>, subject: &str) {
-    let is_told = |note: Note| matches!(note, Note::Denied(denied) if *denied == *subject).then_some(());
-    heard(session, is_told).await;
+fn denied(session: &Arc<Session>, subject: &str) -> impl Future<Output = ()> {
+    heard(session, move |note| matches!(note, Note::Denied(denied) if *denied == *subject).then_some(()))
+}
+
+/// Waits until the server says that we may not publish to a subject that begins like one of these.
+pub(in crate::nats) fn refused(
+    session: &Arc<Session>,
+    subjects: &[String],
+) -> impl Future<Output = Arc<str>> {
+    heard(session, move |note| match note {
+        Note::Denied(denied) => {
+            subjects.iter().any(|subject| denied.starts_with(&**subject)).then_some(denied)
+        }
+        Note::Reply(..) | Note::Leaving | Note::Ended(_) => None,
+    })
 }
 
 /// Waits until the connection is gone, or is to be left. Answers why.
-pub(in crate::nats) async fn ended(session: &Arc<Session>) -> String {
+pub(in crate::nats) fn ended(session: &Arc<Session>) -> impl Future<Output = String> + use<> {
     heard(session, |note| match note {
         Note::Ended(why) => Some(why.to_string()),
         Note::Leaving => Some("the server is about to stop".to_owned()),
         Note::Reply(..) | Note::Denied(_) => None,
     })
-    .await
 }
 
-/// Waits for a certain word beside the messages.
-async fn heard<T>(session: &Arc<Session>, is_it: impl Fn(Note) -> Option<T>) -> T {
+/// Waits for a certain word beside the messages, from now on: also for one that comes before the first poll.
+fn heard<T, F: Fn(Note) -> Option<T>>(
+    session: &Arc<Session>,
+    is_it: F,
+) -> impl Future<Output = T> + use<T, F> {
     let (call, mut notes) = (session.register(0), Vec::new());
-    poll_fn(|context| {
+    poll_fn(move |context| {
         loop {
             ready!(call.poll_notes(context, &mut notes));
             if let Some(it) = notes.drain(..).find_map(&is_it) {
@@ -181,7 +195,6 @@ async fn heard<T>(session: &Arc<Session>, is_it: impl Fn(Note) -> Option<T>) -> 
             }
         }
     })
-    .await
 }
 
 /// Whether the name can be a part of a subject. The client writes a subject as it is, and a line break would

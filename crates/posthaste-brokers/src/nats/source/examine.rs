@@ -5,6 +5,7 @@
 //! that the right is there, and ends by itself.
 
 use super::log::{info, refusal};
+use super::queue::examine_queue;
 use super::tail::NatsTail;
 use crate::GroupMember;
 use crate::findings::no_session;
@@ -13,6 +14,7 @@ use crate::nats::client::link;
 use crate::nats::client::session::Session;
 use crate::nats::client::streams::{StreamConfig, StreamInfo};
 use crate::nats::examine::durability_of;
+use posthaste::consumer::Order;
 use posthaste::sink::{Finding, Level};
 use posthaste::source::Partition;
 use std::sync::Arc;
@@ -23,10 +25,21 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Names of all checks of a source. Each finding bears one of them.
-pub const CHECKS: &[&str] =
-    &["reachable", "authenticated", "stream", "rights", "retention", "marks", "durability", "lag"];
+pub const CHECKS: &[&str] = &[
+    "reachable",
+    "authenticated",
+    "stream",
+    "queue",
+    "rights",
+    "ack-wait",
+    "max-deliver",
+    "retention",
+    "marks",
+    "durability",
+    "lag",
+];
 
-fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
+pub(super) fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     debug_assert!(CHECKS.contains(&check), "{check} is not listed");
     Finding { check: check.to_owned(), level, text: text.into() }
 }
@@ -56,13 +69,20 @@ pub(crate) async fn examine(
         finding("authenticated", Level::Ok, format!("connected as {}", session.identity)),
     ];
     for stream in &member.topics {
-        findings.extend(examine_stream(&session, stream, marks).await);
+        findings.extend(examine_stream(&session, stream, config, member, marks).await);
     }
     link.close().await;
     findings
 }
 
-async fn examine_stream(session: &Arc<Session>, stream: &str, marks: Option<Duration>) -> Vec<Finding> {
+async fn examine_stream(
+    session: &Arc<Session>,
+    stream: &str,
+    config: &NatsConfig,
+    member: &GroupMember,
+    marks: Option<Duration>,
+) -> Vec<Finding> {
+    let is_queue = member.order == Order::None;
     let info = match info(session, stream).await {
         Ok(Some(info)) => info,
         Ok(None) => {
@@ -71,26 +91,28 @@ async fn examine_stream(session: &Arc<Session>, stream: &str, marks: Option<Dura
         }
         Err(error) => return vec![finding("rights", Level::Fail, error.to_string())],
     };
-    if let Some(why) = refusal(&info) {
+    if let Some(why) = refusal(&info).filter(|_| !is_queue) {
         return vec![finding("stream", Level::Fail, why)];
     }
     let state = &info.state;
     let there = format!("stream {stream:?} has {} messages, up to {}", state.messages, state.last_seq);
-    vec![
-        finding("stream", Level::Ok, there),
-        rights(session, stream, &info).await,
+    let mut findings = vec![finding("stream", Level::Ok, there)];
+    if is_queue {
+        findings.extend(examine_queue(session, config, member, &info).await);
+    } else {
+        findings.push(rights(session, stream, &info).await);
+        let text = format!(
+            "stream {stream:?} ends at {}; `posthaste consumers status` says how far the consumer is",
+            state.last_seq
+        );
+        findings.push(finding("lag", Level::Ok, text));
+    }
+    findings.extend([
         retention(&info.config),
         compare_marks(&info.config, marks),
         Finding { check: "durability".to_owned(), ..durability_of(&info.config) },
-        finding(
-            "lag",
-            Level::Ok,
-            format!(
-                "stream {stream:?} ends at {}; `posthaste consumers status` says how far the consumer is",
-                state.last_seq
-            ),
-        ),
-    ]
+    ]);
+    findings
 }
 
 /// A consumer at the end, where nothing is.

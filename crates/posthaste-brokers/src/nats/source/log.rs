@@ -119,8 +119,8 @@ pub(super) fn refusal(info: &StreamInfo) -> Option<String> {
     (!is_log).then(|| {
         format!(
             "stream {name:?} forgets what its consumers have acknowledged (retention {retention}), so nobody can read it \
-             from a position again, and no order can be kept. Use a stream with retention limits: one that sources from \
-             it, for example"
+             from a position again, and no order can be kept. Read it as a queue (order = \"none\"), or use a stream with \
+             retention limits: one that sources from it, for example"
         )
     })
 }

@@ -1,9 +1,9 @@
-//! NATS JetStream as a source: a stream is a plain log.
+//! NATS JetStream as a source: a stream is a plain log, or a queue where no order is asked for (`queue`).
 //!
-//! A "topic" is a stream's name, and it has one partition. The position is the stream's sequence number, and
-//! [`LeasedSource`](posthaste::source::leased::LeasedSource) keeps leases in the database of the inbox. `log`
-//! says what there is of a stream, `tail` reads it, `record` makes deliveries of its messages. `examine`
-//! looks at the streams for `posthaste doctor`, and `keys` are the options.
+//! A "topic" is a stream's name, and it has one partition. As a log the position is the stream's sequence
+//! number, and [`posthaste::source::leased`] keeps leases in the database of the
+//! inbox. `log` says what there is of a stream, `tail` reads it, `record` makes deliveries of its messages.
+//! `examine` looks at the streams for `posthaste doctor`, and `keys` are the options.
 //!
 //! JetStream's own consumers with acknowledgements were refused where order is asked for: what is not
 //! acknowledged in time comes again between newer messages, and a late acknowledgement is taken for the
@@ -23,12 +23,13 @@
 //! below the stream's first number is reported as lost. The stream's id is the time it was made at: deleted
 //! and made again it is another log.
 //!
-//! A stream that forgets what its consumers have acknowledged (`workqueue`, `interest`) is no log, and
-//! refused.
+//! A stream that forgets what its consumers have acknowledged (`workqueue`, `interest`) is no log. It is
+//! refused, unless it is read as a queue.
 
 mod examine;
 mod keys;
 mod log;
+mod queue;
 mod record;
 mod tail;
 
@@ -36,9 +37,12 @@ pub use examine::CHECKS;
 pub(crate) use examine::examine;
 pub(crate) use keys::NatsSourceKeys;
 pub use log::NatsLog;
+pub use queue::NatsQueue;
 
 use super::NatsConfig;
 use crate::{BuildError, GroupMember};
+use posthaste::consumer::Order;
+use posthaste::source::Source;
 use posthaste::source::leased::{LeasedConfig, LeasedSource, Leases};
 use std::sync::Arc;
 
@@ -47,8 +51,12 @@ pub(crate) fn start(
     config: &NatsConfig,
     member: &GroupMember,
     leases: Arc<dyn Leases>,
-) -> Result<LeasedSource, BuildError> {
+) -> Result<Arc<dyn Source>, BuildError> {
+    if member.order == Order::None {
+        return Ok(Arc::new(NatsQueue::start(config, member)?));
+    }
     let plan = member.leased()?;
     member.topics.iter().try_for_each(|topic| log::check_name(topic))?;
-    Ok(LeasedSource::start(Arc::new(NatsLog::new(config)?), leases, LeasedConfig { ..plan }))
+    let log = Arc::new(NatsLog::new(config)?);
+    Ok(Arc::new(LeasedSource::start(log, leases, LeasedConfig { ..plan })))
 }

@@ -2,11 +2,11 @@
 //!
 //! # How it is built
 //!
-//! `shelf` is what a member has in hand, behind one lock. `subscription` reads one queue over a connection of
-//! its own, and the `Link` of all brokers dials again. `wire` puts lapin on the sink's way to the broker.
-//! `declared` finds out how a queue was declared, and `refusal` says why one is not read. `message` is a
-//! delivery of AMQP as a consumer sees it. `member` is the [`Source`](posthaste::source::Source) itself.
-//! `examine` looks at queues for `posthaste doctor`; `reader` says that a queue is no log.
+//! `crate::queue` is the source of all brokers with queues, and has what is in hand. `member` begins to read
+//! its queues. `subscription` reads one over a connection of its own, and the `Link` of all brokers dials
+//! again. `wire` puts lapin on the sink's way to the broker. `declared` finds out how a queue was declared,
+//! and `refusal` says why one is not read. `message` is a delivery of AMQP as a consumer sees it. `examine`
+//! looks at queues for `posthaste doctor`.
 //!
 //! # Order
 //!
@@ -34,9 +34,7 @@ mod examine;
 mod keys;
 mod member;
 mod message;
-mod reader;
 mod refusal;
-mod shelf;
 mod subscription;
 mod wire;
 
@@ -44,4 +42,3 @@ pub use examine::CHECKS;
 pub(crate) use examine::examine;
 pub(crate) use keys::SourceKeys;
 pub use member::RabbitmqSource;
-pub use reader::QueueReader;

@@ -6,11 +6,12 @@
 //! settles anything any more.
 
 use super::declared;
-use super::member::QueueMember;
+use super::member::{Cancelling, name_of};
+use super::message;
 use super::refusal::{self, Refusal};
-use super::shelf::Acks;
 use super::wire::{self, Wire};
 use crate::link::{Dial, Ended, Port};
+use crate::queue::{Acks, QueueMember};
 use crate::rabbitmq::RabbitmqConfig;
 use crate::rabbitmq::client::Server;
 use async_trait::async_trait;
@@ -37,6 +38,7 @@ pub(super) struct QueueDialler {
     pub(super) index: usize,
     pub(super) config: RabbitmqConfig,
     pub(super) servers: Vec<Server>,
+    pub(super) cancelling: Arc<Cancelling>,
 }
 
 /// A subscription. The connection is cut before lapin's handles go, or they would cancel.
@@ -94,14 +96,17 @@ impl QueueDialler {
         &self.member.plan.topics[self.index]
     }
 
+    fn prefetch(&self) -> u16 {
+        u16::try_from(self.member.ahead_max()).unwrap_or(u16::MAX)
+    }
+
     /// A queue that is not there yet is waited for; everything else is told to whoever calls.
     fn never_began(&self, refusal: Refusal) -> Ended {
         let Refusal { failure, is_final } = refusal;
         let text = failure.message.to_string();
         if is_final || failure.code != "rabbitmq.no_queue" {
             let fault = if is_final { SourceError::Fatal(text) } else { SourceError::Transient(text) };
-            self.member.shelves().fault = Some(fault);
-            self.member.stir();
+            self.member.tell(fault);
         }
         Ended::NeverBegan(failure)
     }
@@ -112,8 +117,8 @@ impl QueueDialler {
         found.check(queue, &wire.version, order, self.config.quorum_queues)?;
         let told = |error: lapin::Error| refusal::of(&error, queue);
         let channel = wire.connection.create_channel().await.map_err(told)?;
-        channel.basic_qos(self.member.prefetch(), BasicQosOptions::default()).await.map_err(told)?;
-        let (tag, options) = (self.member.name(), BasicConsumeOptions::default());
+        channel.basic_qos(self.prefetch(), BasicQosOptions::default()).await.map_err(told)?;
+        let (tag, options) = (name_of(&self.member.plan), BasicConsumeOptions::default());
         let consumer = channel.basic_consume(queue.into(), tag.into(), options, FieldTable::default()).await;
         Ok(Subscription { consumer: consumer.map_err(told)?, wire, channel })
     }
@@ -128,7 +133,9 @@ impl QueueDialler {
             tokio::select! {
                 delivered = subscription.consumer.next() => match delivered {
                     Some(Ok(delivered)) => {
-                        self.member.shelves().put(self.index, delivered);
+                        let number = i64::try_from(delivered.delivery_tag).unwrap_or(i64::MAX);
+                        let delivery = |ticket| message::delivery(delivered, ticket);
+                        self.member.shelves().put(self.index, number, delivery);
                         self.member.stir();
                     }
                     Some(Err(error)) => return refusal::of(&error, queue).failure,
@@ -151,11 +158,11 @@ impl QueueDialler {
                     if self.member.is_stalled() {
                         return lost(format!("queue {queue:?}: the consumer has stopped calling"));
                     }
-                    if self.member.cancels() && !is_cancelled {
+                    if self.cancelling.is_due(&self.member) && !is_cancelled {
                         is_cancelled = true;
                         let tag = subscription.consumer.tag();
                         let _ = subscription.channel.basic_cancel(tag, BasicCancelOptions::default()).await;
-                        self.member.cancelled();
+                        self.cancelling.done(&self.member);
                     }
                 }
             }
@@ -176,7 +183,7 @@ impl QueueDialler {
         }
         // After a death here the handler's transaction has committed, and the broker may not have heard of
         // it. It delivers again, and the mark says that it is done (G5).
-        let asked = channel.basic_qos(self.member.prefetch(), BasicQosOptions::default());
+        let asked = channel.basic_qos(self.prefetch(), BasicQosOptions::default());
         match timeout(ACK_WAIT, asked).await {
             Ok(answer) => answer.map_err(told)?,
             Err(_) => return Err(format!("no answer within {} s", ACK_WAIT.as_secs())),

@@ -13,13 +13,16 @@ mod backlog;
 mod cluster;
 mod connection;
 mod life;
+mod lone;
 mod sentinel;
 mod session;
 mod topology;
 
 pub(super) use backlog::{BYTES_MIN, SessionConnection};
+pub(crate) use lone::{LoneLink, LoneSession, start as start_lone};
+pub(crate) use session::EntryPoint;
 pub(super) use session::{Broken, OwnConnection, Session};
-pub(super) use topology::Topology;
+pub(crate) use topology::Topology;
 
 use super::RedisConfig;
 use crate::BuildError;
@@ -81,13 +84,13 @@ impl Servers {
 
 /// An error reply: the word it begins with, and the rest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ErrorReply<'a> {
-    pub(super) code: &'a str,
-    pub(super) words: &'a str,
+pub(crate) struct ErrorReply<'a> {
+    pub(crate) code: &'a str,
+    pub(crate) words: &'a str,
 }
 
 impl<'a> ErrorReply<'a> {
-    pub(super) fn of(error: &'a ServerError) -> Self {
+    pub(crate) fn of(error: &'a ServerError) -> Self {
         let words = error.details().unwrap_or_default();
         // `EXEC` repeats the reason for which it was refused.
         let inner = words.split_once("because of: ").and_then(|(_, reason)| reason.split_once(' '));
@@ -104,7 +107,7 @@ impl<'a> ErrorReply<'a> {
     }
 
     /// Whether this connection is of no more use, because another one may lead to the master, or be let in.
-    pub(super) fn ends_session(self) -> bool {
+    pub(crate) fn ends_session(self) -> bool {
         matches!(self.code, "READONLY" | "NOAUTH" | "WRONGPASS")
     }
 }

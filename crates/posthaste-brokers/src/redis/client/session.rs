@@ -20,10 +20,10 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-const PING_INTERVAL: Duration = Duration::from_secs(2);
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// With this a silent session lasts 4 to 6 s, which is less than the delivery timeout. A shorter time would
 /// end a session over a slow disk.
-const PING_WAIT: Duration = Duration::from_secs(4);
+pub(super) const PING_WAIT: Duration = Duration::from_secs(4);
 /// The time for answers that are under way when we give a session up.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -53,7 +53,7 @@ pub(crate) fn closed() -> Failure {
 }
 
 impl EntryPoint {
-    async fn find(&self, config: &RedisConfig, name: &str) -> Result<(Address, u32), Failure> {
+    pub(super) async fn find(&self, config: &RedisConfig, name: &str) -> Result<(Address, u32), Failure> {
         match self {
             Self::Server { address, database } => Ok((address.clone(), *database)),
             Self::Sentinel { sentinel, master, database } => {

@@ -3,6 +3,7 @@
 //!
 //! It reads nothing but one look at each stream, and one read behind its end.
 
+use super::group::examine_group;
 use super::log::{RedisLog, refused};
 use crate::GroupMember;
 use crate::findings::no_session;
@@ -10,6 +11,7 @@ use crate::redis::RedisConfig;
 use crate::redis::client;
 use crate::redis::examine::durability_of;
 use ::redis::{Pipeline, Value};
+use posthaste::consumer::Order;
 use posthaste::sink::{Finding, Level};
 use posthaste::source::Partition;
 use posthaste::source::leased::PlainLog;
@@ -22,9 +24,9 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// Names of all checks of a source. Each finding bears one of them.
 pub const CHECKS: &[&str] =
-    &["reachable", "authenticated", "stream", "rights", "retention", "marks", "durability", "lag"];
+    &["reachable", "authenticated", "stream", "queue", "rights", "retention", "marks", "durability", "lag"];
 
-fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
+pub(super) fn finding(check: &str, level: Level, text: impl Into<String>) -> Finding {
     debug_assert!(CHECKS.contains(&check), "{check} is not listed");
     Finding { check: check.to_owned(), level, text: text.into() }
 }
@@ -65,11 +67,7 @@ pub(crate) async fn examine(
                     Level::Ok,
                     format!("stream {stream:?} goes from {first} to {end}"),
                 ));
-                let text = format!(
-                    "stream {stream:?} ends at {end}; `posthaste consumers status` says how far the consumer is"
-                );
-                findings.push(finding("lag", Level::Ok, text));
-                findings.push(rights(&servers, stream).await);
+                findings.extend(reading(config, &servers, member, stream, &end).await);
                 findings.push(retention(stream, look.removed_max));
             }
             Ok(None) => {
@@ -89,6 +87,26 @@ pub(crate) async fn examine(
     findings.push(finding("marks", Level::Ok, text));
     servers.close().await;
     findings
+}
+
+/// Whether the stream may be read, and how far that is.
+async fn reading(
+    config: &RedisConfig,
+    servers: &client::Servers,
+    member: &GroupMember,
+    stream: &str,
+    end: &str,
+) -> Vec<Finding> {
+    if member.order != Order::None {
+        let text = format!(
+            "stream {stream:?} ends at {end}; `posthaste consumers status` says how far the consumer is"
+        );
+        return vec![finding("lag", Level::Ok, text), rights(servers, stream).await];
+    }
+    match servers.session(stream, CONNECT_WAIT).await {
+        Ok(session) => examine_group(&session, config, stream, &member.group).await,
+        Err(failure) => vec![finding("rights", Level::Fail, failure.message.to_string())],
+    }
 }
 
 /// Reads behind the end, where nothing is.

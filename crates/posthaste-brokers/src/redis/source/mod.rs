@@ -1,7 +1,7 @@
-//! Redis Streams as a source: a stream is a plain log.
+//! Redis Streams as a source: a stream is a plain log, or a queue where no order is asked for (`group`).
 //!
-//! A "topic" is the key of a stream, and it has one partition.
-//! [`LeasedSource`](posthaste::source::leased::LeasedSource) keeps leases in the database of the inbox.
+//! A "topic" is the key of a stream, and it has one partition. Of a log
+//! [`posthaste::source::leased`] keeps leases in the database of the inbox.
 //! `place` makes positions of the ids of entries, `log` says what there is of a stream, `tail` reads it, and
 //! `record` makes deliveries of its entries. `examine` looks at the streams for `posthaste doctor`, and
 //! `keys` are the options.
@@ -25,6 +25,7 @@
 //! one that ends before the position has lost its end, in a failover (F42).
 
 mod examine;
+mod group;
 mod keys;
 mod log;
 mod place;
@@ -33,11 +34,14 @@ mod tail;
 
 pub use examine::CHECKS;
 pub(crate) use examine::examine;
+pub use group::RedisQueue;
 pub(crate) use keys::RedisSourceKeys;
 pub use log::RedisLog;
 
 use super::RedisConfig;
 use crate::{BuildError, GroupMember};
+use posthaste::consumer::Order;
+use posthaste::source::Source;
 use posthaste::source::leased::{LeasedSource, Leases};
 use std::sync::Arc;
 
@@ -46,7 +50,10 @@ pub(crate) fn start(
     config: &RedisConfig,
     member: &GroupMember,
     leases: Arc<dyn Leases>,
-) -> Result<LeasedSource, BuildError> {
+) -> Result<Arc<dyn Source>, BuildError> {
+    if member.order == Order::None {
+        return Ok(Arc::new(RedisQueue::start(config, member)?));
+    }
     let plan = member.leased()?;
-    Ok(LeasedSource::start(Arc::new(RedisLog::new(config)?), leases, plan))
+    Ok(Arc::new(LeasedSource::start(Arc::new(RedisLog::new(config)?), leases, plan)))
 }

@@ -121,7 +121,7 @@ impl RedisTail {
 }
 
 /// The entries of the one stream that was asked for.
-fn entries(streams: &[Value]) -> &[Value] {
+pub(super) fn entries(streams: &[Value]) -> &[Value] {
     let Some(Value::Array(stream)) = streams.first() else { return &[] };
     match stream.get(1) {
         Some(Value::Array(entries)) => entries,

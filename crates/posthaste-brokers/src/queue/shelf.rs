@@ -1,10 +1,9 @@
 //! What a member has in hand of its queues. Memory only, behind one lock.
 //!
-//! A queue's deliveries are numbered by their tags, under the epoch of the connection that brought them. What
-//! was given back waits here, never at the broker: a requeue would put it behind others. Where order is asked
-//! for, nothing behind it goes out before it.
+//! A queue's deliveries are numbered, under the epoch of the connection that brought them. What was given
+//! back waits here, never at the broker: a requeue would put it behind others. Where order is asked for,
+//! nothing behind it goes out before it.
 
-use lapin::message::Delivery as Delivered;
 use posthaste::source::{
     Batch, Change, Delivery, Limit, NackOrder, Partition, PartitionView, SourceError, Standing, Ticket,
 };
@@ -32,15 +31,16 @@ struct Shelved {
 
 /// Acknowledgements that are to be written, and who waits for that.
 #[derive(Debug)]
-pub(super) struct Acks {
-    pub(super) tags: Vec<u64>,
-    pub(super) written: oneshot::Sender<()>,
+pub(crate) struct Acks {
+    /// The numbers of what is acknowledged.
+    pub(crate) tags: Vec<u64>,
+    pub(crate) written: oneshot::Sender<()>,
 }
 
 /// One queue.
 #[derive(Debug)]
-pub(super) struct Shelf {
-    pub(super) partition: Partition,
+pub(crate) struct Shelf {
+    pub(crate) partition: Partition,
     epoch: i64,
     is_up: bool,
     is_paused: bool,
@@ -54,13 +54,13 @@ pub(super) struct Shelf {
 
 /// All queues of a member.
 #[derive(Debug)]
-pub(super) struct Shelves {
-    pub(super) queues: Vec<Shelf>,
+pub(crate) struct Shelves {
+    pub(crate) queues: Vec<Shelf>,
     changes: VecDeque<Change>,
     /// What `next` is to say when it has nothing better.
-    pub(super) fault: Option<SourceError>,
-    pub(super) is_closing: bool,
-    pub(super) last_call: Instant,
+    pub(crate) fault: Option<SourceError>,
+    pub(crate) is_closing: bool,
+    pub(crate) last_call: Instant,
     nack_order: NackOrder,
     in_hand_max: usize,
     /// Which queue is asked first.
@@ -78,7 +78,7 @@ impl Shelf {
 }
 
 impl Shelves {
-    pub(super) fn new(topics: &[String], nack_order: NackOrder, in_hand_max: usize) -> Self {
+    pub(crate) fn new(topics: &[String], nack_order: NackOrder, in_hand_max: usize) -> Self {
         let shelf = |topic: &String| Shelf {
             partition: Partition::new(topic.as_str(), 0),
             epoch: 0,
@@ -103,7 +103,7 @@ impl Shelves {
 
     /// The queue is read by a connection of its own from now on. Epochs are times, so that the next member's
     /// are higher too.
-    pub(super) fn assign(&mut self, index: usize) {
+    pub(crate) fn assign(&mut self, index: usize) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
         let queue = &mut self.queues[index];
         queue.epoch = i64::try_from(since).unwrap_or(i64::MAX).max(queue.epoch + 1);
@@ -114,7 +114,7 @@ impl Shelves {
 
     /// The connection is gone, and with it everything that it brought. Whoever waits for an acknowledgement
     /// hears that it was not written.
-    pub(super) fn revoke(&mut self, index: usize) {
+    pub(crate) fn revoke(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         if std::mem::take(&mut queue.is_up) {
             queue.held.clear();
@@ -125,19 +125,34 @@ impl Shelves {
         }
     }
 
-    /// A delivery came.
-    pub(super) fn put(&mut self, index: usize, delivered: Delivered) {
+    /// A delivery came. Its number is higher than those before it under this epoch.
+    pub(crate) fn put(&mut self, index: usize, number: i64, delivery: impl FnOnce(Ticket) -> Delivery) {
         let queue = &mut self.queues[index];
-        let number = i64::try_from(delivered.delivery_tag).unwrap_or(i64::MAX);
-        let ticket = Ticket { partition: queue.partition.clone(), epoch: queue.epoch, number };
-        let delivery = super::message::delivery(delivered, ticket);
+        let delivery = delivery(Ticket { partition: queue.partition.clone(), epoch: queue.epoch, number });
         queue.last = queue.last.max(number);
         queue.held.insert(number, Shelved { delivery, stage: ShelfState::Fresh, nacks: 0 });
     }
 
+    /// So many messages are gone. That is told also when nobody reads the queue any more.
+    pub(crate) fn lose(&mut self, index: usize, count: usize) {
+        let (partition, until) = (self.queues[index].partition.clone(), i64::try_from(count));
+        if count > 0 {
+            self.changes.push_back(Change::Lost { partition, from: 0, until: until.unwrap_or(i64::MAX) });
+        }
+    }
+
+    /// Losses that were not told, and will not be.
+    pub(crate) fn untold_losses(&mut self) -> Vec<(Partition, u64)> {
+        let lost = |change| match change {
+            Change::Lost { partition, from, until } => Some((partition, from.abs_diff(until))),
+            _ => None,
+        };
+        self.changes.drain(..).filter_map(lost).collect()
+    }
+
     /// What changed, or what goes out now. Changes come alone: what is here may belong to an assignment that
     /// the caller has not heard of.
-    pub(super) fn take(&mut self, limit: Limit) -> Batch {
+    pub(crate) fn take(&mut self, limit: Limit) -> Batch {
         if !self.changes.is_empty() {
             return Batch { changes: self.changes.drain(..).collect(), deliveries: Vec::new() };
         }
@@ -175,14 +190,14 @@ impl Shelves {
     }
 
     /// When the next one that was given back goes out again.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         let due = |held: &Shelved| if let ShelfState::Back(due) = held.stage { Some(due) } else { None };
         let waiting = self.queues.iter().filter(|queue| queue.is_up && !queue.is_paused);
         waiting.flat_map(|queue| queue.held.values().filter_map(due)).min()
     }
 
     /// Notes acknowledgements. Each ticket's standing; and what tells that they are written, by queue.
-    pub(super) fn ack(
+    pub(crate) fn ack(
         &mut self,
         tickets: &[Ticket],
     ) -> (Vec<Standing>, Vec<(Partition, oneshot::Receiver<()>)>) {
@@ -212,7 +227,7 @@ impl Shelves {
     }
 
     /// Acknowledgements that are to be written now; and the highest tag below which nothing else is held.
-    pub(super) fn take_acks(&mut self, index: usize) -> (Vec<Acks>, u64) {
+    pub(crate) fn take_acks(&mut self, index: usize) -> (Vec<Acks>, u64) {
         let queue = &mut self.queues[index];
         let before = queue.held.keys().next().map_or(queue.last, |first| first - 1);
         queue.being_written = queue.acks.len();
@@ -220,11 +235,20 @@ impl Shelves {
     }
 
     /// The broker has what was taken to be written.
-    pub(super) fn acks_are_written(&mut self, index: usize) {
+    pub(crate) fn acks_are_written(&mut self, index: usize) {
         self.queues[index].being_written = 0;
     }
 
-    pub(super) fn nack(&mut self, ticket: &Ticket, due: Instant) -> Standing {
+    /// Forgets what nobody has, for it goes to others.
+    pub(crate) fn let_go(&mut self, index: usize) -> Vec<i64> {
+        let queue = &mut self.queues[index];
+        let idle = queue.held.iter().filter(|(_, held)| held.stage != ShelfState::Out);
+        let idle: Vec<i64> = idle.map(|(number, _)| *number).collect();
+        idle.iter().for_each(|number| drop(queue.held.remove(number)));
+        idle
+    }
+
+    pub(crate) fn nack(&mut self, ticket: &Ticket, due: Instant) -> Standing {
         let queue = self.queues.iter_mut().find(|queue| queue.partition == ticket.partition);
         let Some(queue) = queue.filter(|queue| queue.settles(ticket)) else { return Standing::Revoked };
         if let Some(held) = queue.held.get_mut(&ticket.number).filter(|held| held.stage == ShelfState::Out) {
@@ -233,13 +257,13 @@ impl Shelves {
         Standing::Settled
     }
 
-    pub(super) fn pause(&mut self, partition: &Partition, is_paused: bool) -> Result<(), SourceError> {
+    pub(crate) fn pause(&mut self, partition: &Partition, is_paused: bool) -> Result<(), SourceError> {
         self.owned(partition)?.is_paused = is_paused;
         Ok(())
     }
 
     /// Everything that is here goes out again, under a new epoch.
-    pub(super) fn again(&mut self, partition: &Partition) -> Result<i64, SourceError> {
+    pub(crate) fn again(&mut self, partition: &Partition) -> Result<i64, SourceError> {
         let queue = self.owned(partition)?;
         let before = queue.epoch;
         queue.epoch += 1;
@@ -255,7 +279,7 @@ impl Shelves {
         found.ok_or_else(|| SourceError::NotAssigned(partition.clone()))
     }
 
-    pub(super) fn views(&self) -> Vec<PartitionView> {
+    pub(crate) fn views(&self) -> Vec<PartitionView> {
         let view = |queue: &Shelf| PartitionView {
             partition: queue.partition.clone(),
             epoch: queue.epoch,
@@ -271,8 +295,30 @@ impl Shelves {
     }
 
     /// Deliveries with the consumer, and acknowledgements that are not written.
-    pub(super) fn unsettled(&self) -> (usize, usize) {
+    pub(crate) fn unsettled(&self) -> (usize, usize) {
         let out = self.queues.iter().map(Shelf::out).sum();
         (out, self.queues.iter().map(|queue| queue.acks.len() + queue.being_written).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_told_also_when_the_queue_is_not_read_any_more() {
+        let mut shelves = Shelves::new(&["q".to_owned()], NackOrder::Overtaken, 10);
+        let all = Limit { events: 9, bytes: 1 << 20 };
+        shelves.assign(0);
+        shelves.lose(0, 3);
+        shelves.revoke(0);
+        shelves.lose(0, 2);
+        let told = shelves.take(all).changes;
+        let lost = |change: &Change| matches!(change, Change::Lost { from: 0, until: 2 | 3, .. });
+        assert_eq!(told.iter().filter(|change| lost(change)).count(), 2, "{told:?}");
+        shelves.lose(0, 0);
+        assert_eq!(shelves.untold_losses(), []);
+        shelves.lose(0, 4);
+        assert_eq!(shelves.untold_losses(), [(Partition::new("q", 0), 4)]);
     }
 }

@@ -7,12 +7,12 @@ use posthaste::source::{Partition, SourceError};
 use std::ops::Range;
 
 const NO_LOG: SourceError = SourceError::Unsupported(
-    "say or change where it is: a queue of RabbitMQ has no positions, and forgets what is acknowledged",
+    "say or change where it is: a queue has no positions, and forgets what is acknowledged",
 );
 
 /// Says that a queue cannot be read like a log.
 #[derive(Debug, Clone, Copy)]
-pub struct QueueReader;
+pub(crate) struct QueueReader;
 
 #[async_trait]
 impl LogReader for QueueReader {
