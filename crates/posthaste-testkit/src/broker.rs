@@ -37,6 +37,8 @@ pub struct MemoryBroker {
 
 #[derive(Default)]
 struct World {
+    /// Calls that acknowledged something.
+    acks: usize,
     topics: BTreeMap<Arc<str>, MemoryTopic>,
     groups: BTreeMap<String, Group>,
 }
@@ -134,6 +136,12 @@ impl MemoryBroker {
         let world = self.world();
         let partitions = world.topics.get(topic).map(|topic| &topic.partitions);
         partitions.into_iter().flatten().map(|log| log.entries.clone()).collect()
+    }
+
+    /// How many times something was acknowledged, one message or many.
+    #[must_use]
+    pub fn acks(&self) -> usize {
+        self.world().acks
     }
 
     /// Somebody moves the position of a group, as brokers allow while the group has no members.

@@ -7,6 +7,7 @@
 //!   answer.
 //! - [`conformance`] holds the suites, written once against the seams and run on every store, sink, source
 //!   and inbox. Cases are named after the guarantee that they defend.
+//! - [`intake`], [`jobs`], [`tuning`], [`looks`] and [`leases`] hold suites of their own seams.
 //! - [`services`] starts real servers privately, on free loopback ports, and ends them with the test.
 //! - [`simulation`] drives the production relay on a virtual clock under a seed: many relays, lanes, keys and
 //!   faults.
@@ -18,7 +19,10 @@ pub mod broker;
 pub mod conformance;
 pub mod faults;
 pub mod inbox;
+pub mod intake;
+pub mod jobs;
 pub mod leases;
+pub mod looks;
 pub mod memory;
 mod proxy;
 mod receiver;
@@ -26,3 +30,4 @@ pub mod services;
 pub mod simulation;
 pub mod spans;
 mod topology;
+pub mod tuning;

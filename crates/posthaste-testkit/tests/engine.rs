@@ -88,6 +88,7 @@ fn launch_with(
     let entry =
         SinkEntry { name: "s".into(), sink, start_at: StartAt::Earliest, classes: ClassOverrides::new() };
     let plan = RelayPlan {
+        host: "host".into(),
         outbox: "test".into(),
         service: "test".into(),
         relay: "relay".into(),

@@ -234,6 +234,27 @@ async fn cuts_after_exactly_so_many_bytes_and_then_passes() {
 }
 
 #[tokio::test]
+async fn cuts_an_answer_to_a_text_that_comes_in_parts() {
+    let (echo, proxy) = set_up().await;
+    let (mut other, mut stream) = (connect(&proxy).await, connect(&proxy).await);
+    round_trip(&mut stream, b"a text").await.expect("nobody asked for it yet");
+    proxy.cut_answer("a text", 2).await;
+    round_trip(&mut other, b"another one").await.expect("it has another text");
+    stream.set_nodelay(true).expect("an option");
+    round_trip(&mut stream, b"this is a t").await.expect("a part of it");
+    round_trip(&mut stream, b"ext").await.expect("the first answer passes");
+    let answers = proxy.answers();
+    assert_eq!((proxy.aimed_cuts(), answers), (0, 4));
+    round_trip(&mut other, b"a text").await.expect("one connection is cut, and it is another");
+    stream.write_all(b"obeyed").await.expect("taken");
+    assert!(is_reset(&mut stream).await);
+    assert_eq!((proxy.aimed_cuts(), proxy.answers()), (1, answers + 1));
+    assert_eq!(echo.received(), 6 + 11 + 11 + 3 + 6 + 6, "all of it arrived");
+    round_trip(&mut other, b"again").await.expect("it goes on");
+    round_trip(&mut connect(&proxy).await, b"new").await.expect("new connections pass");
+}
+
+#[tokio::test]
 async fn a_target_that_is_not_there_resets_and_may_come_later() {
     let nobody = Port::claim().expect("a port");
     let (proxy, url) =

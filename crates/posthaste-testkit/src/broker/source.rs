@@ -124,6 +124,7 @@ impl Source for MemorySource {
             counts_redeliveries: true,
             seeks: log,
             stall_limit: self.stall_limit,
+            ahead_max: (!log).then_some(self.broker.in_hand_max),
         }
     }
 
@@ -139,6 +140,7 @@ impl Source for MemorySource {
     }
 
     async fn ack(&self, tickets: &[Ticket]) -> Result<Vec<Standing>, SourceError> {
+        self.broker.world().acks += 1;
         Ok(tickets.iter().map(|ticket| self.settle(ticket, MessageState::Done)).collect())
     }
 
@@ -228,7 +230,7 @@ impl Source for MemorySource {
                 world.settle(&self.group, self.broker.kind);
                 let life = world.groups.get(&self.group).and_then(|group| group.members.get(&self.member));
                 if let Some(life) = life.filter(|life| life.closed) {
-                    return Ok(Drained { abandoned: life.abandoned });
+                    return Ok(Drained { abandoned: life.abandoned, ..Drained::default() });
                 }
             }
             tokio::time::sleep(LOOK_EVERY).await;

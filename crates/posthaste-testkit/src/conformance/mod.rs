@@ -18,6 +18,8 @@
 
 pub mod consumer;
 pub mod inbox;
+pub use crate::jobs;
+pub use crate::looks;
 pub mod leases;
 pub mod sink;
 pub mod source;
@@ -47,7 +49,7 @@ where
     }
 }
 
-/// One test for each case. Only the suites' own macros call it.
+/// One test for each case. The suites' own macros call it, and whoever needs a part of one.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {

@@ -3,8 +3,8 @@
 use super::{Fault, Faults, Op};
 use async_trait::async_trait;
 use posthaste::store::{
-    Care, DueBatch, DueQuery, JoinPlan, LaneId, Lease, Page, PageLimit, Roll, Settlement, Store, StoreError,
-    Swept,
+    Care, DueBatch, DueQuery, HandAct, JoinPlan, LaneId, Lease, Page, PageLimit, Roll, Settlement, Store,
+    StoreError, Swept,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +85,10 @@ impl Store for FaultyStore {
         self.faults.unfrozen().await;
     }
 
+    async fn taken_by_hand(&self, lane: &LaneId, epoch: i64) -> Result<Option<HandAct>, StoreError> {
+        self.inner.taken_by_hand(lane, epoch).await
+    }
+
     async fn leave(&self) -> Result<(), StoreError> {
         under!(self, Op::Leave, self.inner.leave())
     }
@@ -130,6 +134,10 @@ impl Lease for FaultyLease {
 
     fn keeps_in_outages(&self) -> bool {
         self.inner.keeps_in_outages()
+    }
+
+    fn look_max(&self) -> Duration {
+        self.inner.look_max()
     }
 
     fn given_up(&self) -> u64 {

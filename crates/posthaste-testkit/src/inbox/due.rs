@@ -154,7 +154,10 @@ impl MemoryInbox {
         let mut tx = self.begin();
         let key = tx.statement(|tables| tables.deferred.get(&seq).map(|row| order_key(&row.work))).await?;
         let Some(key) = key else { return Ok(false) };
-        if !key.is_none_or(|key| tx.try_lock(LockName::Key(consumer.to_owned(), key))) {
+        // The row, too: one without a key may be running at another member.
+        let is_free = tx.try_lock(LockName::Row(seq))
+            && key.is_none_or(|key| tx.try_lock(LockName::Key(consumer.to_owned(), key)));
+        if !is_free {
             return Ok(false);
         }
         let died = tx.commit(|tables| {

@@ -380,6 +380,10 @@ impl InboxStore for MemoryInbox {
         let tx = self.begin();
         let (life, now) = (tx.witness, self.database.now());
         let write = |tables: &mut Tables| {
+            let key = |saved: &SavedPosition| (self.consumer.to_string(), saved.partition.clone());
+            let row = |saved| tables.partitions.get(&key(saved));
+            let has_owner = |saved| row(saved).is_some_and(|row| row.owner.is_some() && !row.clean);
+            let owned = positions.iter().map(has_owner).collect();
             let seeks = positions.iter().map(|saved| match life == witness {
                 true => save(tables, &self.consumer, member, saved, now),
                 false => saved.seeks,
@@ -389,7 +393,7 @@ impl InboxStore for MemoryInbox {
                 tables.processes.insert(report.process.clone(), report.clone());
             }
             let controls = tables.controls.get(&*self.consumer).cloned().unwrap_or_default();
-            Saving { witness: life, seeks, controls }
+            Saving { witness: life, seeks, owned, controls }
         };
         self.call(Op::Save, tx.commit(write)).await
     }

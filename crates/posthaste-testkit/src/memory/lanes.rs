@@ -141,7 +141,8 @@ impl Tables {
         }
         let xid = self.log.transact();
         let lane = self.lanes.get_mut(id).expect("it was there a moment ago");
-        if lane.owner.is_some() {
+        // Whoever lost its token with the server, and asks again, did not die.
+        if lane.owner.as_ref().is_some_and(|owner| owner.relay != *relay || lane.token.is_some()) {
             lane.count_death();
         }
         lane.epoch += 1;

@@ -200,6 +200,7 @@ impl Tables {
                     due: Due::In(Duration::ZERO),
                     attempts: 0,
                     class: None,
+                    code: None,
                     error: None,
                     route: letter.death.route,
                     destination: letter.destination,

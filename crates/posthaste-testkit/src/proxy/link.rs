@@ -8,7 +8,10 @@ use std::{
     collections::VecDeque,
     io,
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -32,6 +35,8 @@ pub(super) enum Mode {
     HalfOpen,
     Delay(Duration),
     CutAfter(u64),
+    /// A text of the client's, and which of the server's answers to it and what follows is the end.
+    CutAnswer(&'static str, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +50,7 @@ impl Mode {
         match self {
             Self::BlackHole => true,
             Self::HalfOpen => direction == Direction::ToClient,
-            Self::Pass | Self::Refuse | Self::Delay(_) | Self::CutAfter(_) => false,
+            Self::Pass | Self::Refuse | Self::Delay(_) | Self::CutAfter(_) | Self::CutAnswer(..) => false,
         }
     }
 
@@ -62,6 +67,10 @@ pub(super) struct ProxyState {
     cuts: watch::Sender<u64>,
     pub(super) accepted: watch::Sender<u64>,
     pub(super) open: AtomicUsize,
+    /// Connections that were reset because an order named their byte or their text.
+    pub(super) aimed_cuts: AtomicU64,
+    /// Answers of the server that passed.
+    pub(super) answers: AtomicU64,
 }
 
 impl ProxyState {
@@ -72,6 +81,8 @@ impl ProxyState {
             cuts: watch::Sender::new(0),
             accepted: watch::Sender::new(0),
             open: AtomicUsize::new(0),
+            aimed_cuts: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
         }
     }
 
@@ -148,17 +159,51 @@ async fn join(client: &mut TcpStream, server: &mut TcpStream, link: &ProxyState)
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
+    let talk = Talk::default();
     tokio::try_join!(
-        Flow::new(Direction::ToServer, link).run(from_client, to_server),
-        Flow::new(Direction::ToClient, link).run(from_server, to_client),
+        Flow::new(Direction::ToServer, link, &talk).run(from_client, to_server),
+        Flow::new(Direction::ToClient, link, &talk).run(from_server, to_client),
     )?;
     Ok(())
+}
+
+/// Whose turn it is on a connection, and whether it is to end. All that a server sends between two things
+/// that its client says is one answer.
+#[derive(Default)]
+struct Talk {
+    /// The client has spoken, and the server has not answered.
+    asked: AtomicBool,
+    /// The answer with this number is not passed on any more; 0: all are.
+    last_answer: AtomicU32,
+}
+
+impl Talk {
+    /// The client says something.
+    fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// The server says something. Whether its connection ends instead.
+    fn answer(&self, link: &ProxyState) -> bool {
+        if !self.asked.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let left = self.last_answer.load(Ordering::Relaxed);
+        self.last_answer.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left != 1 {
+            link.answers.fetch_add(1, Ordering::Relaxed);
+        }
+        left == 1
+    }
 }
 
 /// One direction of a connection.
 struct Flow<'a> {
     direction: Direction,
     link: &'a ProxyState,
+    talk: &'a Talk,
+    /// The end of what was said while a text is looked for: it may come in two parts.
+    said: Vec<u8>,
     under_way: VecDeque<(Instant, Bytes)>,
     under_way_bytes: usize,
     latest: Instant,
@@ -167,10 +212,12 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    fn new(direction: Direction, link: &'a ProxyState) -> Self {
+    fn new(direction: Direction, link: &'a ProxyState, talk: &'a Talk) -> Self {
         Self {
             direction,
             link,
+            talk,
+            said: Vec::new(),
             under_way: VecDeque::new(),
             under_way_bytes: 0,
             latest: Instant::now(),
@@ -236,15 +283,33 @@ impl<'a> Flow<'a> {
             }
             self.heal()?;
             let (allowed, last) = match self.direction {
-                Direction::ToServer => self.link.spend(bytes.len()),
+                Direction::ToServer => {
+                    self.talk.ask();
+                    self.look_for_the_text(&bytes);
+                    self.link.spend(bytes.len())
+                }
+                Direction::ToClient if self.talk.answer(self.link) => (0, true),
                 Direction::ToClient => (bytes.len(), false),
             };
             to.write_all(&bytes[..allowed]).await?;
             if last {
+                self.link.aimed_cuts.fetch_add(1, Ordering::Relaxed);
                 return Err(reset());
             }
         }
         Ok(())
+    }
+
+    /// The first connection with the text is the one that is cut.
+    fn look_for_the_text(&mut self, bytes: &[u8]) {
+        let Mode::CutAnswer(text, answer) = self.link.mode() else { return self.said.clear() };
+        self.said.extend_from_slice(bytes);
+        if self.said.windows(text.len()).any(|part| part == text.as_bytes()) {
+            self.talk.last_answer.store(answer, Ordering::Relaxed);
+            self.link.switch(Mode::Pass);
+        }
+        let old = (self.said.len() + 1).saturating_sub(text.len());
+        self.said.drain(..old);
     }
 
     /// The end of the stream is dropped like everything else; then the connection waits for a cut or for the

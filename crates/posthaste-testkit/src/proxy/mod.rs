@@ -138,6 +138,30 @@ impl Proxy {
         self.order(ProxyCommand::Switch(Mode::CutAfter(bytes))).await;
     }
 
+    /// The first connection on which a client says `text` is reset instead of the server's answer of this
+    /// number, counted from 1 for the answer to the text itself; what was said before has reached the server
+    /// and been obeyed. From the text on the proxy passes everything else. All that a server sends between
+    /// two things that its client says is one answer.
+    ///
+    /// # Panics
+    ///
+    /// If there is no text, or no number.
+    pub async fn cut_answer(&self, text: &'static str, number: u32) {
+        assert!(!text.is_empty() && number > 0, "which answer to what?");
+        self.order(ProxyCommand::Switch(Mode::CutAnswer(text, number))).await;
+    }
+
+    /// How many connections were ended by [`cut_after_bytes`](Self::cut_after_bytes) and
+    /// [`cut_answer`](Self::cut_answer).
+    pub fn aimed_cuts(&self) -> u64 {
+        self.link.aimed_cuts.load(Ordering::Relaxed)
+    }
+
+    /// How many answers of the server have passed: what a client costs it, whatever the length.
+    pub fn answers(&self) -> u64 {
+        self.link.answers.load(Ordering::Relaxed)
+    }
+
     /// How many connections are open.
     pub fn open(&self) -> usize {
         self.link.open.load(Ordering::Relaxed)

@@ -85,7 +85,7 @@ impl ServiceError {
 }
 
 /// Where `scripts/services` puts what is no Debian package.
-fn services_dir() -> PathBuf {
+pub fn services_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("POSTHASTE_SERVICES") {
         return dir.into();
     }

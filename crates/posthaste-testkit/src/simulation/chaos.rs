@@ -83,6 +83,7 @@ async fn perform(act: Act, world: &Arc<World>, fleet: &mut Fleet, dice: &mut Dic
         Act::Crash => {
             let ahead = i64::try_from(dice.between(0, 32)).expect("small");
             world.note("the server crashes");
+            *lock(&world.crashes) += 1;
             world.database.crash(ahead);
         }
         Act::Outage => outage(world, dice),

@@ -244,17 +244,15 @@ fn receipts(world: &World, place: &SimulatedSink, committed: &[StoredEvent]) {
     }
 }
 
-/// What a relay was told twice is what its predecessor had in hand when it died.
+/// What a relay was told twice is what its predecessor had in hand at its death, or the server at a crash.
 fn duplicates_bounded(world: &World, place: &SimulatedSink) {
-    let deaths: u64 =
-        lane_ids(&world.scenario, place).iter().map(|lane| u64::from(world.database.deaths(lane))).sum();
+    let crashes = u64::from(*lock(&world.crashes));
+    let lost = |lane| u64::from(world.database.deaths(lane)) + crashes;
+    let deaths: u64 = lane_ids(&world.scenario, place).iter().map(lost).sum();
     let twice: u64 = lock(&place.tally).heard.values().map(|heard| u64::from(heard.saturating_sub(1))).sum();
-    let bound = deaths * world.scenario.window();
+    let (bound, name) = (deaths * world.scenario.window(), &place.name);
     if twice > bound {
-        world.problem(format_args!(
-            "G7: {twice} sent twice to {}, at most {bound} by {deaths} deaths",
-            place.name
-        ));
+        world.problem(format_args!("G7: {twice} sent twice to {name}, at most {bound} by {deaths} deaths"));
     }
 }
 

@@ -122,6 +122,7 @@ impl Fleet {
             }
         };
         let plan = RelayPlan {
+            host: "host".into(),
             outbox: "simulated".into(),
             service: "simulation".into(),
             relay: Arc::clone(&name),

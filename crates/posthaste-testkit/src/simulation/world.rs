@@ -91,6 +91,7 @@ pub(super) struct World {
     pub(super) database: Arc<dyn Ground>,
     pub(super) places: Vec<Arc<SimulatedSink>>,
     pub(super) ledger: Mutex<BTreeMap<Uuid, Appended>>,
+    pub(super) crashes: Mutex<u32>,
     /// Relays that published an event which kills.
     pub(super) poisoned: mpsc::UnboundedSender<Arc<str>>,
     start: Instant,
@@ -125,6 +126,7 @@ impl World {
             tempo: database.tempo(),
             database,
             ledger: Mutex::default(),
+            crashes: Mutex::default(),
             poisoned,
             start: Instant::now(),
             verbose: std::env::var_os("SIM_VERBOSE").is_some(),

@@ -1,16 +1,18 @@
 //! What is counted, and that it is the same whichever way a message took.
 
 use crate::ground::{Act, Ground, TOPIC, received};
-use bytes::Bytes;
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use posthaste::clock::{Clock, SystemClock};
 use posthaste::event::TIME_HEADER;
 use posthaste::source::Received;
 use posthaste::telemetry::consumer::{
     DELIVERY_SECONDS, END_TO_END_SECONDS, FAILURES, HANDLE_SECONDS, HANDLED, RETRIES,
 };
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Counters, and how many samples histograms have.
 #[derive(Default)]
@@ -54,8 +56,43 @@ impl Recorder for Tally {
 }
 
 fn made_at(id: &str) -> Received {
-    let time = Bytes::from_static(b"2026-01-01T00:00:00Z");
-    Received { headers: vec![(TIME_HEADER.to_owned(), time)], ..received(Some(id), Some(id)) }
+    made(id, "2026-01-01T00:00:00Z".to_owned())
+}
+
+fn made(id: &str, time: String) -> Received {
+    Received { headers: vec![(TIME_HEADER.to_owned(), time.into())], ..received(Some(id), Some(id)) }
+}
+
+/// What the consumer's process says of the time from an event to its effects.
+fn latency(ground: &Ground) -> Option<(f64, f64)> {
+    let text = ground.database.tables().processes.values().next()?.report.clone();
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    Some((report["latency"]["p50_ms"].as_f64()?, report["latency"]["p99_ms"].as_f64()?))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_tells_how_late_effects_are_and_is_not_written_for_that_alone() {
+    let ground = Ground::new(1);
+    let _consumer = ground.start();
+    let ago = |seconds: i64| SystemClock.now().plus_micros(-seconds * 1_000_000).rfc3339();
+    // One without a time is done, and nobody knows how late.
+    ground.publish("untimed", Some("untimed"));
+    ground.until_done(&["untimed"]).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(latency(&ground), None);
+    ground.broker.publish(TOPIC, made("late", ago(7)));
+    ground.until("its latency", |ground| latency(ground).is_some()).await;
+    let (p50, p99) = latency(&ground).expect("it is there");
+    assert!((7_000.0..8_750.0 * 4.0).contains(&p50) && p50 == p99, "{p50} {p99}");
+    // A report was just written, and the next one waits for its time: saves go on meanwhile.
+    ground.broker.publish(TOPIC, made("later", ago(70)));
+    ground.until_done(&["later"]).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(latency(&ground), Some((p50, p99)), "it alone is no news");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(latency(&ground).is_some_and(|(p50, p99)| p50 < 60_000.0 && p99 >= 70_000.0));
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(latency(&ground), None, "nothing was handled in the last minute");
 }
 
 /// With delays that wait in memory, and with such that wait in the database.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ground::{Act, Ground, NAME, PATIENCE, TOPIC, received};
 use posthaste::consumer::{ConsumerSettings, Disposition, Filter, Identity, IdentityFrom, OnDead};
 use posthaste::relay::DrainOutcome;
-use posthaste::source::Received;
+use posthaste::source::{Partition, Received};
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::faults::{Fault, Faults, Op};
 use std::time::Duration;
@@ -313,6 +313,42 @@ async fn members_share_partitions_and_nothing_is_lost_or_twice() {
     ground.until_done(&all.iter().map(String::as_str).collect::<Vec<_>>()).await;
     assert_eq!(ground.done().len(), 600);
     assert_eq!(third.drain().await, DrainOutcome::Clean);
+}
+
+#[tokio::test(start_paused = true)]
+async fn f21_a_partition_that_was_taken_late_and_given_back_is_taken_anew() {
+    let ground = Ground::new(2);
+    let moved = Partition::new(TOPIC, 1);
+    let owners = |ground: &Ground| -> Vec<Option<String>> {
+        let tables = ground.database.tables();
+        let row = |number| tables.partitions.get(&(NAME.to_owned(), Partition::new(TOPIC, number)));
+        let owner = |number| row(number).filter(|row| !row.clean)?.owner.clone();
+        vec![owner(0), owner(1)]
+    };
+    let are = |first: &str, second: &str| [Some(first.to_owned()), Some(second.to_owned())];
+    let late = Faults::none();
+    late.once(Op::Take, Fault::Hold);
+    let first = ground.start_with(late.clone());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let second = ground.start();
+    ground
+        .until("the second one's partition", |ground| owners(ground)[1].as_deref() == Some("member-2"))
+        .await;
+    late.let_go();
+    ground.until("the late taking", |ground| owners(ground) == are("member-1", "member-1")).await;
+    ground.until("the reader as its owner", |ground| owners(ground) == are("member-1", "member-2")).await;
+    // Neither takes it from the other again.
+    let taken_at =
+        |ground: &Ground| ground.database.tables().partitions[&(NAME.to_owned(), moved.clone())].taken_at;
+    let taken = taken_at(&ground);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((owners(&ground), taken_at(&ground)), (are("member-1", "member-2").to_vec(), taken));
+    let ids: Vec<String> = (0..20).map(|n| format!("m{n}")).collect();
+    ids.iter().for_each(|id| ground.publish(id, Some(id)));
+    ground.until_done(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    assert_eq!(ground.done().len(), 20);
+    assert_eq!((first.drain().await, second.drain().await), (DrainOutcome::Clean, DrainOutcome::Clean));
+    assert_eq!(owners(&ground), [None, None], "given back (G8)");
 }
 
 #[tokio::test(start_paused = true)]

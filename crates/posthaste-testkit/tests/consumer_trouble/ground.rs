@@ -23,11 +23,14 @@ pub(crate) const TOPIC: &str = "orders";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 pub(crate) const STALL: Duration = Duration::from_secs(300);
 
-/// Notes when it ran, takes its time, and fails for ids that begin with "bad" or "away".
+/// Notes when it ran, takes its time, and fails for ids that begin with "bad", "poison", "own" or
+/// "away", or for all.
 #[derive(Default)]
 pub(crate) struct Notes {
     pub(crate) takes: Duration,
     pub(crate) runs: Mutex<Vec<(String, Instant)>>,
+    /// A deployment that fails with every message.
+    pub(crate) is_broken: AtomicBool,
 }
 
 #[async_trait]
@@ -36,7 +39,10 @@ impl MemoryHandler for Notes {
         self.runs.lock().expect("no panic").push((message.id().to_owned(), Instant::now()));
         tokio::time::sleep(self.takes).await;
         match message.id() {
+            _ if self.is_broken.load(SeqCst) => Err(std::io::Error::other("no such column").into()),
+            id if id.starts_with("poison") => Err(HandlerError::reject("test.poison", "not for me")),
             id if id.starts_with("bad") => Err(std::io::Error::other("not yet").into()),
+            id if id.starts_with("own") => Err(HandlerError::unavailable("handler", "closed")),
             id if id.starts_with("away") => Err(HandlerError::unavailable("bank", "closed")),
             _ => {
                 tx.effect(message);

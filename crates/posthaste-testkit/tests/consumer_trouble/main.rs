@@ -1,6 +1,7 @@
 //! The consumer's engine on the model, on a virtual clock: sources and stores that answer at the worst
 //! moment.
 
+mod all_failing;
 mod bounds;
 mod ground;
 mod neighbours;
@@ -266,7 +267,10 @@ async fn a_handler_that_commits_by_itself_stops_its_consumer() {
     store.commits.store(true, SeqCst);
     ground.publish("n", 10);
     let end = consumer.ended().await;
-    assert!(matches!(&end, ConsumerEnd::Failed(why) if why.contains(NAME) && why.contains(ENDED)), "{end:?}");
+    assert!(
+        matches!(&end, ConsumerEnd::Refused(why) if why.contains(NAME) && why.contains(ENDED)),
+        "{end:?}"
+    );
     let (health, applies) = (consumer.health(), store.applies.load(SeqCst));
     assert!(!health.ready && health.why == end.why(), "{health:?}");
     tokio::time::sleep(Duration::from_secs(60)).await; // pace: nothing is begun any more

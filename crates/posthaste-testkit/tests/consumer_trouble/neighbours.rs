@@ -3,7 +3,8 @@
 use crate::ground::{Ground, NAME, TOPIC, TroubledStore, received, until};
 use bytes::Bytes;
 use posthaste::consumer::{ConsumerPlan, ConsumerSettings};
-use posthaste::source::{Partition, Received, StartFrom};
+use posthaste::source::{Change, Partition, Received, StartFrom};
+use posthaste_testkit::broker::{BrokerKind, MemoryBroker};
 use posthaste_testkit::inbox::Tables;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -122,4 +123,23 @@ async fn f21_a_consumer_that_cannot_go_on_is_no_death() {
     let _consumer = ground.start(source, Arc::new(ground.store()));
     until("the messages", || ground.done() == 3).await;
     assert!(ground.database.tables().letters_of(NAME).is_empty());
+}
+
+/// A queue says what it lost by its tickets, and others of these numbers may still come: a loss that is told
+/// acknowledges nothing.
+#[tokio::test(start_paused = true)]
+async fn g2_a_loss_of_a_queue_passes_over_nothing_else() {
+    let mut ground = Ground::new(1);
+    ground.broker = MemoryBroker::new(BrokerKind::Queue, 100_000);
+    ground.broker.declare(TOPIC, 1);
+    ground.publish("m", 10);
+    let source = Arc::new(ground.source("a", StartFrom::Earliest));
+    let lost = |from, until| Change::Lost { partition: Partition::new(TOPIC, 0), from, until };
+    let consumer = ground.start(Arc::clone(&source), Arc::new(ground.store()));
+    until("the messages", || ground.done() == 10).await;
+    *source.tells.lock().expect("no panic") = vec![lost(5, 1_000)];
+    until("what is told", || source.tells.lock().expect("no panic").is_empty()).await;
+    ground.publish("n", 10);
+    until("what came later", || ground.done() == 20).await;
+    assert!(consumer.health().ready, "{:?}", consumer.health());
 }

@@ -1,5 +1,6 @@
 //! Care: an event that kills its relay must not do so for ever (F21).
 
+use super::super::{DEADLINE, eventually};
 use super::StoreFixture;
 use super::stage::{Relay, WIDE, append_many, read, read_one, relay, settle, take_when_free, through};
 use posthaste::store::{Care, Lease, PageLimit};
@@ -107,4 +108,22 @@ pub async fn f21_the_event_in_hand_is_the_suspect(fixture: &impl StoreFixture) {
     }
     let (_relay, lease) = next_owner(fixture, "last").await;
     assert!(matches!(lease.care(), Care::OneByOne { suspect: Some((seq, 3)) } if seq == seqs[0]));
+}
+
+/// F50: a server that goes down is no death of whoever owns a lane, and no event is suspected.
+pub async fn f21_a_crash_of_the_server_is_nobodys_death(fixture: &impl StoreFixture) {
+    append_many(fixture, 3).await;
+    let relay = relay(fixture, "a").await;
+    let mut lease = relay.lease().await;
+    for _ in 0..ENOUGH {
+        let (_, stored) = read_one(&lease).await;
+        lease.take_in_hand(Some(stored.seq)).await.expect("written down");
+        if !fixture.crash_server().await {
+            return;
+        }
+        eventually("the relay joins again", DEADLINE, || async { relay.store.join(&relay.plan).await.ok() })
+            .await;
+        lease = relay.lease().await;
+        assert_eq!(lease.care(), Care::None);
+    }
 }

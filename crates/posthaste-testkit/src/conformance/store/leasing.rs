@@ -179,6 +179,14 @@ pub async fn joining_again_changes_nothing(fixture: &impl StoreFixture) {
     assert_eq!((roll.relays, roll.lanes[0].owner.as_deref()), (1, Some("a")));
 }
 
+/// A relay may be told to stop before it has begun.
+pub async fn g8_a_relay_that_has_not_joined_leaves_in_peace(fixture: &impl StoreFixture) {
+    let a = relay(fixture, "a").await;
+    fixture.store().await.leave().await.expect("there is nothing to leave");
+    let roll = a.store.roll(&[]).await.expect("the store answers");
+    assert_eq!(roll.relays, 1, "and nobody else has left");
+}
+
 /// A hint, but one that a sleeping relay may count on while the store says that it gives them.
 pub async fn an_append_wakes_a_dozing_relay(fixture: &impl StoreFixture) {
     let a = relay(fixture, "a").await;
@@ -232,7 +240,7 @@ pub async fn f7_a_crash_of_the_server_ends_every_lease(fixture: &impl StoreFixtu
     .await;
     assert!(matches!(settled, Err(StoreError::LeaseLost(_))), "{settled:?}");
     eventually("the relay joins again", DEADLINE, || async { a.store.join(&a.plan).await.ok() }).await;
-    let lease = take_when_free(&a).await;
+    let lease = a.lease().await;
     let after = append_many(fixture, 1).await;
     assert_eq!(read_all(&lease).await, [before, after].concat());
 }

@@ -133,6 +133,7 @@ macro_rules! store_suite {
                 the_roll_shows_relays_lanes_and_clock
                 controls_reach_every_roll
                 joining_again_changes_nothing
+                g8_a_relay_that_has_not_joined_leaves_in_peace
                 an_append_wakes_a_dozing_relay
                 a_sweep_loses_nothing
                 f7_a_crash_of_the_server_ends_every_lease
@@ -141,6 +142,7 @@ macro_rules! store_suite {
                 progress_resets_care
                 f21_small_steps_do_not_hide_a_death
                 f21_the_event_in_hand_is_the_suspect
+                f21_a_crash_of_the_server_is_nobodys_death
             );
         }
     };

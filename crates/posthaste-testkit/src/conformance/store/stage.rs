@@ -167,6 +167,7 @@ pub(super) fn wait(reason: Reason, due: Due) -> Deferral {
         due,
         attempts: 0,
         class: None,
+        code: None,
         error: None,
         route: "r".into(),
         destination: "d".to_owned(),

@@ -4,7 +4,8 @@ use super::ConsumerFixture;
 use super::stage::{CONSUMER, StagedMember, bury, defer, heads, member, partition, work};
 use posthaste::consumer::store::MessageOutcome::{Done, Duplicate, Held};
 use posthaste::consumer::store::{
-    ConsumerControls, ConsumerRetention, DeferOrBury, ProcessReport, SavedPosition, SetAside, Taken, Witness,
+    ConsumerControls, ConsumerRetention, DeferOrBury, ProcessReport, SavedPosition, Saving, SetAside, Taken,
+    Witness,
 };
 use posthaste::event::Timestamp;
 use posthaste::source::Partition;
@@ -34,9 +35,9 @@ struct PartitionOwner<'a, F> {
 }
 
 impl<F: ConsumerFixture> PartitionOwner<'_, F> {
-    async fn save(&self, position: SavedPosition) -> i64 {
+    async fn save(&self, position: SavedPosition) -> Saving {
         let saved = self.member.inbox.save(self.name, self.witness, &[position], None).await;
-        saved.expect("saved").seeks[0]
+        saved.expect("saved")
     }
 
     async fn saved(&self) -> Option<i64> {
@@ -122,11 +123,11 @@ pub async fn a_seek_is_not_undone_by_an_older_save(fixture: &impl ConsumerFixtur
     let (owner, _) = take(&member, "owner").await;
     owner.save(at(50)).await;
     fixture.seek(CONSUMER, &partition(), 10).await;
-    let seeks = owner.save(at(60)).await;
+    let seeks = owner.save(at(60)).await.seeks[0];
     assert_eq!((seeks, owner.saved().await), (1, Some(10)));
     let (owner, taken) = take(&member, "owner").await;
     assert_eq!((taken.position, taken.position_time, taken.seeks), (Some(10), None, 1));
-    assert_eq!(owner.save(SavedPosition { seeks, ..at(11) }).await, 1);
+    assert_eq!(owner.save(SavedPosition { seeks, ..at(11) }).await.seeks, [1]);
     assert_eq!(owner.saved().await, Some(11));
 }
 
@@ -142,6 +143,13 @@ pub async fn g4_a_zombie_releases_nothing_and_has_nothing_in_hand(fixture: &impl
     owner.save(SavedPosition { release: true, ..at(6) }).await;
     let record = owner.record().await;
     assert_eq!((record.in_hand, record.clean, record.position), (None, true, Some(6)));
+    // Whoever reads it nevertheless hears that nobody has it. A save is no taking (F21).
+    let nothing_new = SavedPosition { position: None, position_time: None, log_id: None, ..at(0) };
+    for saved in [nothing_new, at(7), SavedPosition { in_hand: Some(7), ..at(7) }] {
+        assert_eq!((zombie.save(saved).await.owned, zombie.record().await.in_hand), (vec![false], None));
+    }
+    take(&member, "zombie").await;
+    assert_eq!(zombie.save(SavedPosition { in_hand: Some(7), ..at(7) }).await.owned, [true]);
 }
 
 /// Small batches first, then one by one; what is in hand at a death is charged with it.

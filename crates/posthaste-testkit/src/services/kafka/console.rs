@@ -23,8 +23,8 @@ use crate::services::ServiceError;
 
 /// Enough for a dump of some 100 MB, which it passes on as it reads.
 const JVM: Jvm = Jvm { heap_mb: 256, optimises: false };
-/// Kafka's own clients give up after a minute at the latest.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Kafka's own clients give up after a minute at the latest; tests that share a console wait for each other.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// One row of an answer; a field is `None` where Java said `null`.
 pub(crate) type ConsoleRow = Vec<Option<Vec<u8>>>;
