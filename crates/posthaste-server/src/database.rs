@@ -8,21 +8,24 @@ use posthaste::Limits;
 use posthaste::admin::{Admin, AdminError};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::consumer::{ConsumerSettings, InboxStore};
+use posthaste::intake::{Intake, IntakeBounds, TenantStore};
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::schema::CheckedRemote;
 use posthaste::sink::Finding;
 use posthaste::source::leased::Leases;
 use posthaste::store::{ErrorClass, Store, StoreCode, StoreError};
-use posthaste_postgres::claim::{ClaimAdmin, ClaimStore, Layout};
+use posthaste_postgres::claim::{ClaimAdmin, ClaimPace, ClaimStore, Layout};
 use posthaste_postgres::consumer::{
     CheckedHandler, Handler, InboxOptions, OutsideHandler, PostgresInbox, SqlHandler, mapped,
 };
 use posthaste_postgres::doctor::Bounds;
 use posthaste_postgres::migrate::{self, Outcome, Roles, Status};
-use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresStore};
+use posthaste_postgres::{PostgresAdmin, PostgresConfig, PostgresIntake, PostgresStore, PostgresTenants};
 #[cfg(feature = "sqlite")]
-use posthaste_sqlite::{SqliteAdmin, SqliteConfig, SqliteStore};
+use posthaste_sqlite::{SqliteAdmin, SqliteConfig, SqliteIntake, SqliteStore, SqliteTenants};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
 
 /// One database, as configured. It has no `Debug`: it may hold a password.
 #[derive(Clone)]
@@ -61,12 +64,19 @@ fn not_ours(layout: &Layout) -> StoreError {
 }
 
 impl Database {
-    /// Opens it for a relay.
-    pub(crate) async fn store(&self) -> Result<Arc<dyn Store>, StoreError> {
+    /// Opens it for a relay. Rows of an adopted table are claimed at this pace.
+    pub(crate) async fn store(
+        &self,
+        pace: Option<&watch::Receiver<ClaimPace>>,
+    ) -> Result<Arc<dyn Store>, StoreError> {
         Ok(match self {
             Self::Postgres { config, .. } => Arc::new(PostgresStore::connect((**config).clone()).await?),
             Self::Adopted { config, layout, .. } => {
-                Arc::new(ClaimStore::connect((**config).clone(), (**layout).clone()).await?)
+                let (config, layout) = ((**config).clone(), (**layout).clone());
+                Arc::new(match pace {
+                    Some(pace) => ClaimStore::connect_paced(config, layout, pace.clone()).await?,
+                    None => ClaimStore::connect(config, layout).await?,
+                })
             }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => Arc::new(SqliteStore::connect(config.clone()).await?),
@@ -83,6 +93,22 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => Box::new(SqliteAdmin::connect(config.clone()).await?),
         })
+    }
+
+    /// The same, but a statement ends by itself after so long: what nobody waits for any more does not go on.
+    /// Behind a pooler settings of a connection are lost, and there it is as it was.
+    pub(crate) fn within(&self, longest: Duration) -> Self {
+        let mut same = self.clone();
+        if let Self::Postgres { config, .. } | Self::Adopted { config, .. } = &mut same
+            && !config.pooled
+            && config.url.contains("://")
+            && !config.url.contains("options=")
+        {
+            let mark = if config.url.contains('?') { '&' } else { '?' };
+            let longest = longest.as_millis();
+            config.url = format!("{}{mark}options=-c%20statement_timeout%3D{longest}", config.url);
+        }
+        same
     }
 
     /// Whether consumers that have their inbox here can be looked at and acted on.
@@ -103,17 +129,56 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => return Ok(Some(Box::new(SqliteAdmin::connect(config.clone()).await?))),
         };
-        let mut admin = PostgresAdmin::connect(login.unwrap_or(config).clone()).await?;
-        for setting in consumers {
-            admin.map_tables(&setting.name, setting.group(), &setting.tables());
-        }
-        Ok(Some(Box::new(admin)))
+        Ok(Some(Box::new(mapped_admin(login.unwrap_or(config), consumers).await?)))
+    }
+
+    /// Opens it for running jobs. Those about the consumers that are named go by their own tables. `None`: an
+    /// adopted table has no place for jobs.
+    pub(crate) async fn job_admin(
+        &self,
+        consumers: &[&ConsumerSetting],
+    ) -> Result<Option<Box<dyn Admin>>, StoreError> {
+        Ok(match self {
+            Self::Postgres { config, .. } => Some(Box::new(mapped_admin(config, consumers).await?)),
+            Self::Adopted { .. } => None,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => Some(Box::new(SqliteAdmin::connect(config.clone()).await?)),
+        })
     }
 
     /// The tables of a consumer that are not ours, and the rights on them, as SQL.
     pub(crate) fn tables_of(&self, setting: &ConsumerSetting) -> Result<String, StoreError> {
         let Self::Postgres { roles, .. } = self else { return Ok(String::new()) };
         mapped::sql(&setting.own.tables, roles)
+    }
+
+    /// Where a gateway's events go.
+    pub(crate) fn intake(&self, bounds: IntakeBounds) -> Result<Arc<dyn Intake>, StoreError> {
+        Ok(match self {
+            Self::Postgres { config, .. } => Arc::new(PostgresIntake::start((**config).clone(), bounds)),
+            Self::Adopted { layout, .. } => return Err(not_ours(layout)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => Arc::new(SqliteIntake::start(config.clone(), bounds)?),
+        })
+    }
+
+    /// Who may hand in events here.
+    pub(crate) fn tenants(&self) -> Result<Arc<dyn TenantStore>, StoreError> {
+        Ok(match self {
+            Self::Postgres { config, .. } => Arc::new(PostgresTenants::new((**config).clone())),
+            Self::Adopted { layout, .. } => return Err(not_ours(layout)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => Arc::new(SqliteTenants::new(config.clone())),
+        })
+    }
+
+    /// For how long a request or an append can be repeated with its key.
+    pub(crate) fn remembered(&self) -> Duration {
+        match self {
+            Self::Postgres { config, .. } | Self::Adopted { config, .. } => config.retention.idempotency_keys,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => config.retention.idempotency_keys,
+        }
     }
 
     /// Checks every assumption. Also of a database that [`admin`](Self::admin) refuses: that one has
@@ -136,8 +201,10 @@ impl Database {
             Self::Adopted { layout, .. } => Err(not_ours(layout)),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(config) => {
-                let applied = posthaste_sqlite::migrate::up(config)?.applied;
-                Ok(Outcome { applied, to_run_by_hand: Vec::new() })
+                let outcome = posthaste_sqlite::migrate::up(config)?;
+                let change = |(before, now)| migrate::TopicChange { before, now };
+                let audit_topic = outcome.audit_topic.map(change);
+                Ok(Outcome { applied: outcome.applied, to_run_by_hand: Vec::new(), audit_topic })
             }
         }
     }
@@ -162,6 +229,7 @@ impl Database {
                     latest: status.latest,
                     applied: applied.collect(),
                     pending: status.pending,
+                    audit_topic: status.audit_topic,
                 })
             }
         }
@@ -196,6 +264,26 @@ impl Database {
             }
         }
         classes
+    }
+
+    /// Where its audit goes, once `migrate up` has written it down.
+    pub(crate) fn set_audit_topic(&mut self, topic: &str) {
+        match self {
+            Self::Postgres { config, .. } => config.audit_topic = Some(topic.to_owned()),
+            Self::Adopted { .. } => {}
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => config.audit_topic = Some(topic.to_owned()),
+        }
+    }
+
+    /// Where the configuration lets its audit go.
+    pub(crate) fn audit_topic(&self) -> Option<&str> {
+        match self {
+            Self::Postgres { config, .. } => config.audit_topic.as_deref(),
+            Self::Adopted { .. } => None,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => config.audit_topic.as_deref(),
+        }
     }
 
     /// Its address, without secrets.
@@ -245,6 +333,18 @@ impl Database {
     }
 }
 
+/// An administration that knows which consumers have tables of their own.
+async fn mapped_admin(
+    config: &PostgresConfig,
+    consumers: &[&ConsumerSetting],
+) -> Result<PostgresAdmin, StoreError> {
+    let mut admin = PostgresAdmin::connect(config.clone()).await?;
+    for setting in consumers {
+        admin.map_tables(&setting.name, setting.group(), &setting.tables());
+    }
+    Ok(admin)
+}
+
 /// Names of the checks that [`Database::examine`] makes, by kind.
 pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
@@ -253,9 +353,38 @@ pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
         ("consumer", mapped::CHECKS),
         ("consumer handlers", &[posthaste_postgres::doctor::HANDLERS]),
         ("consumer login", posthaste_postgres::doctor::CONSUMER_CHECKS),
+        ("gateway login", posthaste_postgres::doctor::GATEWAY_CHECKS),
+        #[cfg(feature = "sqlite")]
+        ("gateway (SQLite)", &[GATEWAY_FILE]),
         #[cfg(feature = "sqlite")]
         ("outbox (SQLite)", posthaste_sqlite::CHECKS),
     ]
+}
+
+/// The check of a file that a gateway's events go to.
+#[cfg(feature = "sqlite")]
+const GATEWAY_FILE: &str = "gateway_file";
+
+/// Checks what a gateway rests on, with its own login.
+pub(crate) async fn examine_gateway(
+    database: &Database,
+    bounds: &Bounds,
+) -> Result<Vec<Finding>, StoreError> {
+    match database {
+        Database::Postgres { config, .. } => {
+            posthaste_postgres::doctor::examine_gateway(config, bounds).await
+        }
+        Database::Adopted { layout, .. } => Err(not_ours(layout)),
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite(config) => {
+            use posthaste::sink::Level;
+            let (level, text) = match SqliteIntake::check(config) {
+                Ok(()) => (Level::Ok, "a commit is on the disk when 202 is answered".to_owned()),
+                Err(error) => (Level::Fail, format!("{error}. The gateway does not start with this file")),
+            };
+            Ok(vec![Finding { check: GATEWAY_FILE.to_owned(), level, text }])
+        }
+    }
 }
 
 /// Checks what a consumer rests on, with its own login.

@@ -71,6 +71,7 @@ pub(crate) fn check_handlers(review: &mut Review<'_>, path: &str, own: &Consumer
     }
     for (index, handle) in own.handle.iter().enumerate() {
         let path = format!("{path}.handle[{index}]");
+        check_patterns(review, &path, handle, &own.topics);
         match (handle.sql.as_ref().filter(|sql| !sql.is_empty()), &handle.http) {
             (None, None) => review.problem(
                 &path,
@@ -103,5 +104,35 @@ pub(crate) fn check_handlers(review: &mut Review<'_>, path: &str, own: &Consumer
                 "with marks = \"app\" the application keeps its marks where it likes: leave `tables` out";
             review.problem(&member(path, "tables"), why);
         }
+    }
+}
+
+/// A handler that can never get a message would let all of them pass, unseen.
+fn check_patterns(review: &mut Review<'_>, path: &str, handle: &HandleSection, topics: &[String]) {
+    let lists = [("topics", &handle.topics), ("addresses", &handle.addresses), ("types", &handle.types)];
+    for (key, patterns) in lists {
+        for pattern in patterns {
+            let start = pattern.strip_suffix('*').unwrap_or(pattern);
+            if start.contains('*') || pattern.ends_with('>') {
+                let why = "would match nothing: only a last `*` stands for the rest of a name";
+                review.problem(&member(path, key), format!("`{pattern}` {why}"));
+            }
+        }
+    }
+    let takes = |topic: &String| {
+        Filter { topics: handle.topics.clone(), ..Filter::default() }.takes(topic, None, None)
+    };
+    if !handle.topics.is_empty() && !topics.is_empty() && !topics.iter().any(takes) {
+        let named = handle.topics.join("`, `");
+        let why = "is none of the consumer's `topics`: this handler would get nothing";
+        review.problem(&member(path, "topics"), format!("`{named}` {why}"));
+    }
+}
+
+/// Subjects and routing keys are there only where the broker has them.
+pub(crate) fn check_addresses(review: &mut Review<'_>, path: &str, own: &ConsumerOwn) {
+    for (index, _) in own.handle.iter().enumerate().filter(|(_, handle)| !handle.addresses.is_empty()) {
+        let place = format!("{path}.handle[{index}].addresses");
+        review.problem(&place, "messages of this broker have no addresses: this handler would get nothing");
     }
 }

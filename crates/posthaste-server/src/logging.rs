@@ -53,8 +53,8 @@ fn fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     debug_fn(write).delimited(" ")
 }
 
-/// A bare level is meant for Posthaste; other crates speak from warnings up. The NATS client does not: it
-/// logs an error at every try of an outage, and the relay says the same once.
+/// A bare level is meant for Posthaste; other crates speak from warnings up. The clients of NATS and RabbitMQ
+/// do not: they log an error at every try of an outage and for each refused channel, and we say it once.
 fn filter(level: &str) -> Result<Targets, ConfigError> {
     let level = level.trim();
     let is_level =
@@ -66,7 +66,7 @@ fn filter(level: &str) -> Result<Targets, ConfigError> {
         _ if !is_level => level.to_owned(),
         "off" | "error" => level.to_owned(),
         _ => format!(
-            "warn,async_nats=off,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}{spans}"
+            "warn,async_nats=off,lapin=off,posthaste={level},posthaste_postgres={level},posthaste_sqlite={level},posthaste_brokers={level}{spans}"
         ),
     };
     if !is_level && !directives.contains('=') && !directives.contains(',') {

@@ -1,31 +1,43 @@
 //! The binary `posthaste`: the relay daemon and its command line.
 //!
 //! Reading order: [`cli`] names the commands, [`config`] says what is configured, [`daemon`] is what `run`
-//! starts, [`http`] is what others see of it. Everything that moves an event is in the library; this crate
-//! reads words, wires parts and prints answers.
+//! starts, [`http`] is what others see of it, [`api`] what operators ask it. Everything that moves an event
+//! is in the library; this crate reads words, wires parts and prints answers.
 //!
 //! Exit codes: 0 done, 1 failure, 2 wrong usage or configuration.
 
 // What is printed goes through `output`, which keeps foreign text from steering a terminal.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod access;
+mod again;
+mod api;
+mod audit;
 mod cli;
 mod config;
 mod consumers;
 mod daemon;
+mod dashboard;
 mod database;
 #[cfg(feature = "sqlite")]
 mod demo;
+mod desk;
+mod gateway;
 mod handlers;
 mod http;
+mod life;
 mod lifeline;
 mod lines;
 mod logging;
+mod login;
 mod output;
+mod picture;
 mod schemas;
 mod secret;
 mod source;
+mod standing;
 mod topology;
+mod tuning;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ pub(crate) mod escape;
 use crate::config::{ConfigError, scrub};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use posthaste::Timestamp;
-use posthaste::admin::Count;
+use posthaste::admin::{Actor, Count};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -35,6 +35,19 @@ impl Out {
     /// Data: one JSON document, or the text that `human` makes.
     pub(crate) fn data<T: Serialize>(self, value: &T, human: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.json { self.exact(&serde_json::to_string(value)?) } else { self.text(&human()) }
+    }
+
+    /// The answer to an act, with its trace: by that its lines in the audit are found. Without an actor it
+    /// was a look.
+    pub(crate) fn acted(
+        self,
+        mut answer: Value,
+        actor: Option<&Actor>,
+        human: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        let Some(Actor { trace_id, .. }) = actor else { return self.data(&answer, human) };
+        answer["trace_id"] = trace_id.as_str().into();
+        self.data(&answer, || format!("{}\ntrace {trace_id}", human()))
     }
 
     /// A text for people, and a line end.
@@ -93,8 +106,11 @@ pub(crate) fn ask(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// A table that fits into 80 columns. Columns marked `>` are right-aligned.
+/// A table that fits into 80 columns; without rows, nothing at all. Columns marked `>` are right-aligned.
 pub(crate) fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(columns().max(80));
@@ -118,21 +134,35 @@ pub(crate) fn shell_word(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Names and their values, a line each. A value cannot pass for another line.
+/// Names and their values within 80 columns. What is left of a value stands below it, so that a value cannot
+/// pass for another line.
 pub(crate) fn fields(lines: &[(&str, String)], indent: &str) -> String {
-    let line = |(name, value): &(&str, String)| format!("{indent}{name:<13} {}", escape::line(value));
+    let (taken, width) = (indent.chars().count() + 14, columns_left(indent));
+    let line = |(name, value): &(&str, String)| {
+        let parts = wrap(&escape::line(value), width).into_iter().flat_map(|line| chop(&line, width));
+        let value = parts.collect::<Vec<_>>().join(&format!("\n{:taken$}", ""));
+        format!("{indent}{name:<13} {value}")
+    };
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A payload as such a line, or several: its own line ends stay, and what follows them is indented.
+/// What a field's name leaves of 80 columns.
+fn columns_left(indent: &str) -> usize {
+    80 - 14 - indent.chars().count()
+}
+
+/// A payload as such a line, or several: its own line ends stay, and what follows them is indented. A long
+/// line is cut at the edge; the payload as it is comes with `--raw`.
 pub(crate) fn payload_field(payload: Option<&[u8]>, size: Option<i64>) -> String {
     let text = match payload.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
         None => "none: a tombstone".to_owned(),
-        Some((_, Ok(text))) => text.replace('\n', &format!("\n{:14}", "")),
+        Some((_, Ok(text))) => text.to_owned(),
         Some((bytes, Err(_))) => format!("base16 {}", base16(bytes)),
     };
     let size = size.map_or_else(String::new, |size| format!(" ({})", bytes(size)));
-    format!("{:<13} {text}{size}", "payload")
+    let text = format!("{text}{size}");
+    let parts = text.split('\n').flat_map(|line| chop(&escape::text(line), columns_left("")));
+    format!("{:<13} {}", "payload", parts.collect::<Vec<_>>().join(&format!("\n{:14}", "")))
 }
 
 /// Something as JSON with its payload: as text, or as base16 where it is no UTF-8.
@@ -144,6 +174,11 @@ pub(crate) fn with_payload(value: &impl Serialize, payload: Option<&[u8]>) -> se
         None => value["payload"] = Value::Null,
     }
     Ok(value)
+}
+
+/// This host's name.
+pub(crate) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Bytes that are no text.
@@ -204,6 +239,12 @@ pub(crate) fn time(at: Timestamp) -> String {
     format!("{} {}Z", &text[..10], &text[11..19])
 }
 
+/// `2026-11-15 17:12:03.123Z`, where milliseconds tell one thing from another.
+pub(crate) fn exact_time(at: Timestamp) -> String {
+    let text = at.rfc3339();
+    format!("{} {}Z", &text[..10], &text[11..23])
+}
+
 /// The plural of a noun, if there is not just one.
 pub(crate) fn plural(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
@@ -226,6 +267,23 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// A sentence within 80 columns. What does not fit into its first line is indented below it.
+pub(crate) fn paragraph(text: &str, indent: &str) -> String {
+    let width = 78 - indent.chars().count();
+    let lines = wrap(&escape::line(text), width).into_iter().flat_map(|line| chop(&line, width));
+    let lines: Vec<String> = lines.collect();
+    format!("{indent}{}", lines.join(&format!("\n  {indent}")))
+}
+
+/// A line in parts of at most this width: for words that are longer.
+fn chop(line: &str, width: usize) -> Vec<String> {
+    let characters: Vec<char> = line.trim_end().chars().collect();
+    match characters.is_empty() {
+        true => vec![String::new()],
+        false => characters.chunks(width.max(1)).map(|part| part.iter().collect()).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +296,7 @@ mod tests {
         assert_eq!([0, 512, 1 << 20, 5 << 30].map(bytes), ["0 B", "512 B", "1.0 MiB", "5.0 GiB"]);
         assert_eq!(count(Count { count: 20_000, exact: false }), "~20,000");
         assert_eq!(time(Timestamp(1_700_000_000_123_456)), "2023-11-14 22:13:20Z");
+        assert_eq!(exact_time(Timestamp(1_700_000_000_123_456)), "2023-11-14 22:13:20.123Z");
         assert_eq!(plural(1, "event"), "1 event");
     }
     #[test]
@@ -245,6 +304,15 @@ mod tests {
         assert_eq!(wrap("a bc def", 5), ["a bc", "def"]);
         assert_eq!(wrap("abcdefgh ij", 5), ["abcdefgh", "ij"]);
         assert_eq!(wrap("", 5), [""]);
+    }
+
+    #[test]
+    fn a_paragraph_keeps_to_80_columns_whatever_is_in_it() {
+        let text = format!("key {}\n and {}", "x".repeat(300), "word ".repeat(40));
+        let shown = paragraph(&text, "  ");
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        assert!(shown.starts_with("  key\n    xxx") && shown.contains("x\\n\n    and"), "{shown}");
+        assert_eq!(paragraph("a  b", ""), "a  b");
     }
 
     #[test]

@@ -152,7 +152,7 @@ pub(crate) fn checks(
 }
 
 #[cfg(feature = "schemas")]
-fn compile(file: &Path) -> Result<Arc<dyn Validator>, String> {
+pub(crate) fn compile(file: &Path) -> Result<Arc<dyn Validator>, String> {
     let schema = CompiledSchema::read(file).map_err(|error| error.to_string())?;
     Ok(Arc::new(schema))
 }
@@ -181,7 +181,7 @@ const LEFT_OUT: &str = "this binary was built without `schemas`, and nothing wou
                         `--features schemas`, or with `--features full`";
 
 #[cfg(not(feature = "schemas"))]
-fn compile(_: &Path) -> Result<Arc<dyn Validator>, String> {
+pub(crate) fn compile(_: &Path) -> Result<Arc<dyn Validator>, String> {
     Err(LEFT_OUT.to_owned())
 }
 

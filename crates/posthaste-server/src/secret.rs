@@ -10,7 +10,8 @@ const MASK: &str = "***";
 
 /// Whether a key's value is a secret.
 pub(crate) fn is_secret(key: &str) -> bool {
-    const NAMES: [&str; 7] = ["password", "token", "secret", "seed", "nkey", "passphrase", "credentials"];
+    const NAMES: [&str; 8] =
+        ["password", "token", "secret", "secrets", "seed", "nkey", "passphrase", "credentials"];
     NAMES.iter().any(|name| key == *name || key.strip_suffix(name).is_some_and(|rest| rest.ends_with('_')))
 }
 
@@ -21,10 +22,14 @@ pub(crate) fn masked(value: &Value) -> Value {
         Value::Array(items) => items.iter().map(masked).collect(),
         Value::Object(table) => {
             let hide = |key: &str, value: &Value| {
-                if is_secret(key) && !value.is_null() {
-                    Value::String(MASK.to_owned())
-                } else {
-                    masked(value)
+                match value {
+                    Value::Null => Value::Null,
+                    _ if is_secret(key) => MASK.into(),
+                    // Of a request: a key for somebody's API is one of them.
+                    Value::Object(headers) if key == "headers" => {
+                        headers.keys().map(|name| (name.clone(), Value::from(MASK))).collect()
+                    }
+                    _ => masked(value),
                 }
             };
             Value::Object(table.iter().map(|(key, value)| (key.clone(), hide(key, value))).collect())
@@ -133,9 +138,11 @@ mod tests {
     fn telling_keys_are_masked_whatever_they_hold() {
         let value = serde_json::json!({
             "password": "hunter2", "api_token": 5, "password_file": "/run/x", "list": [{"seed": "S"}], "token": null,
+            "secrets": ["whsec_1"], "headers": { "X-Api-Key": "k" },
         });
         let expected = serde_json::json!({
             "password": "***", "api_token": "***", "password_file": "/run/x", "list": [{"seed": "***"}], "token": null,
+            "secrets": "***", "headers": { "X-Api-Key": "***" },
         });
         assert_eq!(masked(&value), expected);
     }

@@ -1,7 +1,7 @@
 //! The broker of a consumer, asked without being a member of its group: what commands and `doctor` want to
 //! know, and what a range replay reads.
 
-use crate::config::{ConsumerSetting, SourceSetting};
+use crate::config::{ConsumerSetting, Review, SourceSetting, member};
 use posthaste::sink::Finding;
 #[cfg(feature = "sqlite")]
 use posthaste::sink::Level;
@@ -28,9 +28,9 @@ pub(crate) fn checks() -> Vec<(&'static str, &'static [&'static str])> {
 /// Reads the consumer's topics, and sees where its group is.
 pub(crate) fn reader(setting: &ConsumerSetting) -> Result<Arc<dyn LogReader>, SourceError> {
     match &setting.source {
-        SourceSetting::Broker(source) => {
-            source.reader(setting.group()).map_err(|error| SourceError::Fatal(error.to_string()))
-        }
+        SourceSetting::Broker(source) => source
+            .reader(setting.group(), setting.own.order)
+            .map_err(|error| SourceError::Fatal(error.to_string())),
         #[cfg(feature = "sqlite")]
         SourceSetting::Local(config) => {
             let broker = config.broker().map_err(|(key, why)| SourceError::Fatal(format!("{key}: {why}")))?;
@@ -92,4 +92,20 @@ async fn examine_log(setting: &ConsumerSetting) -> Vec<Finding> {
         }
     });
     findings
+}
+
+/// Members of a group share its messages, and each consumer wants all of them.
+pub(crate) fn check_groups(review: &mut Review<'_>, settings: &[ConsumerSetting]) {
+    for (index, setting) in settings.iter().enumerate() {
+        let is_same = |other: &&ConsumerSetting| {
+            let brokers = setting.source.broker().zip(other.source.broker());
+            let is_twin = brokers.is_some_and(|(one, other)| one.is_twin_of(other));
+            other.group() == setting.group() && (is_twin || other.own.source == setting.own.source)
+        };
+        if let Some(other) = settings[..index].iter().find(is_same) {
+            let (group, place) = (setting.group(), member(&member("consumers", &setting.name), "group"));
+            let why = "each would get a part of the messages. Give one of them another `group`";
+            review.problem(&place, format!("group `{group}` is in use by consumer `{}`: {why}", other.name));
+        }
+    }
 }

@@ -6,6 +6,7 @@ use crate::config::{Config, EXAMPLE, schema};
 use crate::output::plural;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -87,7 +88,7 @@ pub(crate) fn run(context: &Context, args: ConfigArgs) -> anyhow::Result<ExitCod
         ConfigAct::Example => context.out().exact(EXAMPLE)?,
         ConfigAct::Schema => context.out().exact(&serde_json::to_string_pretty(&schema())?)?,
         ConfigAct::Show => {
-            let shown = without_null(context.config()?.shown());
+            let shown = without_null(with_lanes(context.config()?.shown()));
             let toml = toml::to_string_pretty(&shown)?;
             context.out().data(&shown, || toml)?;
         }
@@ -101,9 +102,11 @@ fn check(context: &Context, config: &Config) -> anyhow::Result<()> {
     show_warnings(config);
     let file = config.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string());
     let routes: usize = config.outboxes.iter().map(|outbox| outbox.routes.routes().len()).sum();
+    let joins: BTreeMap<&str, String> =
+        config.consumers.iter().filter_map(|one| Some((&*one.name, one.source.broker()?.joins()?))).collect();
     let answer = json!({
         "file": config.file, "ok": true, "outboxes": config.outboxes.len(), "sinks": config.sinks.len(),
-        "routes": routes, "consumers": config.consumers.len(), "warnings": config.warnings,
+        "routes": routes, "consumers": config.consumers.len(), "joins": joins, "warnings": config.warnings,
     });
     context.out().data(&answer, || {
         let mut parts = vec![
@@ -118,8 +121,19 @@ fn check(context: &Context, config: &Config) -> anyhow::Result<()> {
         if !config.consumers.is_empty() {
             parts.push(plural(config.consumers.len() as u64, "consumer"));
         }
-        format!("ok: {file}: {}", parts.join(", "))
+        let joins: String = joins.iter().map(|(name, words)| format!("\nconsumer {name}: {words}")).collect();
+        format!("ok: {file}: {}{joins}", parts.join(", "))
     })
+}
+
+/// One lane is made where nobody says how many. An adopted table has none.
+fn with_lanes(mut shown: Value) -> Value {
+    for outbox in shown["outbox"].as_array_mut().into_iter().flatten() {
+        if outbox["lanes"].is_null() && outbox["adopt"].is_null() {
+            outbox["lanes"] = 1.into();
+        }
+    }
+    shown
 }
 
 /// TOML has no null.
@@ -131,5 +145,21 @@ fn without_null(value: Value) -> Value {
         }
         Value::Array(items) => items.into_iter().map(without_null).collect(),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_number_of_lanes_is_shown() {
+        let lanes = |more: &str| {
+            let text = format!("outbox.url = \"postgres://h/d\"\n{more}");
+            let config = Config::parse(Path::new("t"), &text).map_err(|error| error.to_string());
+            with_lanes(config.expect("an outbox").shown())["outbox"][0]["lanes"].clone()
+        };
+        assert_eq!((lanes(""), lanes("outbox.lanes = 4")), (1.into(), 4.into()));
     }
 }

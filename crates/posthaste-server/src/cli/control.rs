@@ -1,22 +1,26 @@
 //! `pause`, `resume`, `rate`: what an operator sets while relays and consumers run. It takes effect at their
 //! next heartbeat, in every process, and is audited.
 
-use super::{Context, admin, explain_act};
+use super::{Context, admin, explain_act, time};
 use crate::output::Usage;
 use clap::Args;
-use posthaste::admin::{Control, ControlTarget};
+use posthaste::Timestamp;
+use posthaste::admin::{Control, ControlTarget, Ends};
 use serde_json::json;
 use std::process::ExitCode;
+use std::time::Duration;
 
 const PAUSE_EXAMPLES: &str = "\
 Examples:
   posthaste pause --sink nats --reason 'broker upgrade'
-  posthaste pause --route orders --reason 'consumer is broken'
+  posthaste pause --route orders --for 2h --reason 'consumer is broken'
   posthaste pause --consumer billing --reason 'ledger is being repaired'
 
 Nothing is lost while paused: events stay in the log and wait. A paused sink
 reads nothing; events of a paused route wait among the deferred. A paused
-consumer begins nothing, and the broker keeps its messages.";
+consumer begins nothing, and the broker keeps its messages. With --for or --until
+it ends by itself, by the database's clock. A pause and a limit of one sink have
+one end.";
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
@@ -28,7 +32,7 @@ What waited is delivered, in order.";
 
 const RATE_EXAMPLES: &str = "\
 Examples:
-  posthaste rate 500 --sink nats --reason 'consumer is slow'
+  posthaste rate 500 --sink nats --for 1h --reason 'consumer is slow'
   posthaste rate off --sink nats --reason 'consumer was scaled up'
   posthaste rate 50 --consumer billing --reason 'the ledger is slow'
 
@@ -50,6 +54,23 @@ struct TargetArgs {
     consumer: Option<String>,
 }
 
+/// When it ends by itself
+#[derive(Debug, Default, Args)]
+pub(crate) struct EndArgs {
+    /// Ends by itself after this long: 30m, 2h
+    #[arg(long = "for", value_name = "TIME", value_parser = time::distance, conflicts_with = "until")]
+    length: Option<Duration>,
+    /// Ends by itself at this time: RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = time::later)]
+    until: Option<Timestamp>,
+}
+
+impl EndArgs {
+    pub(crate) fn ends(&self) -> Option<Ends> {
+        self.length.map(Ends::In).or(self.until.map(Ends::At))
+    }
+}
+
 /// What has a rate
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
@@ -69,6 +90,8 @@ struct RatedArgs {
 pub(crate) struct PauseArgs {
     #[command(flatten)]
     target: TargetArgs,
+    #[command(flatten)]
+    end: EndArgs,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -95,6 +118,8 @@ pub(crate) struct RateArgs {
     limit: RateArg,
     #[command(flatten)]
     target: RatedArgs,
+    #[command(flatten)]
+    end: EndArgs,
     /// Why, for the audit
     #[arg(long, value_name = "TEXT", default_value = "rate changed")]
     reason: String,
@@ -112,11 +137,13 @@ fn limit(text: &str) -> Result<RateArg, String> {
 }
 
 pub(crate) async fn pause(context: &Context, args: PauseArgs) -> anyhow::Result<ExitCode> {
-    set(context, args.target, Control::Pause, &args.reason, "is paused within a heartbeat: events wait").await
+    let says = "is paused within a heartbeat: events wait";
+    set(context, args.target, Control::Pause, &args.end, &args.reason, says).await
 }
 
 pub(crate) async fn resume(context: &Context, args: ResumeArgs) -> anyhow::Result<ExitCode> {
-    set(context, args.target, Control::Resume, &args.reason, "goes on within a heartbeat").await
+    let end = EndArgs::default();
+    set(context, args.target, Control::Resume, &end, &args.reason, "goes on within a heartbeat").await
 }
 
 pub(crate) async fn rate(context: &Context, args: RateArgs) -> anyhow::Result<ExitCode> {
@@ -127,13 +154,14 @@ pub(crate) async fn rate(context: &Context, args: RateArgs) -> anyhow::Result<Ex
         Some(rate) => format!("{what} {rate} events a second"),
         None => "has no limit set by hand any more".to_owned(),
     };
-    set(context, target, Control::RateLimit(args.limit.0), &args.reason, &says).await
+    set(context, target, Control::RateLimit(args.limit.0), &args.end, &args.reason, &says).await
 }
 
 async fn set(
     context: &Context,
     target: TargetArgs,
     control: Control,
+    end: &EndArgs,
     reason: &str,
     says: &str,
 ) -> anyhow::Result<ExitCode> {
@@ -159,9 +187,11 @@ async fn set(
         }
         (None, None, None) => return Err(Usage("name a --sink, a --route or a --consumer".to_owned()).into()),
     };
-    let act = admin(outbox).await?.control(&target, &control, &context.actor(reason)).await;
+    let actor = context.actor(reason);
+    let act = admin(outbox).await?.control_until(&target, &control, end.ends(), &actor).await;
     act.map_err(|error| explain_act(outbox, error))?;
     let answer = json!({ "outbox": &*outbox.name, kind: name, "done": true });
-    context.out().data(&answer, || format!("{kind} {name} of outbox {} {says}", outbox.name))?;
+    let text = || format!("{kind} {name} of outbox {} {says}", outbox.name);
+    context.out().acted(answer, Some(&actor), text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,13 @@
 //! `posthaste doctor`: checks every assumption, of the stores and of the brokers, and says what to do.
 
+mod tenants;
+
 use super::{Context, time};
-use crate::config::{ConsumerSetting, Outbox, SinkSetting, scrub};
-use crate::daemon::{Sinks, destinations};
-use crate::output::table;
+use crate::config::{ConsumerSetting, Outbox, SinkConfig, SinkSetting, scrub};
+use crate::daemon::{Sinks, destinations, example_destinations};
+use crate::output::{plural, seconds, table};
 use clap::Args;
-use posthaste::admin::{AdminError, DeadFilter, OutboxStatus};
+use posthaste::admin::{AdminError, DeadFilter, DeferredCause, DeferredFilter, OutboxStatus};
 use posthaste::clock::{Clock, SystemClock};
 use posthaste::sink::{DURABILITY, Finding, Level, Sink};
 use posthaste_postgres::doctor::{Bounds, CONSUMER_RIGHTS};
@@ -20,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const EXAMPLES: &str = "\
 Examples:
   posthaste doctor
-  posthaste doctor --json | jq '.[] | select(.level != \"ok\")'
+  posthaste doctor --problems             only what is not as it should be
+  posthaste doctor --json | jq '.[] | select(.level == \"fail\")'
   posthaste doctor --allow-warnings       in a pipeline that accepts warnings
   posthaste doctor --list                 the names of all checks
 
@@ -28,33 +31,46 @@ ok    as it should be
 warn  works, but can lose or stall in the way that is named
 fail  does not work
 
-The exit code is 1 if anything but ok was found; with --allow-warnings, if
-something fails. Nothing is changed and nothing is published.";
+What is wrong comes first. The exit code is 1 if anything but ok was
+found; with --allow-warnings, if something fails. Nothing is changed and nothing
+is published.";
 
 /// Checks of this program itself, beside those of stores and sinks.
-const OWN_CHECKS: [(&str, &[&str]); 5] = [
+const OWN_CHECKS: [(&str, &[&str]); 6] = [
     ("configuration", &["config"]),
-    ("outbox", &["connect", "lanes"]),
+    ("outbox", &["connect", "lanes", WAITING]),
     ("sink", &["answer", "dedup"]),
     ("consumer login", &["connect", "answer"]),
     ("consumer outbox", &[LETTERS_TOLD]),
+    ("gateway", &["connect", tenants::LIMITER]),
 ];
+
+/// What events wait for after an error.
+const WAITING: &str = "waiting";
+/// Causes that are told, and looked up at the broker.
+const CAUSES_MAX: i64 = 8;
 
 /// Whether events of dead letters are relayed.
 const LETTERS_TOLD: &str = "letters_told";
 /// A relay that lives settles the event of a letter within this time.
 const TOLD_WITHIN: Duration = Duration::from_secs(600);
 
+/// Whether a broker knows an address.
+const DESTINATION: &str = "destination";
+
 /// Checks of a broker that does not let us ask it anything more.
 const SILENT: [&str; 3] = ["answer", "reachable", "authenticated"];
 
-/// Check databases, privileges, clocks, poolers, consumers and brokers
+/// Check databases, privileges, clocks, poolers, consumers, the gateway and brokers
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
     /// Exit with 0 if there are warnings and nothing worse
     #[arg(long)]
     allow_warnings: bool,
+    /// Show only what is not ok
+    #[arg(long)]
+    problems: bool,
     /// Only print the names of all checks
     #[arg(long)]
     list: bool,
@@ -68,7 +84,7 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Serialize)]
 struct Remark {
-    /// `outbox NAME`, `consumer NAME` or `sink NAME`.
+    /// `outbox NAME`, `consumer NAME`, `gateway` or `sink NAME`.
     of: String,
     #[serde(flatten)]
     finding: Finding,
@@ -86,23 +102,38 @@ pub(crate) async fn run(context: &Context, args: DoctorArgs) -> anyhow::Result<E
     for warning in &config.warnings {
         remarks.push(remark("configuration".to_owned(), "config", Level::Warn, warning.clone()));
     }
+    let mut waiting = Vec::new();
     for outbox in &outboxes {
-        remarks.extend(examine_outbox(outbox, &bounds).await);
+        remarks.extend(examine_outbox(outbox, &bounds, &mut waiting).await);
     }
     for outbox in &outboxes {
         for setting in config.consumers.iter().filter(|setting| setting.outbox == outbox.name) {
             remarks.extend(examine_consumer(outbox, setting, &bounds).await);
         }
     }
+    for outbox in &outboxes {
+        remarks.extend(tenants::examine(outbox, &config, &bounds).await);
+    }
     let sinks = Sinks::build(&config).await?;
     for setting in &config.sinks {
         if let Some(sink) = sinks.share(&setting.name) {
-            let known = destinations(outboxes.iter().copied(), &setting.name);
-            let found = examine_sink(setting, &sink, &known).await;
+            let mut known = destinations(outboxes.iter().copied(), &setting.name);
+            let waits = waiting.iter().filter(|cause: &&DeferredCause| cause.sink == *setting.name);
+            known.extend(waits.map(|cause| cause.destination.clone()).filter(|to| !to.is_empty()));
+            known.sort();
+            known.dedup();
+            let mut found = examine_sink(setting, &sink, &known).await;
             let is_silent = |remark: &Remark| {
                 remark.finding.level == Level::Fail && SILENT.contains(&remark.finding.check.as_str())
             };
             let answers = !found.iter().any(is_silent);
+            if answers && takes_patterns(&setting.config) {
+                let mut examples = example_destinations(outboxes.iter().copied(), &setting.name);
+                examples.retain(|example| !known.contains(example));
+                let more = examine_examples(setting, &sink, &examples, &found).await;
+                found.extend(more);
+                known.extend(examples);
+            }
             remarks.extend(found);
             if answers {
                 let horizon = horizon(&outboxes, &setting.name);
@@ -111,10 +142,16 @@ pub(crate) async fn run(context: &Context, args: DoctorArgs) -> anyhow::Result<E
         }
     }
     sinks.close().await;
-    context.out().data(&remarks, || draw(&remarks))?;
+    // A stable sort: within a level in the order of the checks.
+    remarks.sort_by_key(|remark| std::cmp::Reverse(remark.finding.level));
+    let counts = count(&remarks);
+    let worst = remarks.first().map_or(Level::Ok, |remark| remark.finding.level);
+    if args.problems {
+        remarks.retain(|remark| remark.finding.level != Level::Ok);
+    }
+    context.out().data(&remarks, || draw(&remarks, &counts))?;
     let accepted = if args.allow_warnings { Level::Warn } else { Level::Ok };
-    let sound = remarks.iter().all(|remark| remark.finding.level <= accepted);
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if worst <= accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[derive(Serialize)]
@@ -143,7 +180,7 @@ fn remark(of: String, check: &str, level: Level, text: String) -> Remark {
     Remark { of, finding: Finding { check: check.to_owned(), level, text: scrub(&text) } }
 }
 
-async fn examine_outbox(outbox: &Outbox, bounds: &Bounds) -> Vec<Remark> {
+async fn examine_outbox(outbox: &Outbox, bounds: &Bounds, waiting: &mut Vec<DeferredCause>) -> Vec<Remark> {
     let of = format!("outbox {}", outbox.name);
     let findings = match outbox.database.examine(bounds).await {
         Ok(findings) => findings,
@@ -160,9 +197,62 @@ async fn examine_outbox(outbox: &Outbox, bounds: &Bounds) -> Vec<Remark> {
             Ok(status) => judge_lanes(configured, &status),
             Err(error) => (Level::Fail, format!("could not be checked: {error}")),
         };
-        remarks.push(remark(of, "lanes", level, text));
+        remarks.push(remark(of.clone(), "lanes", level, text));
+    }
+    if usable {
+        match failing_causes(outbox).await {
+            Ok(causes) => {
+                let told = judge_waiting(&causes).into_iter();
+                remarks.extend(told.map(|(level, text)| remark(of.clone(), WAITING, level, text)));
+                waiting.extend(causes);
+            }
+            // What keeps it from being looked at has a name already.
+            Err(_) if remarks.iter().any(|remark| remark.finding.level == Level::Fail) => {}
+            Err(error) => {
+                remarks.push(remark(of, WAITING, Level::Fail, format!("could not be checked: {error}")));
+            }
+        }
     }
     remarks
+}
+
+/// What waits after an error. What waits for its time, or behind another event of its key, is as it should
+/// be.
+async fn failing_causes(outbox: &Outbox) -> Result<Vec<DeferredCause>, AdminError> {
+    let admin = outbox.database.admin().await?;
+    let everything = DeferredFilter { all: true, ..DeferredFilter::default() };
+    // Causes without an error are among them; there are few kinds of those.
+    let mut causes = admin.deferred_causes(&everything, 4 * CAUSES_MAX).await?;
+    causes.retain(|cause| cause.error_code.is_some() || cause.error.is_some());
+    causes.truncate(CAUSES_MAX as usize);
+    Ok(causes)
+}
+
+fn judge_waiting(causes: &[DeferredCause]) -> Vec<(Level, String)> {
+    if causes.is_empty() {
+        return vec![(Level::Ok, "no event waits because of an error".to_owned())];
+    }
+    let now = SystemClock.now();
+    let told = causes.iter().map(|cause| {
+        let place = match cause.destination.as_str() {
+            "" => String::new(),
+            destination => format!(", destination {destination:?}"),
+        };
+        let code = cause.error_code.as_deref().unwrap_or("an error of an older relay");
+        let error = cause.error.as_deref().map_or_else(String::new, |error| format!(": {error}"));
+        let text = format!(
+            "{} for sink {}{place}, the oldest of them appended {} ago: {code}{error}. Nothing is lost, and what waits is \
+             tried again by itself; mend the cause, and `posthaste status` shows it go down",
+            match cause.count {
+                1 => "1 event waits".to_owned(),
+                count => format!("{} wait", plural(count.unsigned_abs(), "event")),
+            },
+            cause.sink,
+            seconds(now.seconds_since(cause.oldest_at)),
+        );
+        (Level::Warn, text)
+    });
+    told.collect()
 }
 
 /// Its login, its tables and its broker. Of a login that is the outbox's own only what an outbox does not
@@ -279,6 +369,30 @@ async fn examine_sink(setting: &SinkSetting, sink: &Arc<dyn Sink>, destinations:
     findings.into_iter().map(|finding| Remark { of: of.clone(), finding }).collect()
 }
 
+fn takes_patterns(sink: &SinkConfig) -> bool {
+    matches!(sink, SinkConfig::Broker(broker) if broker.takes_patterns())
+}
+
+/// The same for one example of each pattern, as `init` looks at it. An example that goes nowhere is a warning
+/// only: perhaps nobody sends it. What was said already is not said again.
+async fn examine_examples(
+    setting: &SinkSetting,
+    sink: &Arc<dyn Sink>,
+    examples: &[String],
+    said: &[Remark],
+) -> Vec<Remark> {
+    if examples.is_empty() {
+        return Vec::new();
+    }
+    let mut found = examine_sink(setting, sink, examples).await;
+    found.retain(|remark| !said.iter().any(|before| before.finding == remark.finding));
+    for Remark { finding, .. } in found.iter_mut().filter(|remark| remark.finding.check == DESTINATION) {
+        finding.level = finding.level.min(Level::Warn);
+        finding.text = format!("{} (an example of a route's pattern)", finding.text);
+    }
+    found
+}
+
 /// The longest time over which the routes of a sink retry an event.
 fn horizon(outboxes: &[&Outbox], sink: &str) -> Duration {
     let routes = outboxes.iter().flat_map(|outbox| outbox.routes.routes());
@@ -319,7 +433,16 @@ async fn compare_windows(
     Some(remark(of, "dedup", Level::Warn, more))
 }
 
-fn draw(remarks: &[Remark]) -> String {
+/// How many there are of each level, for people.
+fn count(remarks: &[Remark]) -> String {
+    let count = |level| remarks.iter().filter(|r| r.finding.level == level).count();
+    format!("{} fail, {} warn, {} ok", count(Level::Fail), count(Level::Warn), count(Level::Ok))
+}
+
+fn draw(remarks: &[Remark], counts: &str) -> String {
+    if remarks.is_empty() {
+        return format!("nothing is wrong: {counts}");
+    }
     let word = |level| match level {
         Level::Ok => "ok",
         Level::Warn => "warn",
@@ -328,7 +451,6 @@ fn draw(remarks: &[Remark]) -> String {
     let row = |r: &Remark| {
         vec![word(r.finding.level).to_owned(), r.of.clone(), r.finding.check.clone(), r.finding.text.clone()]
     };
-    let count = |level| remarks.iter().filter(|r| r.finding.level == level).count();
     let rows = table(&["", "of", "check", "what was found"], remarks.iter().map(row).collect());
-    format!("{rows}\n\n{} ok, {} warn, {} fail", count(Level::Ok), count(Level::Warn), count(Level::Fail))
+    format!("{rows}\n\n{counts}")
 }

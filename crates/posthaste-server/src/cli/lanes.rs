@@ -1,10 +1,11 @@
 //! `posthaste lanes`: see the lanes, change their number, move a sink back, mend it after a restore.
 
 use super::{Context, admin, explain_act, status, time};
+use crate::again::{AgainTense, say_again};
 use crate::config::Outbox;
 use crate::output::Usage;
 use clap::{Args, Subcommand};
-use posthaste::admin::{Admin, RewindTo};
+use posthaste::admin::{Admin, RewindTo, count_again};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -42,10 +43,13 @@ const REWIND_EXAMPLES: &str = "\
 Examples:
   posthaste lanes rewind --sink search --to earliest --reason 'new index'
   posthaste lanes rewind --sink search --to seq:120000 --reason 'lost there'
+  posthaste lanes rewind --sink search --to time:2h --reason 'lost since noon'
   posthaste lanes rewind --sink search --to time:2026-11-15T08:00:00Z \\
       --reason 'the index lost this morning'
 
-Everything from that place on is sent again, to this sink only. It never goes
+Everything from that place on is sent again, to this sink only; the answer says
+how many events that are. A broker that drops duplicates by their id drops those
+that it remembers: JetStream within two minutes by default. It never goes
 forward: nothing can be skipped with it. How far back the log goes is decided by
 `retention.events_hours`.";
 
@@ -79,7 +83,7 @@ enum LanesAct {
         /// The sink
         #[arg(long, value_name = "NAME")]
         sink: String,
-        /// earliest, seq:NUMBER or time:RFC3339
+        /// earliest, seq:NUMBER, time:RFC3339 or time:2h for two hours ago
         #[arg(long, value_parser = place)]
         to: RewindTo,
         /// Why, for the audit
@@ -107,8 +111,8 @@ fn place(text: &str) -> Result<RewindTo, String> {
                 .map(RewindTo::Seq)
                 .ok_or_else(|| "seq:NUMBER needs a number of the log, 0 or above".to_owned())
         }
-        Some(("time", instant)) => time::later(instant).map(RewindTo::Time),
-        _ => Err("must be earliest, seq:NUMBER or time:RFC3339".to_owned()),
+        Some(("time", instant)) => time::earlier(instant).map(RewindTo::Time),
+        _ => Err("must be earliest, seq:NUMBER, time:RFC3339 or time:2h".to_owned()),
     }
 }
 
@@ -118,22 +122,34 @@ pub(crate) async fn run(context: &Context, args: LanesArgs) -> anyhow::Result<Ex
     let admin = &*admin(outbox).await?;
     let Some(act) = args.act else { return list(context, outbox, admin).await };
     let failed = |error| explain_act(outbox, error);
-    let said = match act {
+    let actor = match &act {
         LanesAct::List => return list(context, outbox, admin).await,
-        LanesAct::Set { lanes, reason } => {
-            admin.set_lanes(lanes, &context.actor(&reason)).await.map_err(failed)?;
-            format!("outbox {} has {lanes} lanes now; relays share them anew within seconds", outbox.name)
-        }
-        LanesAct::Rewind { sink, to, reason } => {
-            check_sink(outbox, &sink)?;
-            admin.rewind(&sink, to, &context.actor(&reason)).await.map_err(failed)?;
-            format!("sink {sink} reads again from there; what it delivered since is sent again")
-        }
-        LanesAct::Repair { sink, reason } => {
-            admin.repair(&sink, &context.actor(&reason)).await.map_err(failed)?
+        LanesAct::Set { reason, .. } | LanesAct::Rewind { reason, .. } | LanesAct::Repair { reason, .. } => {
+            context.actor(reason)
         }
     };
-    context.out().data(&json!({ "outbox": &*outbox.name, "done": true, "text": said }), || said.clone())?;
+    let said = match act {
+        LanesAct::List => String::new(),
+        LanesAct::Set { lanes, .. } => {
+            admin.set_lanes(lanes, &actor).await.map_err(failed)?;
+            format!("outbox {} has {lanes} lanes now; relays share them anew within seconds", outbox.name)
+        }
+        LanesAct::Rewind { sink, to, .. } => {
+            check_sink(outbox, &sink)?;
+            // Before: afterwards the sink has passed nothing behind that place. What cannot be counted can be
+            // rewound all the same.
+            let counted = count_again(admin, &sink, to).await.ok();
+            admin.rewind(&sink, to, &actor).await.map_err(failed)?;
+            let said = say_again(&sink, counted, AgainTense::IsDone);
+            let again = counted.map(|again| again.count);
+            let value = json!({ "outbox": &*outbox.name, "done": true, "text": said, "events": again });
+            context.out().acted(value, Some(&actor), || said.clone())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        LanesAct::Repair { sink, .. } => admin.repair(&sink, &actor).await.map_err(failed)?,
+    };
+    let answer = json!({ "outbox": &*outbox.name, "done": true, "text": said });
+    context.out().acted(answer, Some(&actor), || said.clone())?;
     Ok(ExitCode::SUCCESS)
 }
 

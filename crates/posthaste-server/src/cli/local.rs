@@ -162,8 +162,11 @@ async fn topics(context: &Context, broker: &Broker) -> anyhow::Result<()> {
             topic.created_at.rfc3339(),
         ]
     };
-    context.out().data(&topics, || {
-        table(&["topic", "partitions", "messages", "bytes", "made at"], topics.iter().map(row).collect())
+    context.out().data(&topics, || match topics.is_empty() {
+        true => "no topic is there yet: a topic is made when a message is published to it".to_owned(),
+        false => {
+            table(&["topic", "partitions", "messages", "bytes", "made at"], topics.iter().map(row).collect())
+        }
     })?;
     Ok(())
 }
@@ -180,8 +183,10 @@ async fn groups(context: &Context, broker: &Broker) -> anyhow::Result<()> {
             group.epoch.to_string(),
         ]
     };
-    context.out().data(&groups, || {
-        table(&["group", "partition", "position", "lag", "owner", "epoch"], groups.iter().map(row).collect())
+    let headers = ["group", "partition", "position", "lag", "owner", "epoch"];
+    context.out().data(&groups, || match groups.is_empty() {
+        true => "no group has read here yet".to_owned(),
+        false => table(&headers, groups.iter().map(row).collect()),
     })?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::{Context, explain};
 use crate::config::{Config, Outbox};
 use crate::output::{remark, time};
 use clap::{Args, Subcommand};
-use posthaste_postgres::migrate::{Outcome, Status};
+use posthaste_postgres::migrate::{Outcome, Status, TopicChange};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -95,7 +95,7 @@ async fn up(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {
     }
     let json: Vec<_> = outcomes
         .iter()
-        .map(|(outbox, outcome)| json!({ "outbox": &*outbox.name, "applied": outcome.applied, "to_run_by_hand": outcome.to_run_by_hand }))
+        .map(|(outbox, outcome)| json!({ "outbox": &*outbox.name, "applied": outcome.applied, "to_run_by_hand": outcome.to_run_by_hand, "audit_topic": outcome.audit_topic }))
         .collect();
     context.out().data(&json, || {
         outcomes.iter().map(|(outbox, outcome)| draw_outcome(outbox, outcome)).collect::<Vec<_>>().join("\n")
@@ -110,6 +110,16 @@ fn draw_outcome(outbox: &Outbox, outcome: &Outcome) -> String {
         [] => format!("{place}: nothing to apply"),
         applied => format!("{place}: applied {}", versions(applied)),
     };
+    match &outcome.audit_topic {
+        None => {}
+        Some(TopicChange { now: Some(topic), .. }) => {
+            text.push_str(&format!("\n  each line of the audit goes to topic {topic} now"));
+        }
+        Some(TopicChange { before, now: None }) => {
+            let before = before.as_deref().unwrap_or_default();
+            text.push_str(&format!("\n  the audit goes to no topic any more; before: {before}"));
+        }
+    }
     if !outcome.to_run_by_hand.is_empty() {
         text.push_str("\nThe connected role may not run these; somebody who may has to:\n");
         text.extend(outcome.to_run_by_hand.iter().map(|statement| format!("\n{statement};")));
@@ -152,7 +162,12 @@ fn draw_status(outbox: &Outbox, status: &Status) -> String {
         [] => String::new(),
         pending => format!("\n  missing {}: run `posthaste migrate up`", versions(pending)),
     };
-    format!("{place}: {version}{}{missing}", applied.collect::<String>())
+    let (there, configured) = (status.audit_topic.as_deref(), outbox.database.audit_topic());
+    let audit = match (there, configured) {
+        (None, None) => String::new(),
+        _ => format!("\n  audit: {}", posthaste::admin::compare_topics(there, configured).1),
+    };
+    format!("{place}: {version}{}{missing}{audit}", applied.collect::<String>())
 }
 
 fn sql(context: &Context, config: &Config) -> anyhow::Result<ExitCode> {

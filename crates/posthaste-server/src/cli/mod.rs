@@ -5,34 +5,45 @@
 
 mod adopt;
 mod append;
+mod audit;
+mod chunks;
 mod completions;
 mod config;
 mod consumers;
 mod control;
 mod dead;
+mod deferred;
 #[cfg(feature = "sqlite")]
 mod demo;
 mod doctor;
 mod events;
+mod gateway;
 mod headers;
+mod health;
 mod init;
+mod jobs;
 mod lanes;
 mod letters;
+mod life;
 #[cfg(feature = "sqlite")]
 mod local;
+mod looks;
 mod migrate;
 mod place;
 mod run;
 mod status;
 mod time;
+mod token;
 mod topology;
 mod trace;
+mod tune;
+mod ui;
 
 use crate::config::{Config, Flags, LogFormat, Outbox};
 use crate::logging;
-use crate::output::{Out, Usage, remark};
+use crate::output::{Out, Usage, host, remark};
 use clap::{Args, Parser, Subcommand};
-use posthaste::admin::{Actor, Admin, AdminError, EventName};
+use posthaste::admin::{Actor, Admin, AdminCode, AdminError, EventName, trace_of};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::store::StoreError;
 use std::path::PathBuf;
@@ -49,8 +60,11 @@ Examples:
   posthaste run                                            relay what it says
   posthaste status --watch                                 look on
   posthaste events list --key order-7                      what was appended
-  posthaste dead list                                      what was given up
+  posthaste deferred causes                                what waits, and why
+  posthaste dead causes                                    what was given up
+  posthaste audit                                          who did what, and why
   posthaste consumers                                      how consumers are
+  posthaste gateway keys new acme                          events over HTTP
   posthaste topology plan                                  what brokers lack
   posthaste doctor                                         what is wrong, if so
 
@@ -111,7 +125,7 @@ struct Global {
     #[arg(long, global = true, value_name = "FORMAT", hide_possible_values = true)]
     log_format: Option<LogFormat>,
     // Not a doc comment: there, brackets are a link.
-    #[arg(long, global = true, value_name = "NAME", env = "POSTHASTE_ACTOR", hide_env = true)]
+    #[arg(long, global = true, value_name = "NAME")]
     #[arg(help = "Who acts, for the audit [default: POSTHASTE_ACTOR, or user@host]")]
     actor: Option<String>,
 }
@@ -128,16 +142,24 @@ enum Command {
     Status(status::StatusArgs),
     Events(events::EventsArgs),
     Trace(trace::TraceArgs),
+    Deferred(deferred::DeferredArgs),
     Dead(dead::DeadArgs),
+    Audit(audit::AuditArgs),
     Consumers(consumers::ConsumersArgs),
+    Jobs(jobs::JobsArgs),
     Pause(control::PauseArgs),
     Resume(control::ResumeArgs),
     Rate(control::RateArgs),
+    Tune(tune::TuneArgs),
     Lanes(lanes::LanesArgs),
     #[cfg(feature = "sqlite")]
     Local(local::LocalArgs),
     Doctor(doctor::DoctorArgs),
+    Health(health::HealthArgs),
+    Gateway(gateway::GatewayArgs),
     Topology(topology::TopologyArgs),
+    Ui(ui::UiArgs),
+    Token(token::TokenArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -149,6 +171,8 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Init(args) => Box::pin(init::run(&context, args)).await,
         Command::Run(args) => Box::pin(run::run(&context, args)).await,
         Command::Config(args) => config::run(&context, args),
+        Command::Token(args) => token::run(&context, args),
+        Command::Ui(args) => Box::pin(ui::run(&context, args)).await,
         Command::Completions(args) => completions::run(&context, &args),
         #[cfg(feature = "sqlite")]
         Command::Demo(args) => Box::pin(demo::run(&context, args)).await,
@@ -158,15 +182,21 @@ pub(crate) async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => Box::pin(status::run(&context, args)).await,
         Command::Events(args) => Box::pin(events::run(&context, args)).await,
         Command::Trace(args) => Box::pin(trace::run(&context, args)).await,
+        Command::Deferred(args) => Box::pin(deferred::run(&context, args)).await,
         Command::Dead(args) => Box::pin(dead::run(&context, args)).await,
+        Command::Audit(args) => Box::pin(audit::run(&context, args)).await,
+        Command::Jobs(args) => Box::pin(jobs::run(&context, args)).await,
         Command::Consumers(args) => Box::pin(consumers::run(&context, args)).await,
         Command::Pause(args) => Box::pin(control::pause(&context, args)).await,
         Command::Resume(args) => Box::pin(control::resume(&context, args)).await,
         Command::Rate(args) => Box::pin(control::rate(&context, args)).await,
+        Command::Tune(args) => Box::pin(tune::run(&context, args)).await,
         Command::Lanes(args) => Box::pin(lanes::run(&context, args)).await,
         #[cfg(feature = "sqlite")]
         Command::Local(args) => Box::pin(local::run(&context, args)).await,
         Command::Doctor(args) => Box::pin(doctor::run(&context, args)).await,
+        Command::Health(args) => Box::pin(health::run(&context, args)).await,
+        Command::Gateway(args) => Box::pin(gateway::run(&context, args)).await,
         Command::Topology(args) => Box::pin(topology::run(&context, args)).await,
     }
 }
@@ -228,6 +258,11 @@ impl Context {
         }
     }
 
+    /// Whether nobody chose an outbox.
+    pub(crate) fn names_no_outbox(&self) -> bool {
+        self.global.outbox.is_none()
+    }
+
     /// The one outbox a command is about.
     pub(crate) fn outbox<'a>(&self, config: &'a Config) -> anyhow::Result<&'a Outbox> {
         match self.outboxes(config)?.as_slice() {
@@ -257,14 +292,29 @@ impl Context {
         })
     }
 
-    /// Who acts and why, for the audit.
+    /// Who was named at the command line: of whom the audit is asked.
+    pub(crate) fn named_actor(&self) -> Option<String> {
+        self.global.actor.clone()
+    }
+
+    /// Who acts and why, for the audit; with the trace that the surroundings are in, if they say so.
     pub(crate) fn actor(&self, reason: &str) -> Actor {
-        let name = self.global.actor.clone().unwrap_or_else(|| {
+        let variable = || std::env::var("POSTHASTE_ACTOR").ok().filter(|name| !name.is_empty());
+        let name = self.global.actor.clone().or_else(variable).unwrap_or_else(|| {
             let named = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
             let user = named.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
             format!("{user}@{}", host())
         });
-        Actor { name, reason: reason.to_owned() }
+        let actor = Actor::new(name, reason);
+        let traceparent = std::env::var("TRACEPARENT").unwrap_or_default();
+        match trace_of(&traceparent) {
+            Some(trace) => return actor.traced(trace),
+            None if traceparent.is_empty() => {}
+            None => {
+                remark("TRACEPARENT is none of W3C's (00-TRACE-SPAN-FLAGS): the act gets a trace of its own")
+            }
+        }
+        actor
     }
 }
 
@@ -291,11 +341,6 @@ fn event_name(text: &str) -> Result<EventName, String> {
     let number = text.parse().ok().filter(|seq| *seq > 0).map(EventName::Seq);
     let id = || text.parse().ok().map(EventName::Id);
     number.or_else(id).ok_or_else(|| "must be an event's id (a UUID) or its number".to_owned())
-}
-
-/// This host's name.
-pub(crate) fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Connects for looking and acting.
@@ -347,12 +392,19 @@ pub(crate) fn explain(outbox: &Outbox, error: StoreError) -> anyhow::Error {
     anyhow::anyhow!("outbox `{name}`: {error}\n  {advice}")
 }
 
+/// How to look further for an event that is not where its id says.
+const SEARCH_WIDER: &str = ". Say when it was appended with --near TIME, or look through all of the log with --scan; \
+                            `events list --key` or `--topic` with `--since` find it too";
+
 /// The same for an administrative act.
 pub(crate) fn explain_act(outbox: &Outbox, error: AdminError) -> anyhow::Error {
     match error {
         AdminError::Store(error) => explain(outbox, error),
         AdminError::Invalid { message, .. } => Usage(message).into(),
-        other => anyhow::anyhow!("outbox `{}`: {other}", outbox.name),
+        other => {
+            let advice = if other.code() == AdminCode::SearchWider.as_str() { SEARCH_WIDER } else { "" };
+            anyhow::anyhow!("outbox `{}`: {other}{advice}", outbox.name)
+        }
     }
 }
 

@@ -19,11 +19,16 @@ Signals:
   a second one     end at once, exit 1: nothing is lost, some are sent twice;
                    two SIGTERM within a second are one
   SIGHUP           read the configuration again: relay settings (except
-                   lease_ttl_ms), retry policies and rate limits apply at once;
-                   the log names what takes effect at the next start only
+                   lease_ttl_ms), retry policies, rate limits and the pace of
+                   adopted tables apply at once, and so do the tokens and the
+                   certificate of the API; the log names what takes effect at
+                   the next start only
 
 Pages:
   /metrics  Prometheus   /livez  the process runs   /readyz  events progress
+  [admin] with a tokens_file or a listen serves the dashboard, for a browser,
+  and the API beside them, on 127.0.0.1:7679 unless it says otherwise; see
+  `posthaste token new`.
 
 A password in --url is visible to others on this host. Prefer
 POSTHASTE_OUTBOX__URL, or password_file in the configuration.";

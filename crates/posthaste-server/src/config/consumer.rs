@@ -4,13 +4,14 @@
 //! runs. The engine's [`ConsumerSettings`] say how it goes about it, and apply again on reload.
 
 use super::Outbox;
-use super::outbox::{check_url, refuse_plain, url_of};
 use super::problem::{self, ConfigError};
 use super::resolve::{Review, check_name, check_retry, known_names};
 use super::section::File;
 use super::source::{SourceSetting, Sources, UNREADABLE};
 use super::tree::member;
-use crate::handlers::{HandleSection, check_handlers};
+use crate::audit::check_routed;
+use crate::handlers::{HandleSection, check_addresses, check_handlers};
+use crate::login::{OwnLogin, login, outbox_of};
 use crate::schemas::{self, SchemaSection};
 use posthaste::consumer::{
     ConsumerSettings, DeadLetterTopic, Identity, IdentityFrom, IdentityScope, Order, Unmatched,
@@ -139,22 +140,8 @@ pub(super) fn consumers(
             }
         }
     }
-    check_groups(review, &settings);
+    crate::source::check_groups(review, &settings);
     settings
-}
-
-/// Members of a group share its messages, and each consumer wants all of them.
-fn check_groups(review: &mut Review<'_>, settings: &[ConsumerSetting]) {
-    for (index, setting) in settings.iter().enumerate() {
-        let is_same = |other: &&ConsumerSetting| {
-            other.group() == setting.group() && other.own.source == setting.own.source
-        };
-        if let Some(other) = settings[..index].iter().find(is_same) {
-            let (group, place) = (setting.group(), member(&member("consumers", &setting.name), "group"));
-            let why = "each would get a part of the messages. Give one of them another `group`";
-            review.problem(&place, format!("group `{group}` is in use by consumer `{}`: {why}", other.name));
-        }
-    }
 }
 
 fn read(
@@ -195,6 +182,9 @@ fn consumer(
     let mut tell = |key: &str, why: String| review.problem(&member(&path, key), why);
     let checks = schemas::checks(&own.schema, &settings, file.require_tls, &mut tell);
     let source = source(review, file, &path, &own, sources);
+    if source.as_ref().is_some_and(|source| !source.has_addresses()) {
+        check_addresses(review, &path, &own);
+    }
     let outbox = outbox(review, &path, name, &own, outboxes)?;
     if let Some(dead_letters) = &own.dead_letters {
         let path = member(&path, "dead_letters");
@@ -205,7 +195,11 @@ fn consumer(
         }
         check_routed(review, &path, &dead_letters.topic, outbox);
     }
-    let database = database(review, &path, file, &own, outbox)?;
+    let (url, url_file, password_file) =
+        (own.url.as_ref(), own.url_file.as_ref(), own.password_file.as_ref());
+    let own_login = OwnLogin { url, url_file, password_file };
+    let server = outbox.database.server()?;
+    let database = login(review, &path, "a consumer", file.require_tls, &own_login, server)?;
     let (outbox, service) = (Arc::clone(&outbox.name), Arc::clone(&outbox.service));
     let (name, source, checks) = (name.into(), source?, Arc::new(checks));
     Some(ConsumerSetting { name, own, outbox, service, source, settings, database, checks })
@@ -276,36 +270,11 @@ fn outbox<'a>(
     own: &ConsumerOwn,
     outboxes: &'a [Outbox],
 ) -> Option<&'a Outbox> {
-    let place = member(path, "outbox");
-    let known: Vec<&str> = outboxes.iter().map(|outbox| &*outbox.name).collect();
-    let found = match (&own.outbox, outboxes) {
-        (Some(wanted), _) => outboxes.iter().find(|outbox| *outbox.name == **wanted),
-        (None, [only]) => Some(only),
-        (None, []) => return None,
-        (None, _) => {
-            review.problem(path, format!("consumer `{name}` must say which `outbox`: {}", known.join(", ")));
-            return None;
-        }
-    };
-    let Some(outbox) = found else {
-        let wanted = own.outbox.as_deref().unwrap_or_default();
-        review.problem(&place, format!("there is no outbox `{wanted}`{}", known_names(wanted, &known)));
-        return None;
-    };
-    if outbox.database.layout().is_some() {
-        review.problem(
-            &place,
-            format!(
-                "outbox `{}` is an adopted table, and a consumer needs our own schema in its database: add an [[outbox]] \
-                 without `adopt` and with relay = false, and run `posthaste migrate up`",
-                outbox.name
-            ),
-        );
-        return None;
-    }
+    let who = ["a consumer", &format!("consumer `{name}`")];
+    let outbox = outbox_of(review, path, who, own.outbox.as_deref(), outboxes)?;
     if outbox.database.server().is_none() {
         review.problem(
-            &place,
+            &member(path, "outbox"),
             format!(
                 "outbox `{}` is a SQLite file, which has no SQL functions to be handlers: they need PostgreSQL. On SQLite a \
                  consumer is code, in your service",
@@ -315,37 +284,4 @@ fn outbox<'a>(
         return None;
     }
     Some(outbox)
-}
-
-/// Refuses a topic of events that we append ourselves if no route takes it: they would only make dead letters
-/// in the outbox. Where another process relays the outbox, nobody here knows its routes.
-pub(super) fn check_routed(review: &mut Review<'_>, path: &str, topic: &str, outbox: &Outbox) {
-    let mut routes = outbox.routes.routes().iter();
-    if outbox.relays && !routes.any(|route| route.topics.iter().any(|pattern| pattern.matches(topic))) {
-        let why = format!("no route of outbox `{}` takes the topic `{topic}`", outbox.name);
-        review.problem(path, format!("{why}: its events would go nowhere. Add a [[route]] for it"));
-    }
-}
-
-/// The outbox's database with the consumer's own login.
-fn database(
-    review: &mut Review<'_>,
-    path: &str,
-    file: &File,
-    own: &ConsumerOwn,
-    outbox: &Outbox,
-) -> Option<PostgresConfig> {
-    let mut config = outbox.database.server()?.clone();
-    if own.url.is_some() || own.url_file.is_some() {
-        config.url = url_of(review, path, "a consumer", own.url.as_ref(), own.url_file.as_ref())?;
-        config.password_file = None;
-        check_url(review, &member(path, if own.url.is_some() { "url" } else { "url_file" }), &config.url);
-        if file.require_tls {
-            refuse_plain(review, path, "this consumer's database", &config);
-        }
-    }
-    if own.password_file.is_some() {
-        config.password_file.clone_from(&own.password_file);
-    }
-    Some(config)
 }

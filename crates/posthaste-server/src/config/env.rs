@@ -27,8 +27,9 @@ pub(crate) const MAIN: Overlay = ("POSTHASTE_", &TOP_LEVEL, schema);
 pub(crate) const TOPOLOGY_PREFIX: &str = "POSTHASTE_TOPOLOGY__";
 
 /// The keys of the top level.
-pub(crate) const TOP_LEVEL: [&str; 10] =
-    ["service", "require_tls", "relay", "http", "log", "outbox", "sinks", "sources", "consumers", "route"];
+#[rustfmt::skip] // Thirteen lines of a word each say no more than two.
+pub(crate) const TOP_LEVEL: [&str; 13] =
+    ["service", "require_tls", "relay", "http", "admin", "gateway", "log", "audit", "outbox", "sinks", "sources", "consumers", "route"];
 
 /// Lays variables over a tree, in the order of their names. Answers with warnings.
 pub(crate) fn overlay(

@@ -28,8 +28,9 @@ mod tree;
 pub(crate) use crate::secret::{scrub, shown_value};
 pub(crate) use consumer::{ConsumerOwn, ConsumerSetting, settings_keys};
 pub(crate) use env::{Overlay, TOPOLOGY_PREFIX, overlay};
+pub(crate) use outbox::{check_url, refuse_plain, url_of};
 pub(crate) use problem::{ConfigError, read_whole};
-pub(crate) use resolve::Review;
+pub(crate) use resolve::{Review, known_names};
 pub(crate) use schema::schema;
 pub(crate) use section::LogFormat;
 pub(crate) use sink::{SinkConfig, sink_checks};
@@ -37,9 +38,10 @@ pub(crate) use source::SourceSetting;
 pub(crate) use timeout::contradiction;
 pub(crate) use tree::{Tree, member};
 
+use crate::access::AdminSetting;
 use crate::database::Database;
-use crate::schemas;
-use crate::secret;
+use crate::gateway::GatewaySetting;
+use crate::{schemas, secret};
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
 use posthaste::route::RouteTable;
@@ -79,6 +81,7 @@ pub(crate) struct Outbox {
     pub(crate) name: Arc<str>,
     pub(crate) service: Arc<str>,
     pub(crate) database: Database,
+    pub(crate) acting: Option<Database>,
     pub(crate) lanes: Option<u16>,
     /// Whether its log is relayed by this process.
     pub(crate) relays: bool,
@@ -115,11 +118,14 @@ pub(crate) struct Config {
     pub(crate) file: Option<PathBuf>,
     pub(crate) relay: RelaySettings,
     pub(crate) listen: Option<SocketAddr>,
+    pub(crate) admin: AdminSetting,
     pub(crate) log_format: LogFormat,
     pub(crate) log_level: String,
     pub(crate) outboxes: Vec<Outbox>,
     pub(crate) sinks: Vec<SinkSetting>,
     pub(crate) consumers: Vec<ConsumerSetting>,
+    /// The door for tenants, if there is one.
+    pub(crate) gateway: Option<GatewaySetting>,
     /// Those with a table of their own.
     sources: Vec<(String, SourceSetting)>,
     pub(crate) warnings: Vec<String>,
@@ -192,6 +198,10 @@ impl Config {
             let (key, why) = found.filter(|(key, _)| *key == "password_file")?;
             Some((tree::member("consumers", &consumer.name), key, why))
         });
+        let gateway = self.gateway.iter().filter_map(|gateway| {
+            let (key, why) = gateway.check_files()?;
+            Some(("gateway".to_owned(), key, why))
+        });
         let schemas = self.consumers.iter().filter_map(|consumer| {
             let (table, key, why) = schemas::check_files(&consumer.own.schema)?;
             Some((format!("{}.{table}", tree::member("consumers", &consumer.name)), key, why))
@@ -214,6 +224,7 @@ impl Config {
             .chain(consumers)
             .chain(handlers)
             .chain(schemas)
+            .chain(gateway)
             .map(problem)
             .collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::new(problems.join("\n"))) }

@@ -5,6 +5,7 @@ use super::adopt::{Adopted, adopted};
 use super::resolve::{NAME_BYTES_MAX, Review, check_name};
 use super::section::{File, OutboxSection, RetentionSection, Tls};
 use super::tree::member;
+use crate::access::acting;
 use crate::database::Database;
 use posthaste::Limits;
 use posthaste::route::{Route, RouteTable};
@@ -55,6 +56,7 @@ pub(super) fn outboxes(review: &mut Review<'_>, file: &File, routes: &[(Route, V
         outboxes.push(Outbox {
             name: section.name.as_str().into(),
             service: service.as_str().into(),
+            acting: acting(review, &path, (&section.admin_url, &section.admin_url_file), &database),
             database,
             lanes: section.lanes,
             relays: section.relay,
@@ -140,7 +142,7 @@ fn adopting(
 }
 
 /// `require_tls` at the top of the file. A socket in the file system is no link.
-pub(super) fn refuse_plain(review: &mut Review<'_>, path: &str, what: &str, config: &PostgresConfig) {
+pub(crate) fn refuse_plain(review: &mut Review<'_>, path: &str, what: &str, config: &PostgresConfig) {
     let hosts = config.url.parse::<tokio_postgres::Config>();
     let is_local = hosts.is_ok_and(|config| {
         let is_socket = |host: &Host| matches!(host, Host::Unix(_));
@@ -177,6 +179,7 @@ fn database(review: &mut Review<'_>, path: &str, section: &OutboxSection) -> Dat
         consumer: section.roles.consumer.clone(),
         relay: section.roles.relay.clone(),
         admin: section.roles.admin.clone(),
+        gateway: section.roles.gateway.clone(),
         create: section.roles.create,
     };
     Database::Postgres { config: Box::new(postgres(review, path, section, url)), roles }
@@ -240,7 +243,7 @@ fn postgres(review: &mut Review<'_>, path: &str, section: &OutboxSection, url: S
 }
 
 /// The address that a table says, or names a file for. `None`: neither is there, or the problem is told.
-pub(super) fn url_of(
+pub(crate) fn url_of(
     review: &mut Review<'_>,
     path: &str,
     whose: &str,
@@ -265,7 +268,7 @@ pub(super) fn url_of(
 }
 
 /// Whether it is a database's address at all. A text that could not be had is a problem already.
-pub(super) fn check_url(review: &mut Review<'_>, path: &str, url: &str) {
+pub(crate) fn check_url(review: &mut Review<'_>, path: &str, url: &str) {
     const LIKE: &str = "postgres://user@host:5432/database";
     if url.is_empty() {
         return;

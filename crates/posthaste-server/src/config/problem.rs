@@ -40,9 +40,9 @@ pub(crate) fn read<T: DeserializeOwned>(
         // A table that is read in several parts names the key in its words.
         match message.split_once(": ") {
             Some((key, rest)) if keys.iter().any(|known| key.split(['.', '[']).next() == Some(known)) => {
-                explain(tree, &member(&path, key), rest, siblings)
+                misplaced(tree, base, &member(&path, key), rest, siblings)
             }
-            _ => explain(tree, &path, &message, siblings),
+            _ => misplaced(tree, base, &path, &message, siblings),
         }
     })
 }
@@ -87,6 +87,20 @@ fn drop_at(value: &mut Value, path: &str) -> bool {
 /// The table that an unknown key is in: serde may or may not have stepped into the key already.
 fn parent<'a>(path: &'a str, unknown: &str) -> &'a str {
     path.strip_suffix(unknown).map_or(path, |parent| parent.trim_end_matches('.'))
+}
+
+/// What is wrong in a table with siblings, or in one below it. Below it their keys are unknown, too.
+fn misplaced(tree: &Tree, base: &str, path: &str, message: &str, siblings: &[&str]) -> ConfigError {
+    let unknown = quoted(message).first().copied().filter(|_| message.starts_with("unknown field"));
+    match unknown.filter(|key| parent(path, key) != base) {
+        None => explain(tree, path, message, siblings),
+        Some(key) if siblings.contains(&key) => {
+            let full = member(parent(path, key), key);
+            let (place, shown, base) = (tree.place(&full), tree.shown(&full), tree.shown(base));
+            ConfigError::new(format!("{place}: unknown key `{shown}`: `{key}` belongs to [{base}]"))
+        }
+        Some(_) => explain(tree, path, message, &[]),
+    }
 }
 
 fn explain(tree: &Tree, path: &str, message: &str, siblings: &[&str]) -> ConfigError {

@@ -10,11 +10,12 @@ use super::sink::SinkConfig;
 use super::source::sources;
 use super::tree::{Tree, member};
 use super::{Config, SinkSetting, timeout};
+use crate::access::{admin, listen};
+use crate::gateway::gateway;
 use posthaste::retry::RetryPolicy;
 use posthaste::route::{Pattern, Route, Template, UNROUTED};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Problems and warnings so far, with the tree they are about.
@@ -35,8 +36,13 @@ impl Review<'_> {
     }
 
     /// Whether somebody wrote this key of a table.
-    pub(super) fn is_given(&self, table: &str, key: &str) -> bool {
+    pub(crate) fn is_given(&self, table: &str, key: &str) -> bool {
         self.tree.value.get(table).is_some_and(|table| table.get(key).is_some())
+    }
+
+    /// Whether somebody wrote this table.
+    pub(crate) fn has_section(&self, table: &str) -> bool {
+        self.tree.value.get(table).is_some()
     }
 
     /// Whether a file was read.
@@ -72,13 +78,16 @@ pub(super) fn resolve(tree: Tree) -> Result<Config, ConfigError> {
         }
     }
     let routes = routes(&mut review, &file, &sinks);
-    let outboxes = outboxes(&mut review, &file, &routes);
+    let mut outboxes = outboxes(&mut review, &file, &routes);
+    file.audit.resolve(&mut review, &mut outboxes);
     let sources = sources(&mut review, &file, &sinks);
     let consumers = consumers(&mut review, &mut file, &sources, &outboxes);
+    let gateway = gateway(&mut review, &file.gateway, file.require_tls, &outboxes);
     if let Err(why) = file.relay.check() {
         review.problem(&tree.blamed("relay", &why), format!("[relay]: {why}"));
     }
-    let listen = listen(&mut review, &file.http.listen);
+    let (listen, admin) =
+        (listen(&mut review, "http.listen", &file.http.listen), admin(&mut review, &file.admin));
     unused_sinks(&mut review, &file);
     let own_table = |(name, source): (String, Option<_>)| Some((name, source?));
     let sources = sources.into_iter().filter(|(name, _)| file.sources.contains_key(name));
@@ -90,11 +99,13 @@ pub(super) fn resolve(tree: Tree) -> Result<Config, ConfigError> {
         file: tree.file().map(ToOwned::to_owned),
         relay: file.relay.clone(),
         listen,
+        admin,
         log_format: file.log.format,
         log_level: file.log.level.clone(),
         outboxes,
         sinks,
         consumers,
+        gateway,
         sources: sources.filter_map(own_table).collect(),
         warnings,
         effective: effective(&file, &routes)?,
@@ -272,7 +283,7 @@ fn check_destination(review: &mut Review<'_>, path: &str, route: &Route, sinks: 
     }
 }
 
-pub(super) fn known_names(wrong: &str, known: &[&str]) -> String {
+pub(crate) fn known_names(wrong: &str, known: &[&str]) -> String {
     match nearest(wrong, known) {
         Some(near) => format!(", did you mean `{near}`?"),
         None if known.is_empty() => "; none is configured".to_owned(),
@@ -289,21 +300,6 @@ pub(super) fn check_retry(review: &mut Review<'_>, path: &str, retry: &RetryPoli
         review
             .problem(&member(path, "jitter"), format!("{key}.jitter must be between 0 and 1 (0.2 is 20 %)"));
     }
-}
-
-fn listen(review: &mut Review<'_>, text: &str) -> Option<SocketAddr> {
-    if text == "off" {
-        return None;
-    }
-    let text = text.replacen("localhost:", "127.0.0.1:", 1);
-    text.parse()
-        .map_err(|_| {
-            review.problem(
-                "http.listen",
-                format!("http.listen = {text:?} must be an address like 127.0.0.1:7678, or \"off\""),
-            )
-        })
-        .ok()
 }
 
 fn unused_sinks(review: &mut Review<'_>, file: &File) {

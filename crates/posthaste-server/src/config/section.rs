@@ -4,6 +4,9 @@
 //! apart keeps serde out of the engine's types and units in the names of the keys.
 
 use super::adopt::AdoptSection;
+use crate::access::AdminSection;
+use crate::audit::AuditSection;
+use crate::gateway::GatewaySection;
 use crate::schemas::ValidateSection;
 use posthaste::lifecycle::ClassOverrides;
 use posthaste::relay::RelaySettings;
@@ -28,8 +31,15 @@ pub(crate) struct File {
     pub(crate) relay: RelaySettings,
     /// Metrics and health.
     pub(crate) http: Http,
+    /// The administration's API.
+    pub(crate) admin: AdminSection,
     /// Log lines.
     pub(crate) log: Log,
+    /// Where the audit goes.
+    pub(crate) audit: AuditSection,
+    /// The door for tenants.
+    #[serde(skip_serializing_if = "GatewaySection::is_shut")]
+    pub(crate) gateway: GatewaySection,
     /// One for each database.
     pub(crate) outbox: Vec<OutboxSection>,
     /// Where events go, by name.
@@ -92,6 +102,10 @@ pub(crate) struct OutboxSection {
     pub(crate) url: Option<String>,
     /// A file that holds the URL, instead of `url`.
     pub(crate) url_file: Option<PathBuf>,
+    /// The same database with a login that may act on it, for the API's acts.
+    pub(crate) admin_url: Option<String>,
+    /// A file that holds that URL.
+    pub(crate) admin_url_file: Option<PathBuf>,
     /// A file that holds the password, read again at each connect.
     pub(crate) password_file: Option<PathBuf>,
     /// `verify-full` checks certificate and host name; there is no weaker mode.
@@ -135,6 +149,8 @@ impl Default for OutboxSection {
             service: None,
             url: None,
             url_file: None,
+            admin_url: None,
+            admin_url_file: None,
             password_file: None,
             tls: Tls::Disable,
             ca_file: None,
@@ -230,6 +246,8 @@ pub(crate) struct RolesSection {
     pub(crate) relay: String,
     /// May look and act.
     pub(crate) admin: String,
+    /// May append for tenants.
+    pub(crate) gateway: String,
     /// Create them where that is permitted.
     pub(crate) create: bool,
 }
@@ -241,6 +259,7 @@ impl Default for RolesSection {
             consumer: "posthaste_consumer".to_owned(),
             relay: "posthaste_relay".to_owned(),
             admin: "posthaste_admin".to_owned(),
+            gateway: "posthaste_gateway".to_owned(),
             create: true,
         }
     }

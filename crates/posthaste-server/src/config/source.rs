@@ -66,6 +66,11 @@ impl SourceSetting {
         }
     }
 
+    /// Whether its messages may have subjects or routing keys.
+    pub(super) fn has_addresses(&self) -> bool {
+        self.broker().is_some_and(BrokerSource::has_addresses)
+    }
+
     /// Reads a source's table. It has the keys of a sink's connection.
     fn read(review: &mut Review<'_>, file: &File, path: &str, mut value: Value) -> Result<Self, ConfigError> {
         if file.require_tls {
@@ -88,6 +93,15 @@ impl SourceSetting {
         let source: BrokerSource = problem::read(tree, path, value, &[])?;
         source.check().map_err(|error| wrong(review, path, &error))?;
         Ok(Self::Broker(source))
+    }
+
+    /// The broker, if it is not the local one.
+    pub(crate) fn broker(&self) -> Option<&BrokerSource> {
+        match self {
+            Self::Broker(source) => Some(source),
+            #[cfg(feature = "sqlite")]
+            Self::Local(_) => None,
+        }
     }
 
     /// Checks the files that its options name.

@@ -4,10 +4,12 @@
 //! wrong.rs      what is said when something is wrong    variables.rs  the environment
 //! consumers.rs  consumers and their sources             reference.rs  schema and documents
 //! timeouts.rs   two bounds of a publish call              schemas.rs    schemas of payloads
+//! gateway.rs    what a gateway may not be
 //! ```
 
 #[cfg(feature = "sqlite")]
 mod consumers;
+mod gateway;
 mod reference;
 mod schemas;
 mod timeouts;

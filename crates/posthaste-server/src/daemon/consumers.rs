@@ -47,9 +47,10 @@ impl ConsumerLife {
     /// Runs until it is told to stop.
     pub(super) async fn run(mut self) -> DrainOutcome {
         loop {
-            let failure = match self.begin().await {
+            let end = match self.begin().await {
                 None => return DrainOutcome::Clean,
-                Some(Err(why)) => why,
+                // No message was taken yet that it could quote.
+                Some(Err(why)) => ConsumerEnd::Failed(why),
                 Some(Ok(mut handle)) => match self.attend(&mut handle).await {
                     None => {
                         self.tell("draining");
@@ -60,17 +61,20 @@ impl ConsumerLife {
                         self.tell(&why);
                         continue;
                     }
-                    Some(ConsumerEnd::Failed(why)) => why,
+                    Some(end) => end,
                 },
             };
-            let name = &self.setting.name;
+            let (name, why) = (&self.setting.name, end.why());
             let failure =
-                scrub(&format!("consumer `{name}`: {failure}\n  No message is lost: the broker keeps them."));
+                scrub(&format!("consumer `{name}`: {why}\n  No message is lost: the broker keeps them."));
             if self.board.is_shared() {
                 let seconds = FAILURE_PAUSE.as_secs();
                 tracing::error!("{failure}\n  The others go on; this one is tried again in {seconds} s.");
             }
-            self.board.fail(self.seat, &failure);
+            match end {
+                ConsumerEnd::Refused(_) => self.board.fail_in_silence(self.seat, &failure),
+                _ => self.board.fail(self.seat, &failure),
+            }
             if self.stopped_within(FAILURE_PAUSE).await {
                 return DrainOutcome::Clean;
             }
@@ -96,7 +100,7 @@ impl ConsumerLife {
                 let (consumer, seconds) = (&self.setting.name, long.as_secs());
                 tracing::warn!(%consumer, seconds, error = why, "the consumer cannot start yet; messages wait at the broker");
             }
-            self.tell(&format!("waiting: {why}"));
+            self.tell("waiting for the database or the broker");
             if self.stopped_within(pause).await {
                 return None;
             }
@@ -125,7 +129,7 @@ impl ConsumerLife {
         let plan = ConsumerPlan {
             service: Arc::clone(service),
             member,
-            host: crate::cli::host().into(),
+            host: crate::output::host().into(),
             identity: self.setting.identity(),
             order: own.order,
             unmatched: own.unmatched,

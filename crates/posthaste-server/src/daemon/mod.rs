@@ -12,9 +12,11 @@
 //! no second one: `timeout` sends it to the process and to its group. And when nobody of them can go on
 //! without somebody's help, it says why and ends with code 1.
 
+mod admin;
 mod board;
 mod consumers;
 mod durability;
+mod jobs;
 mod outbox;
 mod rates;
 mod reload;
@@ -22,11 +24,15 @@ mod runnable;
 mod sinks;
 mod stats;
 
+#[cfg(feature = "sqlite")]
+pub(crate) use admin::no_gateway;
+pub(crate) use admin::{AdminServer, serve_alone};
 pub(crate) use board::Board;
-pub(crate) use durability::destinations;
+pub(crate) use durability::{destinations, example, example_destinations};
 pub(crate) use sinks::Sinks;
 
 use crate::config::{Config, Flags, LogFormat};
+use crate::gateway::Gateway;
 use crate::output::remark;
 use crate::{http, lifeline};
 use anyhow::Context as _;
@@ -54,11 +60,13 @@ pub(crate) async fn run(
     format: LogFormat,
     lifeline: bool,
 ) -> anyhow::Result<ExitCode> {
+    // What is looked at is more than what is relayed.
+    let everything = config.clone();
     config.outboxes.retain(|outbox| outbox.relays);
     let mut signals = Signals::listen(lifeline)?;
     let metrics = http::install_metrics()?;
     let listener = match config.listen {
-        Some(address) => Some(http::bind(address).await?),
+        Some(address) => Some(http::bind(address, "metrics and health", "http.listen (or --listen)").await?),
         None => None,
     };
     let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
@@ -66,24 +74,59 @@ pub(crate) async fn run(
     let _durability = durability::check(&config, &sinks).await?;
     let consumers = config.consumers.iter().map(|consumer| &*consumer.name);
     let board = Arc::new(Board::new(config.outboxes.iter().map(|outbox| &*outbox.name), consumers));
-    announce(&config, address, format);
-
+    let gateway_seat = config.gateway.as_ref().map(|_| board.seat_gateway());
     let mut live = LiveSettings::new(&config);
+    let (tell_standing, standing) = watch::channel(None);
+    let mut admin = match everything.admin.beside_a_relay() {
+        Some(address) => {
+            Some(AdminServer::start(&everything, live.settings(), standing, address, true).await?)
+        }
+        None => None,
+    };
+    let gateway = match (config.gateway.clone(), gateway_seat) {
+        (Some(setting), Some(seat)) => {
+            Some(Gateway::start(setting, Arc::clone(&board), seat, tell_standing).await?)
+        }
+        _ => None,
+    };
+    announce(&config, address, admin.as_ref(), gateway.as_ref(), format);
+    if let Some(admin) = &mut admin {
+        admin.tell_code(&everything.admin)?;
+    }
+
     let (stop, stopped) = watch::channel(false);
     // Unique for the process: a restarted relay is another one, whatever its predecessor left behind.
     let suffix = uuid::Uuid::new_v4().simple().to_string();
-    let process: Arc<str> = format!("{}:{}:{}", crate::cli::host(), std::process::id(), &suffix[..6]).into();
+    let process: Arc<str> =
+        format!("{}:{}:{}", crate::output::host(), std::process::id(), &suffix[..6]).into();
     let relays = start(&config, &process, &sinks, &live, &stopped, &board);
     let consumers = start_consumers(&config, &process, &live, &stopped, &board);
-    let stats: Vec<Task<()>> = config.outboxes.iter().cloned().map(stats::watch).collect();
+    let stats = config.outboxes.iter().cloned().enumerate();
+    let series = admin.as_ref().map(AdminServer::series);
+    let stats = stats.map(|(seat, outbox)| {
+        let bell = admin.as_ref().and_then(|admin| admin.bell(&outbox.name));
+        stats::watch(outbox, Arc::clone(&process), Arc::clone(&board), seat, series.clone(), bell)
+    });
+    let stats: Vec<Task<()>> = stats.collect();
     let _upkeep = http::upkeep(metrics.clone());
-    let _server = listener.map(|listener| http::serve(listener, metrics, Arc::clone(&board)));
+    let (pages, probes) = http::pages(metrics, Arc::clone(&board));
+    let _server =
+        listener.map(|listener| http::serve(listener, http::Listening::pages(), pages, Some(probes)));
 
     let ended = loop {
         tokio::select! {
             heard = signals.next() => match heard {
                 Heard::Stop(name) => break Ok(name),
-                Heard::Reload => live.reload(&flags),
+                Heard::Reload => {
+                    let accepted = live.reload(&flags);
+                    if let Some(gateway) = &gateway {
+                        gateway.reload(accepted.and_then(|config| config.gateway));
+                    }
+                    if let Some(admin) = &admin {
+                        admin.reload();
+                        board.note(admin.trouble());
+                    }
+                }
             },
             why = board.all_failed() => break Err(why),
         }
@@ -94,19 +137,31 @@ pub(crate) async fn run(
             let first = (name, Instant::now());
             tracing::info!("{name}: draining; a second signal ends at once");
             stop.send_replace(true);
-            let (relays, consumers) = tokio::select! {
-                outcomes = async { tokio::join!(drain(relays), drain(consumers)) } => outcomes,
+            let drained = async {
+                tokio::join!(drain(relays), drain(consumers), leave_jobs(&mut admin), close(gateway))
+            };
+            let (relays, consumers, (), ()) = tokio::select! {
+                outcomes = drained => outcomes,
                 name = signals.stop_again(first) => at_once(name),
             };
             sinks.close().await;
             Ok(farewell(relays, consumers))
         }
-        Err(why) => anyhow::bail!("{why}"),
+        Err(why) => {
+            close(gateway).await;
+            anyhow::bail!("{why}")
+        }
     }
 }
 
 /// One line that says what is going on. Standard output belongs to the `stdout` sink.
-fn announce(config: &Config, address: Option<SocketAddr>, format: LogFormat) {
+fn announce(
+    config: &Config,
+    address: Option<SocketAddr>,
+    admin: Option<&AdminServer>,
+    gateway: Option<&Gateway>,
+    format: LogFormat,
+) {
     let outboxes = config.outboxes.iter().map(|outbox| {
         let sinks: Vec<&str> = outbox.sinks(config).iter().map(|sink| &*sink.name).collect();
         format!("{} → {}", outbox.name, sinks.join(", "))
@@ -120,7 +175,9 @@ fn announce(config: &Config, address: Option<SocketAddr>, format: LogFormat) {
         [("relaying", outboxes.collect::<Vec<_>>()), ("consuming", consumers.collect())]
             .map(|(what, all)| (!all.is_empty()).then(|| format!("{what} {}; ", all.join("; "))));
     let work = [relaying, consuming].into_iter().flatten().collect::<String>();
-    let line = format!("{work}metrics and health {address}");
+    let api = admin.map_or_else(String::new, |admin| format!("API {}; ", admin.url()));
+    let gateway = gateway.map_or_else(String::new, |gateway| format!("gateway {}; ", gateway.url()));
+    let line = format!("{work}{gateway}{api}metrics and health {address}");
     match format {
         LogFormat::Human => remark(&format!("posthaste {}: {line}", env!("CARGO_PKG_VERSION"))),
         LogFormat::Json => tracing::info!(version = env!("CARGO_PKG_VERSION"), "{line}"),
@@ -147,6 +204,7 @@ fn start(
         settings: live.settings(),
         routes: live.routes(seat),
         rates: live.rates(),
+        pace: live.pace(seat),
         stop: stop.clone(),
         board: Arc::clone(board),
         seat,
@@ -194,6 +252,20 @@ async fn drain(tasks: Vec<Task<DrainOutcome>>) -> DrainOutcome {
         }
     }
     all
+}
+
+/// Jobs are left to whoever comes next.
+async fn leave_jobs(admin: &mut Option<AdminServer>) {
+    if let Some(admin) = admin {
+        admin.stop().await;
+    }
+}
+
+/// The gateway answers what is under way.
+async fn close(gateway: Option<Gateway>) {
+    if let Some(gateway) = gateway {
+        gateway.stop().await;
+    }
 }
 
 fn farewell(relays: DrainOutcome, consumers: DrainOutcome) -> ExitCode {

@@ -15,6 +15,7 @@ use posthaste::relay::{
 use posthaste::route::RouteTable;
 use posthaste::sink::Sink;
 use posthaste::store::{StartAt, Store, StoreError};
+use posthaste_postgres::claim::ClaimPace;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -44,6 +45,8 @@ pub(crate) struct OutboxLife {
     pub(crate) settings: watch::Receiver<RelaySettings>,
     pub(crate) routes: watch::Receiver<RouteTable>,
     pub(crate) rates: watch::Receiver<Rates>,
+    /// How an adopted table is claimed from.
+    pub(crate) pace: Option<watch::Receiver<ClaimPace>>,
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) board: Arc<Board>,
     pub(crate) seat: usize,
@@ -93,7 +96,7 @@ impl OutboxLife {
                     match self.attend(&mut handle).await {
                         RelayEnd::Stopped => {
                             let why = "draining".to_owned();
-                            self.board.tell(self.seat, Health { ready: false, why, lanes_owned: 0 });
+                            self.board.tell(self.seat, Health::new(false, why, 0));
                             return handle.drain().await;
                         }
                         RelayEnd::Failed(why) => format!("outbox `{}`: {why}", self.outbox.name),
@@ -120,7 +123,7 @@ impl OutboxLife {
         let mut outage = Unreached::default();
         loop {
             let begun = Instant::now();
-            let attempt = self.outbox.database.store();
+            let attempt = self.outbox.database.store(self.pace.as_ref());
             let connected = tokio::select! {
                 connected = attempt => connected,
                 _ = self.stop.wait_for(|stop| *stop) => return None,
@@ -139,8 +142,8 @@ impl OutboxLife {
                         }
                         None => {}
                     }
-                    let why = format!("waiting for the database: {error}");
-                    self.board.tell(self.seat, Health { ready: false, why, lanes_owned: 0 });
+                    // What the server said is in the log. Anybody may ask for the health page.
+                    self.board.tell(self.seat, Health::new(false, "waiting for the database".to_owned(), 0));
                 }
                 settled => {
                     if let Some(long) = outage.outage.succeeded(begun, Instant::now()) {
@@ -164,6 +167,7 @@ impl OutboxLife {
             classes: part.classes.clone(),
         };
         let plan = RelayPlan {
+            host: crate::output::host().into(),
             outbox: Arc::clone(&self.outbox.name),
             service: Arc::clone(&self.outbox.service),
             relay: Arc::clone(&self.relay),

@@ -5,7 +5,7 @@
 //! reloaded changes them within one heartbeat and the engine knows one way only.
 
 use async_trait::async_trait;
-use posthaste::store::{JoinPlan, LaneId, Lease, Roll, Store, StoreError, Swept};
+use posthaste::store::{HandAct, JoinPlan, LaneId, Lease, ProcessReport, Roll, Store, StoreError, Swept};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +62,14 @@ impl Store for RatedStore {
 
     async fn lanes_changed(&self) {
         self.inner.lanes_changed().await;
+    }
+
+    async fn taken_by_hand(&self, lane: &LaneId, epoch: i64) -> Result<Option<HandAct>, StoreError> {
+        self.inner.taken_by_hand(lane, epoch).await
+    }
+
+    async fn report(&self, report: &ProcessReport) -> Result<(), StoreError> {
+        self.inner.report(report).await
     }
 
     async fn leave(&self) -> Result<(), StoreError> {

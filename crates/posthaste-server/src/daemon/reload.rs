@@ -1,6 +1,7 @@
 //! SIGHUP: read the configuration again, apply what can change under a running relay, and say what cannot.
 //!
-//! Relay settings, retry policies, rate limits and consumers' settings apply at once. Everything else
+//! Relay settings, retry policies, rate limits, the pace of adopted tables and consumers' settings apply at
+//! once. Everything else
 //! (databases, sinks, topics of routes, addresses) decides what a cursor means or who is connected; the log
 //! says that it takes effect at the next start, and it stays as it is. A configuration that cannot be used
 //! changes nothing.
@@ -10,10 +11,11 @@
 //! `relay.publish_timeout_ms` must be above what the running sinks wait for.
 
 use super::rates::Rates;
-use crate::config::{Config, Flags, contradiction, scrub, settings_keys, shown_value};
+use crate::config::{Config, Flags, Outbox, contradiction, scrub, settings_keys, shown_value};
 use posthaste::consumer::ConsumerSettings;
 use posthaste::relay::RelaySettings;
 use posthaste::route::{Route, RouteTable};
+use posthaste_postgres::claim::ClaimPace;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub(crate) struct LiveSettings {
     settings: watch::Sender<RelaySettings>,
     rates: watch::Sender<Rates>,
     routes: Vec<(String, watch::Sender<RouteTable>)>,
+    /// Of adopted tables, by outbox.
+    paces: Vec<(String, Option<watch::Sender<ClaimPace>>)>,
     consumers: Vec<(Arc<str>, watch::Sender<ConsumerSettings>)>,
     /// How long a call of each sink may take.
     delivery_timeouts: Vec<(Arc<str>, u64)>,
@@ -52,6 +56,11 @@ impl LiveSettings {
             settings: watch::Sender::new(config.relay.clone()),
             rates: watch::Sender::new(rates_of(config)),
             routes: routes.collect(),
+            paces: config
+                .outboxes
+                .iter()
+                .map(|outbox| (outbox.name.to_string(), pace_of(outbox).map(watch::Sender::new)))
+                .collect(),
             consumers: config
                 .consumers
                 .iter()
@@ -78,53 +87,70 @@ impl LiveSettings {
         self.routes[outbox].1.subscribe()
     }
 
+    pub(crate) fn pace(&self, outbox: usize) -> Option<watch::Receiver<ClaimPace>> {
+        self.paces[outbox].1.as_ref().map(watch::Sender::subscribe)
+    }
+
     pub(crate) fn consumer(&self, index: usize) -> watch::Receiver<ConsumerSettings> {
         self.consumers[index].1.subscribe()
     }
 
-    /// Reads and applies.
-    pub(crate) fn reload(&mut self, flags: &Flags) {
+    /// Reads and applies. `None`: nothing was changed.
+    pub(crate) fn reload(&mut self, flags: &Flags) -> Option<Config> {
         let config = match Config::load(flags) {
             Ok(config) => config,
             Err(error) => {
-                return tracing::error!(
-                    "SIGHUP: the configuration cannot be used, nothing was changed: {error}"
-                );
+                tracing::error!("SIGHUP: the configuration cannot be used, nothing was changed: {error}");
+                return None;
             }
         };
         let changes = changes(&self.running, &flatten(&config.effective));
         if changes.is_empty() {
-            return tracing::info!("SIGHUP: nothing has changed");
+            tracing::info!("SIGHUP: nothing has changed");
+            return Some(config);
         }
         let lease_ttl_ms = self.settings.borrow().lease_ttl_ms;
         let settings = RelaySettings { lease_ttl_ms, ..config.relay.clone() };
         if let Err(why) = settings.check() {
-            return tracing::error!(
+            tracing::error!(
                 "SIGHUP: with the running lease_ttl_ms of {lease_ttl_ms} nothing was changed: {why}"
             );
+            return None;
         }
         let mut running = self.delivery_timeouts.iter();
         let publish_ms = settings.publish_timeout_ms;
         if let Some(why) = running.find_map(|(sink, ms)| contradiction(sink, *ms, publish_ms)) {
-            return tracing::error!(
+            tracing::error!(
                 "SIGHUP: with the running sinks nothing was changed: {why}. Sinks take theirs at a restart"
             );
+            return None;
         }
         self.settings.send_replace(settings);
         self.rates.send_replace(rates_of(&config));
         self.apply_retries(&config);
+        self.apply_paces(&config);
         for (name, sender) in &self.consumers {
             if let Some(new) = config.consumers.iter().find(|consumer| consumer.name == *name) {
                 sender.send_replace(new.settings.clone());
             }
         }
         self.say(changes);
+        Some(config)
     }
 
     fn apply_retries(&self, config: &Config) {
         for (name, sender) in &self.routes {
             let Some(outbox) = config.outboxes.iter().find(|outbox| *outbox.name == **name) else { continue };
             sender.send_modify(|table| *table = with_retries(table, &outbox.routes));
+        }
+    }
+
+    fn apply_paces(&self, config: &Config) {
+        for (name, sender) in &self.paces {
+            let outbox = config.outboxes.iter().find(|outbox| *outbox.name == **name);
+            if let (Some(sender), Some(pace)) = (sender, outbox.and_then(pace_of)) {
+                sender.send_replace(pace);
+            }
         }
     }
 
@@ -151,6 +177,10 @@ fn with_retries(running: &RouteTable, new: &RouteTable) -> RouteTable {
     RouteTable::new(running.routes().iter().map(renewed).collect())
 }
 
+fn pace_of(outbox: &Outbox) -> Option<ClaimPace> {
+    outbox.database.layout().map(|(_, layout)| layout.pace())
+}
+
 fn rates_of(config: &Config) -> Rates {
     let rate = |sink: &crate::config::SinkSetting| Some((sink.name.to_string(), sink.rate_limit_per_s?));
     config.sinks.iter().filter_map(rate).collect()
@@ -161,7 +191,13 @@ fn is_live(path: &[String]) -> bool {
     match parts.as_slice() {
         ["relay", key, ..] => *key != "lease_ttl_ms",
         ["consumers", _, key, ..] => settings_keys().iter().any(|live| live == key),
+        ["outbox", .., "adopt", "batch" | "poll_min_ms" | "poll_max_ms"] => true,
         ["route", _, "retry", ..] | ["sinks", _, "rate_limit_per_s"] => true,
+        ["gateway", "bounds", key] => {
+            key.starts_with("body_") || matches!(*key, "batch_events_max" | "inflight_bytes_max")
+        }
+        ["gateway", "limit", "rate_per_s" | "burst" | "on_loss" | "gateways"] => true,
+        ["gateway", "tenants" | "topic", ..] => true,
         _ => false,
     }
 }
@@ -223,12 +259,14 @@ mod tests {
     #[test]
     fn what_applies_and_what_waits() {
         let from = json!({
+            "outbox": [{ "name": "o", "adopt": { "batch": 50, "lease_ms": 1 } }],
             "relay": { "poll_min_ms": 3, "lease_ttl_ms": 20_000 },
             "sinks": { "nats": { "type": "nats" } },
             "consumers": { "c": { "topics": ["a"], "batch_max": 64, "retry": { "delays_ms": [1] } } },
             "route": [{ "name": "a.b", "topics": ["a"], "retry": { "max_attempts": 5 } }],
         });
         let to = json!({
+            "outbox": [{ "name": "o", "adopt": { "batch": 9, "lease_ms": 2, "poll_max_ms": 5 } }],
             "relay": { "poll_min_ms": 10, "lease_ttl_ms": 30_000 },
             "sinks": { "nats": { "type": "nats", "rate_limit_per_s": 5 } },
             "consumers": { "c": { "topics": ["b"], "batch_max": 32, "retry": { "delays_ms": [2] } } },
@@ -241,6 +279,9 @@ mod tests {
             ("consumers.c.batch_max", true),
             ("consumers.c.retry.delays_ms", true),
             ("consumers.c.topics", false),
+            ("outbox.o.adopt.batch", true),
+            ("outbox.o.adopt.lease_ms", false),
+            ("outbox.o.adopt.poll_max_ms", true),
             ("relay.lease_ttl_ms", false),
             ("relay.poll_min_ms", true),
             ("route.a.b.retry.max_attempts", true),

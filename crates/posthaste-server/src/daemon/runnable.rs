@@ -6,9 +6,9 @@ impl Config {
     /// Says what is missing, with an example to copy.
     pub(crate) fn check_runnable(&self) -> Result<(), ConfigError> {
         let relays = self.outboxes.iter().any(|outbox| outbox.relays);
-        if !relays && self.consumers.is_empty() {
+        if !relays && self.consumers.is_empty() && self.gateway.is_none() {
             return Err(ConfigError::new(
-                "there is nothing to run: every outbox has relay = false, and there is no consumer. Add a [consumers.NAME], or \
+                "there is nothing to run: every outbox has relay = false, and there is no consumer and no gateway. Add a [consumers.NAME], or \
                  relay an outbox",
             ));
         }

@@ -1,5 +1,7 @@
 //! The order service: commits orders with their events, and rolls some back.
 //!
+//! With a gateway (`tenant`) it hands its orders in instead, and one request in ten is refused.
+//!
 //! An order goes through three steps (placed, paid, shipped), each of them an event under the order's key.
 //! A transaction takes some orders a step further and appends their events; about one in ten is rolled back
 //! when everything in it is written. Three events in all are odd: one is poison, for the end of its payload
@@ -8,7 +10,9 @@
 
 use super::chance::Chance;
 use super::stage::{Stage, connect};
+use super::tenant::{Client, ClientControl};
 use anyhow::Context as _;
+use bytes::Bytes;
 use posthaste::Event;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
@@ -18,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-const TOPICS: [&str; 3] = ["orders.placed", PAID, "orders.shipped"];
+pub(super) const TOPICS: [&str; 3] = ["orders.placed", PAID, "orders.shipped"];
 
 /// The consumer asks the bank about these.
 pub(crate) const PAID: &str = "orders.paid";
@@ -46,6 +50,13 @@ const DURATION: (Duration, Duration) = (Duration::from_secs(3), Duration::from_s
 /// Within these bounds, so long for each event.
 const DURATION_EACH: Duration = Duration::from_micros(1_600);
 
+/// Behind the story: events come so far apart, and one in so many is poison, in turn for the relay and for
+/// billing. That is one in twenty seconds.
+const STEADY_EACH: Duration = Duration::from_millis(20);
+const POISON_EACH: u64 = 1_000;
+/// The first one comes sooner: somebody is watching.
+const POISON_FIRST: u64 = 250;
+
 /// What an event says. The consumer reads it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Payload {
@@ -67,11 +78,15 @@ fn is_zero(failures: &u32) -> bool {
 pub(crate) struct DemoPlan {
     pub(crate) events: u64,
     pub(crate) seed: u64,
+    /// Orders go on behind these events, until the service is told to stop.
+    pub(crate) goes_on: bool,
 }
 
 /// The service at work, on a thread of its own.
 pub(crate) struct Service {
     shared: Arc<ServiceControl>,
+    /// With a gateway: of its client.
+    client: Option<Arc<ClientControl>>,
     task: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -80,16 +95,32 @@ struct ServiceControl {
     /// Commits no more than this. The script opens the gate further, so that each fault meets work that is
     /// going on, however slow the machine is.
     allowed: AtomicU64,
+    /// Over so many microseconds at least.
+    spread: AtomicU64,
 }
 
 impl Service {
-    pub(crate) fn start(stage: &Stage, plan: DemoPlan) -> Self {
-        let shared = Arc::new(ServiceControl { stop: AtomicBool::new(false), allowed: AtomicU64::new(0) });
-        let (path, own) = (stage.orders(), Arc::clone(&shared));
-        Self { shared, task: spawn_blocking(move || Shop::open(path, plan)?.serve(&own)) }
+    /// Appends to the outbox in its own transactions, or hands in as this client.
+    pub(crate) fn start(stage: &Stage, plan: DemoPlan, client: Option<Client>) -> Self {
+        let shared = Arc::new(ServiceControl {
+            stop: AtomicBool::new(false),
+            allowed: AtomicU64::new(0),
+            spread: AtomicU64::new(0),
+        });
+        let (path, own) = (stage.shop(), Arc::clone(&shared));
+        let control = client.as_ref().map(|client| Arc::clone(&client.control));
+        let task = spawn_blocking(move || Shop::open(path, plan, client)?.serve(&own));
+        Self { shared, client: control, task }
     }
 
-    pub(crate) fn allow(&self, events: u64) {
+    /// Of its client, if it has one.
+    pub(crate) fn client(&self) -> Option<Arc<ClientControl>> {
+        self.client.clone()
+    }
+
+    /// Lets it commit up to this many, spread over this time where that is longer than it takes.
+    pub(crate) fn allow(&self, events: u64, over: Duration) {
+        self.shared.spread.store(u64::try_from(over.as_micros()).unwrap_or(u64::MAX), Relaxed);
         self.shared.allowed.store(events, Relaxed);
     }
 
@@ -106,28 +137,32 @@ impl Service {
     /// The same after telling it to stop.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         self.shared.stop.store(true, Relaxed);
+        if let Some(client) = &self.client {
+            client.stop.store(true, Relaxed);
+        }
         self.join().await
     }
 }
 
 /// An order under way.
 #[derive(Debug, Clone)]
-struct OpenOrder {
-    id: String,
-    customer: String,
+pub(super) struct OpenOrder {
+    pub(super) id: String,
+    pub(super) customer: String,
     /// Steps that it has taken.
-    steps: usize,
+    pub(super) steps: usize,
 }
 
 /// One step of one order, as a transaction writes it.
 #[derive(Debug)]
-struct OrderStep {
-    order: OpenOrder,
-    event: Event,
+pub(super) struct OrderStep {
+    pub(super) order: OpenOrder,
+    pub(super) event: Event,
 }
 
 struct Shop {
     connection: Connection,
+    client: Option<Client>,
     plan: DemoPlan,
     chance: Chance,
     open: Vec<OpenOrder>,
@@ -135,20 +170,45 @@ struct Shop {
     rolled_back: u64,
     /// Odd events so far.
     odd: usize,
+    /// Poison behind the story: the number of the next, how many there were, and whether one is due.
+    next_poison: u64,
+    poisoned: u64,
+    poison_due: bool,
 }
 
 impl Shop {
-    fn open(path: PathBuf, plan: DemoPlan) -> anyhow::Result<Self> {
+    fn open(path: PathBuf, plan: DemoPlan, client: Option<Client>) -> anyhow::Result<Self> {
         let (connection, chance) = (connect(&path)?, Chance::new(plan.seed));
-        Ok(Self { connection, plan, chance, open: Vec::new(), orders: 0, rolled_back: 0, odd: 0 })
+        let next_poison = plan.events + POISON_FIRST;
+        Ok(Self {
+            connection,
+            client,
+            plan,
+            chance,
+            open: Vec::new(),
+            orders: 0,
+            rolled_back: 0,
+            odd: 0,
+            next_poison,
+            poisoned: 0,
+            poison_due: false,
+        })
     }
 
     fn serve(mut self, shared: &ServiceControl) -> anyhow::Result<()> {
         let duration = DURATION_EACH.mul_f64(self.plan.events as f64).clamp(DURATION.0, DURATION.1);
         let each = duration.div_f64(self.plan.events as f64);
         let (mut due, mut committed) = (Instant::now(), 0);
-        while committed < self.plan.events && !shared.stop.load(Relaxed) {
-            if committed >= shared.allowed.load(Relaxed) {
+        let (mut gate, mut pace) = (0, each);
+        while (committed < self.plan.events || self.plan.goes_on) && !shared.stop.load(Relaxed) {
+            let allowed = shared.allowed.load(Relaxed);
+            if gate != allowed {
+                let spread = Duration::from_micros(shared.spread.load(Relaxed));
+                let least = if committed < self.plan.events { each } else { STEADY_EACH };
+                (gate, pace) =
+                    (allowed, spread.div_f64(allowed.saturating_sub(committed).max(1) as f64).max(least));
+            }
+            if committed >= allowed {
                 std::thread::sleep(Duration::from_millis(2)); // pace
                 // What was not allowed is not made up for.
                 due = Instant::now();
@@ -156,7 +216,7 @@ impl Shop {
             }
             std::thread::sleep(due.saturating_duration_since(Instant::now())); // pace
             let count = self.transact(committed)?;
-            due += each.mul_f64(count as f64);
+            due += pace.mul_f64(count as f64);
             committed += count;
         }
         Ok(())
@@ -164,25 +224,25 @@ impl Shop {
 
     /// One transaction; answers how many events it committed.
     fn transact(&mut self, committed: u64) -> anyhow::Result<u64> {
-        let count = (1 + self.chance.below(EVENTS_MAX)).min(self.plan.events - committed);
+        let left = if committed < self.plan.events { self.plan.events - committed } else { EVENTS_MAX };
+        let count = (1 + self.chance.below(EVENTS_MAX)).min(left);
+        if committed >= self.next_poison {
+            (self.poison_due, self.next_poison) = (true, committed + POISON_EACH);
+        }
         // A rollback takes back what is in memory, too.
-        let before = (self.open.clone(), self.orders, self.odd);
+        let before = (self.open.clone(), self.orders, self.odd, self.poisoned, self.poison_due);
         let may_be_odd = committed * 100 >= self.plan.events * ODD_FROM;
         let steps: Vec<OrderStep> =
             (0..count).map(|_| self.step(may_be_odd)).collect::<anyhow::Result<_>>()?;
         // One of the first in any case: a short demo must show it, too.
         let roll_back = self.chance.one_in(ROLL_BACK_ONE_IN) || (committed > 2 && self.rolled_back == 0);
-        let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for step in &steps {
-            write(&tx, step)?;
-        }
-        if !roll_back {
-            tx.commit()?;
-            return Ok(count);
-        }
-        tx.rollback()?;
-        (self.open, self.orders, self.odd) = before;
-        self.note_rollback(&steps)?;
+        let undone = match &mut self.client {
+            None => commit(&mut self.connection, &steps, roll_back)?,
+            Some(client) => client.hand_in(&mut self.connection, &steps, roll_back)?,
+        };
+        let Some(undone) = undone else { return Ok(count) };
+        (self.open, self.orders, self.odd, self.poisoned, self.poison_due) = before;
+        self.note_rollback(undone)?;
         Ok(0)
     }
 
@@ -211,33 +271,82 @@ impl Shop {
         // Of an order that goes on: what comes after it must not be held up.
         if may_be_odd && goes_on && self.odd < ODD && !(self.odd == 2 && order.steps > 1) {
             event.payload = match self.odd {
-                0 => event.payload.map(|bytes| bytes.slice(..bytes.len() / 2)),
-                1 => Some(format!("{{\"order\": \"{}\"}}", order.id).into()),
+                0 => event.payload.map(half),
+                1 => Some(without_amount(&order)),
                 _ => Event::json("", &Payload { failures: 2, ..payload })?.payload,
             };
             self.odd += 1;
+        } else if self.poison_due && goes_on {
+            event.payload = match self.poisoned % 2 {
+                0 => event.payload.map(half),
+                _ => Some(without_amount(&order)),
+            };
+            (self.poisoned, self.poison_due) = (self.poisoned + 1, false);
         }
         Ok(OrderStep { order, event })
     }
 
-    fn note_rollback(&mut self, steps: &[OrderStep]) -> anyhow::Result<()> {
+    fn note_rollback(&mut self, undone: Undone) -> anyhow::Result<()> {
         self.rolled_back += 1;
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for step in steps {
+        for id in undone.ids {
             let sql = "insert into rolled_back (tx, event_id) values (?1, ?2)";
-            tx.prepare_cached(sql)?.execute(params![self.rolled_back, step.event.id.to_string()])?;
+            tx.prepare_cached(sql)?.execute(params![undone.status.unwrap_or(self.rolled_back), id])?;
         }
         Ok(tx.commit()?)
     }
 }
 
+/// Poison for the relay, which takes JSON only.
+fn half(payload: Bytes) -> Bytes {
+    payload.slice(..payload.len() / 2)
+}
+
+/// Poison for billing.
+fn without_amount(order: &OpenOrder) -> Bytes {
+    format!("{{\"order\": \"{}\"}}", order.id).into()
+}
+
+/// What must not be anywhere: ids of events, or that of a request and what it was answered.
+pub(super) struct Undone {
+    pub(super) ids: Vec<String>,
+    pub(super) status: Option<u64>,
+}
+
+/// Orders and events in one transaction, which may be rolled back.
+fn commit(
+    connection: &mut Connection,
+    steps: &[OrderStep],
+    roll_back: bool,
+) -> anyhow::Result<Option<Undone>> {
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for step in steps {
+        write(&tx, step)?;
+    }
+    if !roll_back {
+        tx.commit()?;
+        return Ok(None);
+    }
+    tx.rollback()?;
+    Ok(Some(Undone { ids: steps.iter().map(|step| step.event.id.to_string()).collect(), status: None }))
+}
+
 /// The order and its event, in one transaction (G1).
 fn write(tx: &Transaction<'_>, step: &OrderStep) -> anyhow::Result<()> {
+    write_order(tx, &step.order.id, &step.order.customer, step.order.steps)?;
+    posthaste_sqlite::append(tx, &step.event)?;
+    Ok(())
+}
+
+pub(super) fn write_order(
+    tx: &Transaction<'_>,
+    id: &str,
+    customer: &str,
+    steps: usize,
+) -> anyhow::Result<()> {
     let sql = "insert into orders (id, customer, steps) values (?1, ?2, ?3)
                on conflict (id) do update set steps = excluded.steps";
-    let OrderStep { order, event } = step;
-    tx.prepare_cached(sql)?.execute(params![order.id, order.customer, order.steps])?;
-    posthaste_sqlite::append(tx, event)?;
+    tx.prepare_cached(sql)?.execute(params![id, customer, steps])?;
     Ok(())
 }
 
@@ -249,9 +358,10 @@ mod tests {
     #[test]
     fn the_odd_events_and_some_behind_them_are_below_the_first_gate() {
         let stage = Stage::temporary().expect("a directory");
-        stage.set_up().expect("databases");
+        stage.set_up(None).expect("databases");
         for (events, seed) in (0..40).map(|seed| (100, seed)).chain((0..10).map(|seed| (317, seed))) {
-            let mut shop = Shop::open(stage.orders(), DemoPlan { events, seed }).expect("a shop");
+            let mut shop =
+                Shop::open(stage.orders(), DemoPlan { events, seed, goes_on: false }, None).expect("a shop");
             shop.connection.pragma_update(None, "synchronous", "off").expect("a test may lose its files");
             let (mut committed, mut last) = (0, None);
             while committed < events * FIRST_GATE / 100 {

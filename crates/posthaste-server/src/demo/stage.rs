@@ -3,11 +3,13 @@
 //! The broker has a directory of its own, so that it can go away as a whole: a database that is moved without
 //! its WAL would be a damaged one, and that is another story.
 
+use super::tenant::{SHOP as SHOP_TENANT, TOPIC};
 use crate::output::Usage;
 use anyhow::Context as _;
 use posthaste_sqlite::broker::{Broker, BrokerConfig};
 use posthaste_sqlite::{SqliteConfig, migrate};
 use rusqlite::{Connection, OpenFlags};
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +22,12 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 const SHOP: &str = "
 create table orders (id text primary key, customer text not null, steps integer not null) strict;
 create table rolled_back (n integer primary key, tx integer not null, event_id text not null) strict;
+";
+
+/// With a gateway the shop's tables are in a file of its own, with one more: events that an answer named. Its
+/// `rolled_back` are requests that were refused, under the status they were answered with.
+const HANDED_IN: &str = "
+create table handed_in (n integer primary key, event_id text not null, replayed integer not null) strict;
 ";
 
 /// The consumer's tables. `bookings` has no unique index on the event, on purpose: if the inbox let an event
@@ -85,6 +93,26 @@ impl Stage {
         self.dir.join("billing.db")
     }
 
+    /// The shop's own file, if it hands in by HTTP.
+    pub(crate) fn till(&self) -> PathBuf {
+        self.dir.join("till.db")
+    }
+
+    /// Whether orders are handed in by HTTP. The files say so, also to whoever counts them later.
+    pub(crate) fn has_gateway(&self) -> bool {
+        self.till().is_file()
+    }
+
+    /// Where the shop's tables are: beside the outbox, or in a file of its own.
+    pub(crate) fn shop(&self) -> PathBuf {
+        if self.has_gateway() { self.till() } else { self.orders() }
+    }
+
+    /// What stands before an order's number in the key of its events.
+    pub(crate) fn key_prefix(&self) -> String {
+        if self.has_gateway() { format!("{SHOP_TENANT}:") } else { String::new() }
+    }
+
     /// The bank answers while this is there.
     pub(crate) fn bank(&self) -> PathBuf {
         self.dir.join("bank")
@@ -97,6 +125,23 @@ impl Stage {
     /// What a process of this name has to say.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.log"))
+    }
+
+    /// For whoever looks at shop and billing by the dashboard.
+    pub(crate) fn page_config(&self, address: &str) -> anyhow::Result<PathBuf> {
+        let path = self.dir.join("dashboard.toml");
+        let quoted = |text: String| toml::Value::String(text).to_string();
+        let url = |path: PathBuf| quoted(format!("sqlite://{}", path.display()));
+        let text = format!(
+            "[[outbox]]\nname = \"shop\"\nurl = {}\nrelay = false\n\n\
+             [[outbox]]\nname = \"billing\"\nurl = {}\nrelay = false\n\n\
+             [admin]\nlisten = {}\n",
+            url(self.orders()),
+            url(self.billing()),
+            quoted(address.to_owned())
+        );
+        std::fs::write(&path, text)?;
+        Ok(path)
     }
 
     fn broker_dir(&self) -> PathBuf {
@@ -123,6 +168,11 @@ impl Stage {
         std::fs::rename(self.broker_dir(), self.away_dir()).context("cannot move the broker away")
     }
 
+    /// Whether it is away.
+    pub(crate) fn is_broker_away(&self) -> bool {
+        self.away_dir().exists()
+    }
+
     pub(crate) fn bring_broker_back(&self) -> anyhow::Result<()> {
         std::fs::rename(self.away_dir(), self.broker_dir()).context("cannot move the broker back")
     }
@@ -136,16 +186,24 @@ impl Stage {
         std::fs::write(self.bank(), "open").context("cannot bring the bank back")
     }
 
-    /// Makes the three databases and the configuration, and answers with the latter's text.
-    pub(crate) fn set_up(&self) -> anyhow::Result<String> {
+    /// Makes the databases and the configuration, and answers with the latter's text. A gateway listens at
+    /// this address.
+    pub(crate) fn set_up(&self, gateway: Option<SocketAddr>) -> anyhow::Result<String> {
         migrate::up(&SqliteConfig::new(self.orders()))?;
-        connect(&self.orders())?.execute_batch(SHOP)?;
+        if gateway.is_some() {
+            Connection::open(self.till())?
+                .execute_batch(&format!("pragma journal_mode = wal; {HANDED_IN}"))?;
+        }
+        connect(&self.shop())?.execute_batch(SHOP)?;
         make_dir(&self.broker_dir())?;
         drop(Broker::open(BrokerConfig::new(self.broker()))?);
         migrate::up(&SqliteConfig::new(self.billing()))?;
         connect(&self.billing())?.execute_batch(BILLING)?;
         self.bring_bank_back()?;
-        let text = self.config_text();
+        let mut text = self.config_text();
+        if let Some(address) = gateway {
+            text.push_str(&gateway_text(address));
+        }
         std::fs::write(self.config(), &text)?;
         Ok(text)
     }
@@ -175,6 +233,13 @@ impl Drop for Stage {
             let _ = self.bring_broker_back();
         }
     }
+}
+
+fn gateway_text(address: SocketAddr) -> String {
+    format!(
+        "\n[gateway]\nlisten = \"{address}\"\nlimit = {{ rate_per_s = 10000, burst = 1000 }}\n\n\
+         [[gateway.topic]]\ntopic = \"{TOPIC}\"\nkey = \"client\"           # the order: its events stay in order\n"
+    )
 }
 
 fn make_dir(dir: &Path) -> anyhow::Result<()> {

@@ -23,9 +23,10 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
 }
 
 /// Control characters (C0, DEL, C1), separators of lines and paragraphs, and whatever turns the direction of
-/// what follows.
+/// what follows, the marks without a width included.
 fn acts(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}')
 }
 
 fn escape(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -57,6 +58,7 @@ mod tests {
             ("a\rb\x07\x08\0", "a\\x0db\\x07\\x08\\x00"),
             ("\x7f\u{80}\u{9b}31m", "\\x7f\\x80\\x9b31m"),
             ("\u{202e}txt\u{2066}\u{2069}\u{2028}", "\\u{202e}txt\\u{2066}\\u{2069}\\u{2028}"),
+            ("1\u{200f}2\u{200e}\u{61c}", "1\\u{200f}2\\u{200e}\\u{61c}"),
             ("größer → 日本 🙂 \\x1b", "größer → 日本 🙂 \\x1b"),
         ];
         for (given, shown) in table {

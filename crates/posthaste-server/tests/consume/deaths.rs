@@ -112,3 +112,61 @@ async fn left_behind(rig: &Rig, point: &str) {
         _ => {}
     }
 }
+
+/// The store's crash points on the other sources: whatever the broker brings again meets the marks.
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+async fn dies_on(rig: &Rig, is_direct: bool, points: &[&str]) {
+    let mut last = 0;
+    for point in points {
+        for (count, kind) in [(60, "order"), (4, "late")] {
+            match is_direct {
+                true => rig.publish(count, kind).await,
+                false => rig.append(last + 1..=last + count, kind).await,
+            }
+            last += count;
+        }
+        let mut member = rig.start_to_die(&format!("{point}@2"));
+        assert_eq!(member.ends().await.signal(), Some(9), "it died of SIGKILL at {point}");
+        rig.check(&format!("right after {point}")).await;
+    }
+    let member = rig.start();
+    rig.until("select count(*) from trial.effects", last.into()).await;
+    rig.until("select 1 - least(count(*), 1) from posthaste.inbox_deferred", 1).await;
+    rig.check("after all these deaths").await;
+    assert_eq!(rig.count("select count(*) from posthaste.inbox_dead_letters").await, 0);
+    member.stop().await;
+}
+
+#[cfg(any(feature = "nats", feature = "redis"))]
+const OF_A_LOG: [&str; 4] = ["consume.admitted", "consume.committed", "consume.saved", "consume.deferred"];
+
+#[cfg(feature = "nats")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_jetstream_dies_and_each_effect_happens_once() {
+    use posthaste_testkit::services::{Nats, NatsOptions};
+    let nats = require_service!(Nats::start(&NatsOptions::default()).await);
+    let rig = require_service!(Rig::set_on_nats(&nats, SETTINGS).await);
+    dies_on(&rig, true, &OF_A_LOG).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_redis_dies_and_each_effect_happens_once() {
+    use posthaste_testkit::services::{Redis, RedisOptions};
+    let server = require_service!(Redis::start(&RedisOptions::default()).await);
+    let rig = require_service!(Rig::set_on_redis(&server, "", SETTINGS).await);
+    dies_on(&rig, false, &OF_A_LOG).await;
+}
+
+#[cfg(feature = "rabbitmq")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_rabbitmq_dies_and_each_effect_happens_once() {
+    let server = require_service!(posthaste_testkit::services::shared_rabbitmq().await);
+    let rig = require_service!(Rig::set_on_rabbitmq(server, SETTINGS).await);
+    dies_on(
+        &rig,
+        false,
+        &["consume.admitted", "consume.before_commit", "consume.committed", "consume.deferred"],
+    )
+    .await;
+}

@@ -30,6 +30,8 @@ async fn the_example_books_each_campaign_once() {
     let text = FILE
         .replace("postgres://posthaste_relay@127.0.0.1/finance", &rig.url())
         .replace("postgres://finance@127.0.0.1/finance", &rig.url_as(&login))
+        .replace("postgres://gateway@127.0.0.1/finance", &rig.url())
+        .replace("127.0.0.1:7680", "127.0.0.1:0")
         .replace("127.0.0.1:9092", &kafka.bootstrap())
         .replace("service = \"finance\"", "service = \"finance\"\n[http]\nlisten = \"127.0.0.1:0\"");
     rig.replace_configuration(&text);

@@ -3,206 +3,25 @@
 //! The service notes each request as an effect. With `marks = "app"` it admits the message in the same
 //! transaction; otherwise nothing of its own would stop it from doing a thing twice.
 
+mod late;
+mod request;
+mod service;
+mod statuses;
+
 use crate::member::{Member, WAIT};
 use crate::rig::Rig;
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::{PgBouncer, Postgres, PostgresOptions, ServiceError, Version};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_postgres::NoTls;
+use posthaste_testkit::services::{PgBouncer, Postgres, PostgresOptions, Version};
+use service::{MarkedBy, Service, assert_first_effects_are_in_order, set};
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::Ordering;
+use tokio::net::TcpListener;
 
 const EFFECTS: &str = "select count(*) from trial.effects";
 const LETTERS: &str = "select count(*) from posthaste.inbox_dead_letters";
 /// A message that fails is deferred at once.
-const DEFERRING: &str =
-    "batch_max = 8\nretry = { delays_ms = [], then = { max_attempts = 5, initial_ms = 50, max_ms = 100 } }";
-
-#[derive(Clone, Copy, PartialEq)]
-enum MarkedBy {
-    Posthaste,
-    App,
-}
-
-/// The service of the trials.
-struct Service {
-    address: std::net::SocketAddr,
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    /// Answers 503, and asks to be left alone for so many seconds.
-    away: AtomicBool,
-    requests: AtomicUsize,
-    most_at_once: AtomicUsize,
-    at_once: AtomicUsize,
-    /// Dies before its own commit, once.
-    dies: AtomicBool,
-}
-
-struct Asked {
-    headers: HashMap<String, String>,
-    body: Vec<u8>,
-}
-
-impl Service {
-    async fn start(rig: &Rig, marks: MarkedBy) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let shared = Arc::new(Shared::default());
-        let (url, state) = (rig.url(), Arc::clone(&shared));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, url.clone(), Arc::clone(&state), marks));
-            }
-        });
-        Self { address, shared }
-    }
-}
-
-async fn serve(stream: TcpStream, url: String, shared: Arc<Shared>, marks: MarkedBy) -> Option<()> {
-    let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.ok()?;
-    tokio::spawn(connection);
-    let mut stream = BufReader::new(stream);
-    loop {
-        let asked = read(&mut stream).await?;
-        shared.requests.fetch_add(1, Ordering::SeqCst);
-        let at_once = shared.at_once.fetch_add(1, Ordering::SeqCst) + 1;
-        shared.most_at_once.fetch_max(at_once, Ordering::SeqCst);
-        let answer = answer(&mut client, &asked, &shared, marks).await;
-        shared.at_once.fetch_sub(1, Ordering::SeqCst);
-        stream.write_all(answer?.as_bytes()).await.ok()?;
-    }
-}
-
-async fn read(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
-    let (mut headers, mut line) = (HashMap::new(), String::new());
-    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-    loop {
-        line.clear();
-        stream.read_line(&mut line).await.ok()?;
-        match line.trim_end().split_once(": ") {
-            Some((name, value)) => headers.insert(name.to_ascii_lowercase(), value.to_owned()),
-            None => break,
-        };
-    }
-    let mut body = vec![0; headers.get("content-length")?.parse().ok()?];
-    stream.read_exact(&mut body).await.ok()?;
-    Some(Asked { headers, body })
-}
-
-/// `None`: it dies.
-async fn answer(
-    client: &mut tokio_postgres::Client,
-    asked: &Asked,
-    shared: &Shared,
-    marks: MarkedBy,
-) -> Option<String> {
-    let empty = |status: &str| Some(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"));
-    let header = |name: &str| asked.headers.get(name).map(String::as_str).unwrap_or_default();
-    if shared.away.load(Ordering::SeqCst) {
-        return Some("HTTP/1.1 503 Busy\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n".to_owned());
-    }
-    let attempt: u32 = header("posthaste-attempt").parse().expect("a number");
-    match header("type") {
-        "late" if attempt < 3 => return empty("500 Not Yet"),
-        "reject" => {
-            let body = "no order, and token hunter2-secret";
-            return Some(format!("HTTP/1.1 422 No\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
-        }
-        "slow" => tokio::time::sleep(std::time::Duration::from_millis(200)).await, // the receiver's work
-        "gone" => return empty("404 Not Found"),
-        "moved" => return Some("HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n".to_owned()),
-        "half" if attempt < 2 => {
-            return Some(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/vnd.posthaste.events+json\r\n\
-                         content-length: 999\r\n\r\n{\"events\""
-                    .to_owned(),
-            );
-        }
-        "huge" if attempt < 2 => {
-            let body = format!("{{\"events\": [{}]}}", " ".repeat(10 << 20));
-            return Some(format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/vnd.posthaste.events+json\r\ncontent-length: {}\r\n\r\n{body}",
-                body.len()
-            ));
-        }
-        _ => {}
-    }
-    let n: i32 =
-        serde_json::from_slice::<serde_json::Value>(&asked.body).expect("JSON")["n"].as_i64()? as i32;
-    let (id, key, kind) = (header("posthaste-id"), header("key"), header("type"));
-    let tx = client.transaction().await.ok()?;
-    let mut is_first = true;
-    if marks == MarkedBy::App {
-        let (topic, partition) =
-            (header("posthaste-topic"), header("posthaste-partition").parse::<i32>().ok()?);
-        let position: i64 = header("posthaste-position").parse().ok()?;
-        let sql = "select posthaste.admit('billing', $1, $2, $3, $4)";
-        is_first = tx.query_one(sql, &[&id, &topic, &partition, &position]).await.ok()?.get(0);
-    }
-    if is_first {
-        let sql = "insert into trial.effects (id, type, key, n) values ($1, $2, $3, $4)";
-        tx.execute(sql, &[&id, &kind, &key, &n]).await.ok()?;
-    }
-    if shared.dies.swap(false, Ordering::SeqCst) {
-        return None;
-    }
-    tx.commit().await.ok()?;
-    match kind {
-        "chain" => {
-            let body = format!(
-                "{{\"events\": [{{\"topic\": \"invoices\", \"key\": \"{key}\", \"headers\": {{\"type\": \"invoice\"}}, \
-                 \"payload\": {{\"of\": {n}}}}}]}}"
-            );
-            Some(format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/vnd.posthaste.events+json; charset=utf-8\r\n\
-                 content-length: {}\r\n\r\n{body}",
-                body.len()
-            ))
-        }
-        "odd" if attempt < 2 => {
-            let body = "{\"events\": [{\"topic\": \"\", \"payload\": 1}]}";
-            Some(format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/vnd.posthaste.events+json\r\ncontent-length: {}\r\n\r\n{body}",
-                body.len()
-            ))
-        }
-        _ => empty("204 No Content"),
-    }
-}
-
-/// What is known of each message, where the application keeps the marks.
-const APP_MARKS: &str = "create or replace view trial.marks as
-select message_id as id, outcome::text as outcome from posthaste.inbox
-union all select message_id, 'w' from posthaste.inbox_deferred where message_id not in (select message_id from posthaste.inbox)
-union all select message_id, 'x' from posthaste.inbox_dead_letters where message_id not in (select message_id from posthaste.inbox)";
-
-async fn set(consumer: &str, marks: MarkedBy) -> Result<(Rig, Service), ServiceError> {
-    let rig = Rig::set(consumer).await?;
-    let service = Service::start(&rig, marks).await;
-    let address = service.address;
-    let marks_line = if marks == MarkedBy::App {
-        rig.run(APP_MARKS).await;
-        "\nmarks = \"app\""
-    } else {
-        ""
-    };
-    let receiver = format!("{{ url = \"http://{address}/events\", token = \"hunter2-secret\" }}");
-    rig.reconfigure("sql = \"trial.handle\"", &format!("http = {receiver}{marks_line}"));
-    Ok((rig, service))
-}
-
-/// First effects of each key, in the order in which they happened.
-async fn assert_first_effects_are_in_order(rig: &Rig, when: &str) {
-    let back = "select count(*) from (select n < lag(n) over (partition by key order by seq) as back from \
-                (select distinct on (id) * from trial.effects order by id, seq) e) f where back";
-    assert_eq!(rig.count(back).await, 0, "a key is out of order, {when}");
-}
+const DEFERRING: &str = "batch_max = 8\nhandler_timeout_ms = 4000\nretry = { delays_ms = [], then = { max_attempts = 5, initial_ms = 50, max_ms = 100 } }";
 
 /// Marks are ours: each message is asked about once while nobody dies, its events are appended with its mark,
 /// and what fails is tried again, deferred and given up as with any other handler.
@@ -252,6 +71,81 @@ async fn g5_a_death_repeats_requests_and_nothing_else() {
     member.stop().await;
 }
 
+/// The receiver has answered, and the process dies before anything is written about it: it is asked again.
+/// Where the application keeps the marks, they are found, and it has its effects once.
+#[tokio::test(flavor = "multi_thread")]
+async fn g5_an_answer_that_nobody_wrote_down_is_asked_for_again() {
+    for marks in [MarkedBy::Posthaste, MarkedBy::App] {
+        let (rig, service) = require_service!(set("batch_max = 8", marks).await);
+        let kind = |n: i32| if marks == MarkedBy::Posthaste && n % 5 == 0 { "chain" } else { "order" };
+        rig.publish_mixed(40, kind).await;
+        let mut member = rig.start_to_die(&format!("{}@2", crate::points::OUTSIDE[0]));
+        assert_eq!(member.ends().await.signal(), Some(9), "it died of SIGKILL");
+        let answered = service.shared.requests.load(Ordering::SeqCst);
+        let member = rig.start();
+        rig.until("select count(distinct id) from trial.effects", 40).await;
+        rig.until_saved().await;
+        let (requests, effects) = (service.shared.requests.load(Ordering::SeqCst), rig.count(EFFECTS).await);
+        assert!(answered > 8, "{answered} before the death");
+        match marks {
+            MarkedBy::Posthaste => {
+                assert!(requests > 40, "some were asked about twice: {requests}");
+                let events =
+                    rig.count("select count(*) from posthaste.outbox where topic = 'invoices'").await;
+                assert_eq!(events, 8, "events of answers, each once");
+            }
+            MarkedBy::App => assert_eq!(effects, 40, "its effects, each once"),
+        }
+        assert_first_effects_are_in_order(&rig, "after a death between answer and mark").await;
+        member.stop().await;
+    }
+}
+
+/// A message's own headers cannot say who it is: they travel under another name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_cannot_forge_what_we_say_of_it() {
+    let (rig, _service) = require_service!(set("", MarkedBy::App).await);
+    let forged = [
+        ("type", "order"),
+        ("Posthaste-Id", "m1"),
+        ("posthaste-consumer", "another"),
+        ("posthaste-topic", "another"),
+        ("posthaste-position", "7"),
+        ("posthaste-attempt", "9"),
+    ];
+    rig.publish_with(4, &forged).await;
+    rig.publish(4, "order").await;
+    let member = rig.start();
+    rig.until("select count(distinct id) from trial.effects", 8).await;
+    rig.until_saved().await;
+    rig.check("with headers that pretend to be ours").await;
+    member.stop().await;
+}
+
+/// F50: one message fails by itself while the receiver is back again: others do not wait for its pauses.
+#[tokio::test(flavor = "multi_thread")]
+async fn f50_a_probe_that_fails_by_itself_lets_the_others_through() {
+    let settings = "dependencies = {}\nretry = { delays_ms = [1000, 1000, 1000, 1000, 1000, 1000] }";
+    let (rig, service) = require_service!(set(settings, MarkedBy::Posthaste).await);
+    rig.publish(3, "gone").await;
+    let member = rig.start();
+    eventually("somebody was asked", WAIT, || async {
+        (service.shared.requests.load(Ordering::SeqCst) > 2).then_some(())
+    })
+    .await;
+    service.shared.away.store(true, Ordering::SeqCst);
+    let why =
+        |status: u16, text: &str| status == 503 && text.contains("waiting for") && text.contains("http.503");
+    member.page("/readyz", "the receiver is named, and what it said", why).await;
+    service.shared.away.store(false, Ordering::SeqCst);
+    rig.publish(20, "order").await;
+    let began = std::time::Instant::now();
+    rig.until(EFFECTS, 20).await;
+    assert!(began.elapsed().as_secs() < 30, "they waited for {:?}", began.elapsed());
+    member.says("a dependency is away").await;
+    member.stop().await;
+}
+
 /// Marks are the application's: its effects happen once, whatever dies, and nothing of ours is in its way.
 #[tokio::test(flavor = "multi_thread")]
 async fn g5_an_application_that_admits_has_its_effects_once() {
@@ -268,6 +162,8 @@ async fn g5_an_application_that_admits_has_its_effects_once() {
     let member = rig.start();
     rig.until(LETTERS, 2).await;
     rig.until(EFFECTS, 400).await;
+    // The application commits first. Our row of a message that waited goes right after it.
+    rig.until("select 1 - least(count(*), 1) from posthaste.inbox_deferred", 1).await;
     rig.until_saved().await;
     rig.check("where the application keeps the marks").await;
     let ours = "select count(*) from posthaste.inbox where outcome <> 'd'";

@@ -18,7 +18,16 @@ pub(crate) async fn shared() -> Result<&'static Kafka, ServiceError> {
     SHARED
         // What compacts looks again soon, and not after 15 s.
         .get_or_init(async || {
-            Kafka::start(&KafkaOptions::default().setting("log.cleaner.backoff.ms=200")).await
+            let options = KafkaOptions::default().setting("log.cleaner.backoff.ms=200");
+            // The times of groups of the newer protocol are those of the classic one here.
+            let times = [
+                ("group.consumer.min.session.timeout.ms", 6_000),
+                ("group.consumer.session.timeout.ms", 6_000),
+                ("group.consumer.min.heartbeat.interval.ms", 1_000),
+                ("group.consumer.heartbeat.interval.ms", 1_000),
+            ];
+            let set = |options: KafkaOptions, (name, ms)| options.setting(&format!("{name}={ms}"));
+            Kafka::start(&times.into_iter().fold(options, set)).await
         })
         .await
         .as_ref()

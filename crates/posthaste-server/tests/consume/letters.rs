@@ -51,7 +51,7 @@ async fn f59_two_replays_at_once_under_live_traffic_have_one_effect() {
             let (one, other) = (scope.spawn(|| rig.cli(&REPLAY)), scope.spawn(|| rig.cli(&REPLAY)));
             (one.join().expect("it ran"), other.join().expect("it ran"))
         });
-        let won = |ended: &crate::rig::Ended| ended.code == 0 && ended.out.contains("1 ");
+        let won = |ended: &crate::rig::Ended| ended.code == 0 && ended.out.contains("1 dead letter replayed");
         assert!(
             won(&one) != won(&other),
             "{on_dead}: one wins: {}{} | {}{}",

@@ -22,7 +22,7 @@ mod days;
 mod deaths;
 #[cfg(feature = "kafka")]
 mod example;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod grounds;
 mod handlers;
 #[cfg(feature = "http")]
@@ -48,6 +48,8 @@ mod poison;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 mod range;
+#[cfg(feature = "redis")]
+mod redis;
 mod refusals;
 mod restore;
 #[cfg(feature = "schemas")]

@@ -1,6 +1,8 @@
-//! JetStream from end to end: streams as plain logs, with leases and positions in the service's database.
+//! JetStream from end to end: streams as plain logs, with leases and positions in the service's database; and
+//! as queues where no order is asked for.
 
 use crate::member::{Member, WAIT};
+use crate::members::{SETTINGS, kind, one_of_two_members_of_a_log_dies_under_load};
 use crate::rig::Rig;
 use posthaste_testkit::conformance::eventually;
 use posthaste_testkit::require_service;
@@ -8,42 +10,16 @@ use posthaste_testkit::services::{Nats, NatsOptions};
 use rustix::process::Signal;
 
 const EFFECTS: &str = "select count(*) from trial.effects";
-const SETTINGS: &str =
-    "batch_max = 8\nretry = { delays_ms = [10], then = { max_attempts = 5, initial_ms = 50, max_ms = 100 } }";
-
-fn kind(n: i32) -> &'static str {
-    match n % 20 {
-        3 => "late",
-        7 => "reject",
-        10.. => "slow",
-        _ => "order",
-    }
-}
 
 async fn open() -> Result<Nats, posthaste_testkit::services::ServiceError> {
     Nats::start(&NatsOptions::default()).await
 }
 
-/// With retries, deferral and dead letters under way: each effect once, each key in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn g5_one_of_two_members_of_a_stream_dies_under_load() {
     let nats = require_service!(open().await);
     let rig = require_service!(Rig::set_on_nats(&nats, SETTINGS).await);
-    rig.publish_mixed(300, kind).await;
-    let mut first = rig.start();
-    rig.until_shared_by(&[&first]).await;
-    let second = rig.start();
-    second.says("consuming billing").await;
-    rig.publish_mixed(300, kind).await;
-    rig.until(EFFECTS, 60).await;
-    first.kill9();
-    rig.check("right after the owner's death").await;
-    rig.publish_mixed(40, kind).await;
-    rig.finish(second, "with the member that stood by").await;
-    assert_eq!(rig.count("select count(*) from posthaste.inbox_dead_letters").await, 32);
-    assert_eq!(rig.count(EFFECTS).await, 608);
-    let held = "select count(*) from posthaste.inbox_partitions where expires_at is not null";
-    assert_eq!(rig.count(held).await, 0, "G8: a lease was left behind");
+    one_of_two_members_of_a_log_dies_under_load(&rig).await;
 }
 
 /// F66, F20: frozen for longer than its lease lives, and back.
@@ -162,7 +138,8 @@ async fn a_range_of_a_stream_is_replayed_and_its_status_shown() {
     let member = rig.start();
     rig.until_settled().await;
     let status = rig.cli(&["consumers", "status"]).ok();
-    assert!(status.contains(&rig.topic) && status.contains("26"), "{status}");
+    // A long name goes on in the next line.
+    assert!(status.contains(&rig.topic[..24]) && status.contains("26"), "{status}");
     let range = ["--from", "position:5", "--to", "position:11", "--repeat", "--reason", "a trial"];
     let base = ["consumers", "replay", "billing", "--topic", &rig.topic];
     rig.cli(&[&base[..], &range[..]].concat()).ok();
@@ -173,4 +150,44 @@ async fn a_range_of_a_stream_is_replayed_and_its_status_shown() {
     }
     member.stop().await;
     assert_eq!(rig.count(EFFECTS).await, 31);
+}
+
+/// Without order two members share a stream, with retries, deferral and dead letters under way. One of them
+/// is killed with its hands full, and others get that when `ack_wait` is over: each effect once.
+#[tokio::test(flavor = "multi_thread")]
+async fn g5_two_members_share_a_stream_without_order_and_one_is_killed() {
+    let nats = require_service!(open().await);
+    let settings = format!("order = \"none\"\n{SETTINGS}");
+    let rig = require_service!(Rig::set_on_nats(&nats, &settings).await);
+    let source = format!("[sources.queue]\ntype = \"nats\"\nurl = \"{}\"\nack_wait_ms = 2000\n", nats.url());
+    rig.reconfigure("[consumers.billing]", &format!("{source}[consumers.billing]"));
+    rig.reconfigure("source = \"broker\"", "source = \"queue\"");
+    let (mut first, second) = (rig.start(), rig.start());
+    for member in [&first, &second] {
+        member.says("subscribed").await;
+    }
+    rig.publish_mixed(600, kind).await;
+    rig.until(EFFECTS, 60).await;
+    first.kill9();
+    rig.check_but_order("right after a death").await;
+    rig.publish_mixed(40, kind).await;
+    rig.until("select count(*) from trial.marks where outcome <> 'w'", 640).await;
+    let client = async_nats::connect(nats.url()).await.expect("connected");
+    let stream = async_nats::jetstream::new(client).get_stream(&rig.topic).await.expect("the stream");
+    eventually("everything is acknowledged", WAIT, || async {
+        let info = stream.consumer_info(&rig.topic).await.expect("the consumer");
+        ((info.num_pending, info.num_ack_pending) == (0, 0)).then_some(())
+    })
+    .await;
+    let status = rig.cli(&["consumers", "status"]).ok();
+    assert!(status.contains("has no positions"), "{status}");
+    let doctor = rig.cli(&["doctor"]);
+    for check in ["max-deliver", "ack-wait", "0 messages of stream"] {
+        assert!(doctor.out.contains(check), "{check}: {}{}", doctor.out, doctor.err);
+    }
+    second.stop().await;
+    rig.check_but_order("at the end").await;
+    assert_eq!(rig.count("select count(*) from posthaste.inbox_dead_letters").await, 32);
+    assert_eq!(rig.count(EFFECTS).await, 608);
+    assert!(rig.positions().await.values().all(|position| *position == 0), "a queue has none");
 }

@@ -32,3 +32,6 @@ pub(crate) const POINTS: [(&str, u32, Way); 12] = [
     ("consume.revoked", 1, Way::Leave),
     ("consume.poison", 1, Way::Poison),
 ];
+
+/// Those of handlers in another process, which only PostgreSQL has: `http.rs`.
+pub(crate) const OUTSIDE: [&str; 1] = ["outside.answered"];

@@ -87,6 +87,33 @@ async fn f50_a_message_that_crashes_the_server_dies_and_its_neighbours_do_not() 
     assert_eq!(letter(&rig).await, (poison, "exhausted".to_owned()));
 }
 
+/// A deployment that fails with every message is not the messages' fault.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_deployment_buries_next_to_nothing_before_somebody_can_mend_it() {
+    let settings = "all_failing = \"pause\"\nretry = { delays_ms = [100] }";
+    let rig = require_service!(Rig::set(settings).await);
+    rig.publish(24, "order").await;
+    let member = rig.start();
+    rig.until_settled().await;
+    rig.run("alter table trial.effects rename to not_migrated_yet").await;
+    rig.publish(240, "order").await;
+    let says_so = |status: u16, body: &str| status == 503 && body.contains("every message fails");
+    let page = member.page("/readyz", "that every message fails", says_so).await;
+    assert!(page.contains(" is tried (") && !page.contains("trial.effects"), "by a code alone: {page}");
+    let shown = rig.cli(&["consumers", "status", "billing", "--json"]).ok();
+    assert!(shown.contains("trial.effects"), "and why, for those with a login: {shown}");
+    let dead = rig.count(LETTERS).await;
+    assert!(dead < 20, "those whose tries were over waited for the verdict, and {dead} died");
+    let open = |_, body: &str| {
+        body.lines().any(|line| line.contains("dependency=\"handler\"") && line.ends_with(" 1"))
+    };
+    member.page("/metrics", "the breaker", open).await;
+    rig.run("alter table trial.not_migrated_yet rename to effects").await;
+    rig.until_settled().await;
+    assert!(rig.count(LETTERS).await <= dead + 3, "one for a probe, at most");
+    rig.finish(member, "after a broken deployment").await;
+}
+
 /// F71, F86: whatever a stranger's producer sends is one dead letter with its bytes as they came, and the
 /// rest flows.
 #[cfg(feature = "kafka")]

@@ -16,19 +16,6 @@ pub(crate) async fn declare(server: &Rabbitmq, queue: &str, arguments: &str) {
     assert_eq!(server.eval(&declare).await.expect("declared"), "{ok, new}");
 }
 
-impl Rig {
-    /// Appends messages of this type to the outbox, on all keys in turn.
-    async fn append(&self, numbers: std::ops::RangeInclusive<i32>, kind: &str) {
-        let (topic, first, last) = (&self.topic, numbers.start(), numbers.end());
-        self.run(&format!(
-            "select count(posthaste.append('{topic}', convert_to(format('{{\"n\": %s}}', n), 'UTF8'), key => 'k' || n % 8,
-                                           headers => jsonb_build_object('type', '{kind}')))
-               from (select n from generate_series({first}, {last}) n order by n) numbers"
-        ))
-        .await;
-    }
-}
-
 /// Each of three processes relays and consumes. Those that work are killed, one after the other: each effect
 /// happens once, and each key stays in order.
 #[tokio::test(flavor = "multi_thread")]

@@ -53,13 +53,16 @@ async fn what_is_missing_in_the_database_is_told_before_anything_is_taken() {
     )
     .await;
     let member = rig.start();
-    let away = |status: u16, body: &str| status == 503 && body.contains("read-only transaction");
+    let away = |status: u16, body: &str| status == 503 && body.contains("the database");
     member.page("/readyz", "that nothing can be written", away).await;
+    member.says("read-only transaction").await;
     drop(member);
     assert_eq!((rig.count(taken).await, rig.count(marks).await), (0, 0), "nothing was taken");
     rig.run("alter role stranger reset default_transaction_read_only").await;
     let member = rig.start();
     rig.finish(member, "with the service's own login").await;
+    let trace = rig.cli(&["trace", "m1"]).ok();
+    assert!(trace.contains("consumer  billing: done") && !trace.contains("not looked at"), "{trace}");
 
     // A standby has everything, and cannot take a mark.
     let data = rig.server().data_dir();

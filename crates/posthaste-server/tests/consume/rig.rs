@@ -14,11 +14,14 @@ use posthaste_testkit::services::Kafka;
 use posthaste_testkit::services::{Postgres, ServiceError, TestDatabase};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
+#[cfg(any(feature = "schemas", all(feature = "http", feature = "nats")))]
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 #[cfg(feature = "kafka")]
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 #[cfg(feature = "kafka")]
 use tokio::sync::RwLock;
 use tokio_postgres::{Client, NoTls};
@@ -292,16 +295,13 @@ impl Rig {
         self.wire.send(&self.topic, parcels).await;
     }
 
-    /// The next so many messages of the type `framed`, each behind the id of its schema, which has one
-    /// letter.
-    #[cfg(feature = "schemas")]
-    pub(crate) async fn publish_framed(&self, schema: u8, count: i32, body: impl Fn(i32) -> String) {
-        let from = self.last.fetch_add(count, Ordering::Relaxed) + 1;
-        let framed = |n| {
-            let payload = format!("\0\0\0\0{}{}", char::from(schema), body(n));
-            Parcel { payload, ..parcel(n, &[("type", "framed")]) }
-        };
-        self.wire.send(&self.topic, (from..from + count).map(framed).collect()).await;
+    /// Messages of this type and of these numbers, which may be there already, with such payloads.
+    #[cfg(any(feature = "schemas", all(feature = "http", feature = "nats")))]
+    pub(crate) async fn send(&self, kind: &str, numbers: Range<i32>, payload: impl Fn(i32) -> String) {
+        self.last.fetch_max(numbers.end - 1, Ordering::Relaxed);
+        let headers = [("type", kind)];
+        let parcels = numbers.map(|n| Parcel { payload: payload(n), ..parcel(n, &headers) });
+        self.wire.send(&self.topic, parcels.collect()).await;
     }
 
     /// A copy of a message, with its id, at another position.
@@ -399,13 +399,22 @@ impl Rig {
 
     /// Waits until these have all partitions, and each of them has one.
     pub(crate) async fn until_shared_by(&self, members: &[&Member]) {
-        eventually("the members share the partitions", WAIT, || async {
+        let end = Instant::now() + WAIT;
+        loop {
             let owners = self.owners().await;
             let each_has_one = members.iter().all(|member| owners.iter().any(|owner| member.is(owner)));
             let all_are_theirs = owners.iter().all(|owner| members.iter().any(|member| member.is(owner)));
-            (each_has_one && all_are_theirs).then_some(())
-        })
-        .await;
+            if each_has_one && all_are_theirs {
+                return;
+            }
+            if Instant::now() >= end {
+                for member in members {
+                    eprintln!("a member's health: {}", member.get("/readyz").await.1);
+                }
+                panic!("{owners:?} do not share it:\n{}", self.cli(&["consumers", "status"]).out);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await; // pace
+        }
     }
 
     /// What must be true at any time, also right after a death: effects once, keys in order, marks as rows,

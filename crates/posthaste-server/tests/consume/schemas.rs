@@ -58,6 +58,11 @@ async fn f71_what_breaks_its_schema_is_dead_at_once_and_checked_again_at_its_rep
     rig.check_but_order("with the new schema").await;
 }
 
+/// A payload behind the id of its schema.
+fn framed(schema: u8, body: &str) -> String {
+    format!("\0\0\0\0{}{body}", char::from(schema))
+}
+
 /// F71, F50: a registry that is away costs no attempt and makes no letter; its breaker opens, and everything
 /// flows when it is back. What names no schema is poison meanwhile.
 #[tokio::test(flavor = "multi_thread")]
@@ -77,7 +82,7 @@ async fn f71_a_registry_that_is_away_is_waited_for() {
     .await;
     let handle = "[[consumers.billing.handle]]\n";
     rig.reconfigure(handle, &format!("{handle}types = [\"framed\"]\nsql = \"trial.framed\"\n{handle}"));
-    rig.publish_framed(7, 24, |n| format!("{{\"price\": {n}}}")).await;
+    rig.send("framed", 1..25, |n| framed(7, &format!("{{\"price\": {n}}}"))).await;
     let member = rig.start();
     receiver.until(3).await;
     let open = "posthaste_consumer_breaker_state{";
@@ -97,11 +102,11 @@ async fn f71_a_registry_that_is_away_is_waited_for() {
     receiver.always(path, Answer::status(200).body(schema));
     rig.until(EFFECTS, 24).await;
     let asked = receiver.requests_for(path).len();
-    rig.publish_framed(7, 1, |_| "{\"price\": \"many\"}".to_owned()).await;
+    rig.send("framed", 25..26, |_| framed(7, "{\"price\": \"many\"}")).await;
     receiver.always("/schemas/ids/8", Answer::status(404).body(r#"{"error_code":40403,"message":"no"}"#));
-    rig.publish_framed(8, 1, |_| "{}".to_owned()).await;
+    rig.send("framed", 26..27, |_| framed(8, "{}")).await;
     rig.publish(1, "framed").await;
-    rig.publish_framed(7, 8, |n| format!("{{\"price\": {n}}}")).await;
+    rig.send("framed", 28..36, |n| framed(7, &format!("{{\"price\": {n}}}"))).await;
     rig.finish(member, "with a registry that came back").await;
     assert_eq!((rig.count(EFFECTS).await, rig.count(LETTERS).await), (32, 3));
     let codes = "select string_agg(error_code, ' ' order by error_code) from posthaste.inbox_dead_letters where disposition = 'schema' and attempts = 1";

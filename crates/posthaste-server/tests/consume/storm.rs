@@ -1,5 +1,6 @@
 //! Members that come and go each second, and one that dies under load.
 
+use crate::grounds::kafka_sink;
 use crate::kafka::{EFFECTS, shared};
 use crate::kafka_members::{FIX, LETTERS};
 use crate::rig::Rig;
@@ -22,9 +23,23 @@ fn storm() -> (Duration, bool) {
 /// open.
 #[tokio::test(flavor = "multi_thread")]
 async fn f65_members_come_and_go_each_second_with_retries_and_a_breaker_open() {
+    come_and_go("classic").await;
+}
+
+/// The same where the broker divides the partitions.
+#[tokio::test(flavor = "multi_thread")]
+async fn f65_members_come_and_go_each_second_by_the_newer_protocol() {
+    come_and_go("consumer").await;
+}
+
+async fn come_and_go(protocol: &str) {
     let kafka = require_service!(shared().await);
-    let settings = "batch_max = 8\nretry = { delays_ms = [300, 500] }";
+    // What fails twice has room for two deaths besides: each of them is an attempt (F21).
+    let settings = "batch_max = 8\nretry = { delays_ms = [300, 500, 500, 500] }";
     let rig = require_service!(Rig::set_on_kafka(kafka, 6, settings).await);
+    let own = format!("[sources.own]\n{}\nprotocol = \"{protocol}\"\n", kafka_sink(kafka));
+    let named = "[consumers.billing]\nsource = \"broker\"";
+    rig.reconfigure(named, &format!("{own}{}", named.replace("broker", "own")));
     // What needs the bank is all of one key, and so of one partition.
     let kind = |n| match n % 40 {
         3 => "away",
@@ -51,7 +66,14 @@ async fn f65_members_come_and_go_each_second_with_retries_and_a_breaker_open() {
     rig.client.batch_execute(FIX).await.expect("the bank is back");
     rig.until_settled().await;
     rig.check("after the storm").await;
-    assert_eq!((rig.count(EFFECTS).await, rig.count(LETTERS).await), (i64::from(rig.last()), 0), "all, dead");
+    let why = "select coalesce(string_agg(message_id || ' ' || error_code || ' ' || attempts || ' ' || coalesce(history::text, ''), '; '), '')
+                 from posthaste.inbox_dead_letters";
+    let why: String = rig.client.query_one(why, &[]).await.expect("letters").get(0);
+    assert_eq!(
+        (rig.count(EFFECTS).await, rig.count(LETTERS).await),
+        (i64::from(rig.last()), 0),
+        "all, dead: {why}"
+    );
     for member in members {
         member.stop().await;
     }

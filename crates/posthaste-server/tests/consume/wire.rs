@@ -1,6 +1,8 @@
 //! The broker between a producer and the consumers, from a producer's side.
 
 use posthaste_sqlite::broker::{Broker, BrokerConfig, Outgoing};
+#[cfg(feature = "redis")]
+use posthaste_testkit::services::Redis;
 #[cfg(feature = "kafka")]
 use posthaste_testkit::services::{ForeignRecord, Kafka};
 use std::collections::BTreeMap;
@@ -32,8 +34,11 @@ pub(crate) enum Wire {
     #[cfg(feature = "kafka")]
     OwnKafka(Arc<tokio::sync::RwLock<Kafka>>),
     /// A queue behind the outbox. Nothing lies there that has a position.
-    #[cfg(feature = "rabbitmq")]
+    #[cfg(any(feature = "rabbitmq", feature = "redis"))]
     Queue,
+    /// A stream.
+    #[cfg(feature = "redis")]
+    Redis(Arc<Redis>),
     /// A stream, and the subject behind its name that it takes: `STREAM.in`.
     #[cfg(feature = "nats")]
     Nats(Box<async_nats::jetstream::Context>),
@@ -77,8 +82,10 @@ impl Wire {
             Self::Kafka(kafka) => send(kafka, topic, parcels).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => send(&*kafka.read().await, topic, parcels).await,
-            #[cfg(feature = "rabbitmq")]
+            #[cfg(any(feature = "rabbitmq", feature = "redis"))]
             Self::Queue => panic!("{topic}: its messages come over the outbox"),
+            #[cfg(feature = "redis")]
+            Self::Redis(server) => add_to_stream(server, topic, parcels),
             #[cfg(feature = "nats")]
             Self::Nats(jetstream) => send_to_stream(jetstream, topic, parcels).await,
         }
@@ -96,9 +103,11 @@ impl Wire {
             Self::Kafka(kafka) => committed(kafka, topic).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => committed(&*kafka.read().await, topic).await,
-            #[cfg(feature = "rabbitmq")]
+            #[cfg(any(feature = "rabbitmq", feature = "redis"))]
             Self::Queue => BTreeMap::new(),
             // A plain log knows no groups.
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => BTreeMap::new(),
             #[cfg(feature = "nats")]
             Self::Nats(_) => BTreeMap::new(),
         }
@@ -121,8 +130,10 @@ impl Wire {
             Self::Kafka(kafka) => lying(kafka, topic).await,
             #[cfg(feature = "kafka")]
             Self::OwnKafka(kafka) => lying(&*kafka.read().await, topic).await,
-            #[cfg(feature = "rabbitmq")]
+            #[cfg(any(feature = "rabbitmq", feature = "redis"))]
             Self::Queue => Vec::new(),
+            #[cfg(feature = "redis")]
+            Self::Redis(server) => entries(server, topic),
             #[cfg(feature = "nats")]
             Self::Nats(jetstream) => lying_in_stream(jetstream, topic).await,
         }
@@ -152,6 +163,39 @@ async fn lying(kafka: &Kafka, topic: &str) -> Vec<Lying> {
         id: record.header("Message-ID"),
     });
     place.collect()
+}
+
+#[cfg(feature = "redis")]
+fn add_to_stream(server: &Redis, stream: &str, parcels: Vec<Parcel<'_>>) {
+    let entries = parcels.into_iter().map(|parcel| {
+        let mut fields = vec!["key".to_owned(), parcel.key, "payload".to_owned(), parcel.payload];
+        fields.extend(parcel.id.into_iter().flat_map(|id| ["id".to_owned(), id]));
+        fields.extend(texts(parcel.headers).flat_map(|(name, value)| [format!("h:{name}"), value]));
+        fields
+    });
+    let entries = serde_json::Value::from_iter(entries).to_string();
+    let add = "for _, fields in ipairs(cjson.decode(ARGV[1])) do redis.call('XADD', KEYS[1], '*', unpack(fields)) end";
+    let said = server.cli(&["EVAL", add, "1", stream, &entries]).expect("redis-cli runs");
+    assert_eq!(said, "", "published");
+}
+
+/// The client writes a line for each id of an entry, each name of a field and each value. What a position is
+/// made of stands in docs/consumers/redis.md.
+#[cfg(feature = "redis")]
+fn entries(server: &Redis, stream: &str) -> Vec<Lying> {
+    let said = server.cli(&["XRANGE", stream, "-", "+"]).expect("redis-cli runs");
+    let (mut lying, mut lines) = (Vec::<Lying>::new(), said.lines());
+    while let Some(line) = lines.next() {
+        let place = line
+            .split_once('-')
+            .and_then(|(ms, seq)| Some((ms.parse::<i64>().ok()? << 20) + seq.parse::<i64>().ok()?));
+        match (place, lying.last_mut()) {
+            (Some(position), _) => lying.push(Lying { partition: 0, position, id: None }),
+            (None, Some(last)) if line == "id" => last.id = lines.next().map(str::to_owned),
+            _ => {}
+        }
+    }
+    lying
 }
 
 #[cfg(feature = "nats")]

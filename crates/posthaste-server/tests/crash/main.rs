@@ -13,6 +13,10 @@ mod consume;
 /// Where `tests/consume` lets a consumer on PostgreSQL die.
 #[path = "../consume/points.rs"]
 mod consume_points;
+/// Where `tests/gateway` lets a gateway die.
+#[path = "../gateway/points.rs"]
+mod gateway_points;
+mod jobs;
 #[cfg(feature = "sqlite")]
 mod local;
 mod migrate;

@@ -38,6 +38,11 @@ fn every_crash_note_has_a_point_and_a_test() {
     let mut tested: BTreeSet<String> = POINTS.iter().map(|(name, ..)| (*name).to_owned()).collect();
     tested.extend(super::adopt::points().chain(super::migrate::points()).map(str::to_owned));
     tested.extend(super::consume_points::POINTS.iter().map(|(name, ..)| (*name).to_owned()));
+    tested.extend(super::consume_points::OUTSIDE.map(str::to_owned));
+    tested.extend(super::gateway_points::POINTS.iter().map(|(name, _)| (*name).to_owned()));
+    tested.extend(super::jobs::points().map(str::to_owned));
+    #[cfg(feature = "sqlite")]
+    tested.extend(super::jobs::sqlite_points());
     tested.extend(super::topology_points::POINTS.iter().map(|(name, ..)| (*name).to_owned()));
     #[cfg(feature = "sqlite")]
     tested.extend(super::sqlite::points().chain(super::local::points()).map(str::to_owned));

@@ -1,12 +1,16 @@
 //! However the demo ends, nothing is left running; and unless it is killed, no file is left either.
 
 use crate::ground::{FEW, Ground, eventually};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 
 /// Starts the demo and reads until it has said this.
 fn start(ground: &Ground, until: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = ground.demo(&FEW);
+    start_with(ground, &FEW, until)
+}
+
+fn start_with(ground: &Ground, args: &[&str], until: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = ground.demo(args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut demo = command.spawn().expect("the binary starts");
     let mut out = BufReader::new(demo.stdout.take().expect("piped"));
@@ -43,6 +47,22 @@ fn an_interrupt_ends_everything() {
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(said.contains("nothing is left running, the files are removed"), "{said}");
     }
+}
+
+/// With the dashboard orders go on until somebody has seen enough: that is its ordinary end, and the ledger
+/// counts what came until then.
+#[test]
+fn an_interrupt_ends_the_orders_of_the_dashboard_and_the_ledger_is_counted() {
+    let ground = Ground::new();
+    let (demo, mut out) = start_with(&ground, &[&FEW[..], &["--ui"]].concat(), "#code=");
+    send(&demo, rustix::process::Signal::INT);
+    let mut said = String::new();
+    out.read_to_string(&mut said).expect("readable");
+    let ended = demo.wait_with_output().expect("it ends");
+    let complaint = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(0), "{said}{complaint}");
+    assert!(said.contains("No more orders.") && said.contains("It balances."), "{said}{complaint}");
+    assert_eq!((ground.children().len(), ground.files().len()), (0, 0), "nothing is left");
 }
 
 /// Nobody can clean up after SIGKILL: the children see their lifeline cut.

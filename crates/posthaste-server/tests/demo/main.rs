@@ -9,3 +9,4 @@ mod ledger;
 mod screen;
 mod story;
 mod terminal;
+mod web;

@@ -23,7 +23,7 @@ fn every_fault_happens_and_the_ledger_balances() {
         "G6     An event of order-",
         "(message.json)",
         "The broker goes away",
-        "G2 G7  The relay's breaker is open",
+        "G2 G7  The relay's breaker is open. Orders commit as before:",
         "attempts counted: 0",
         "The broker is back",
         "G3 G5  Billing's handler failed twice",
@@ -53,6 +53,10 @@ fn every_fault_happens_and_the_ledger_balances() {
         let at = rest.find(&words).unwrap_or_else(|| panic!("{words:?} is not in its place:\n{out}"));
         rest = &rest[at + words.len()..];
     }
+    // It is said because it was seen: orders were committed while the broker was away.
+    let (_, since) = text.split_once("Orders commit as before: ").expect("it was said");
+    let count = since.split(' ').next().and_then(|count| count.parse::<u64>().ok());
+    assert!(count.is_some_and(|count| count > 0) && since.contains("events since then."), "{since}");
     assert!(!out.contains('\x1b') && !out.contains('\r'), "plain lines:\n{out}");
     // Commands are as long as the paths in them.
     let (told, _) = out.split_once("The files are kept in").expect("it says how to look around");

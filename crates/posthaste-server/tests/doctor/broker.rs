@@ -1,7 +1,7 @@
 //! The checks of a broker.
 
 use crate::binary::Scratch;
-use crate::ground::{Said, doctor, file, only, set_up};
+use crate::ground::{Said, connect, doctor, execute, file, only, set_up};
 use crate::proxy::{self, Rewrite};
 use posthaste_testkit::require_service;
 use posthaste_testkit::services::{
@@ -139,6 +139,59 @@ async fn what_is_wrong_with_the_server_is_named() {
 /// A destination that is not known without an event: nothing is asked about streams.
 fn routed(outbox: &Postgres, nats: SocketAddr, down: Rewrite, more: &str) -> Scratch {
     config(outbox, nats, down, "{topic}", more)
+}
+
+/// A route of patterns names no destination. What waits does, and so does the example that `init` looks at.
+#[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "nats"), ignore = "it names NATS: --features nats")]
+async fn what_waits_and_where_it_cannot_go_is_named() {
+    let outbox = require_service!(outbox().await);
+    let nats = require_service!(Nats::start(&NatsOptions::default()).await);
+    let orders = serde_json::json!({ "name": "orders", "subjects": ["orders.*"], "storage": "file",
+        "num_replicas": 1, "duplicate_window": 900_000_000_000_i64 });
+    make_stream(nats.addr(), &orders);
+    let patterns = |topics: &str| {
+        let line = proxy::between(nats.addr(), proxy::nothing, three_replicas);
+        let rest = format!(
+            "[sinks.nats]\ntype = \"nats\"\nurl = \"nats://{line}\"\n[[route]]\ntopics = [{topics}]\nsink = \"nats\"\n"
+        );
+        file(&outbox.url(), "", &rest)
+    };
+    let sound = patterns("\"orders.*\", \"*\"");
+    let before = ask(&sound);
+    let (level, text) = &before.found["destination"];
+    assert!(level == "ok" && text.contains("orders.example"), "{text}");
+    let elsewhere = patterns("\"invoices.*\"");
+    let after = ask(&elsewhere);
+    only("destination", "warn", &before, &after, &["--config", elsewhere.path()]);
+    assert!(after.found["destination"].1.contains("an example of a route's pattern"));
+
+    let client = connect(&outbox.url()).await;
+    let waits = "insert into posthaste.deferred (sink, seq, slot, id, topic, appended_at, route, destination, reason, holds,
+                   attempts, due_at, last_error, error_code)
+                 select 'nats', n, 0, gen_random_uuid(), 'invoices.paid', now() - interval '5 minutes', 'r', 'invoices.paid',
+                   'retry', false, 1, now(), 'no stream takes it', 'nats.no_stream' from generate_series(1, 3) n;
+                 insert into posthaste.lanes (sink, lane, slot_from, slot_to, filter, filter_n)
+                 values ('nats', 0, 0, 1023, '', 0);
+                 insert into posthaste.receipts (sink, lane, n, epoch, kind, mark, position, snapshot)
+                 values ('nats', 0, 1, 0, 'born', 0, 10, pg_current_snapshot())";
+    execute(&client, waits).await;
+    let after = ask(&sound);
+    for (check, level, words) in [
+        ("waiting", "warn", "3 events wait for sink nats, destination \"invoices.paid\""),
+        ("waiting", "warn", "nats.no_stream"),
+        ("destination", "fail", "no stream takes the subject \"invoices.paid\""),
+        ("lanes_owned", "warn", "no relay is running, and events wait: 3 for sink nats"),
+    ] {
+        let (found, text) = &after.found[check];
+        assert!(found == level && text.contains(words), "{check} ({found}): {text}");
+    }
+    // What is worst comes first.
+    let shown = crate::binary::run(&["doctor", "--config", sound.path()]);
+    let words = shown.out.lines().filter_map(|line| line.split(' ').next());
+    let levels: Vec<&str> = words.filter(|word| ["ok", "warn", "fail"].contains(word)).collect();
+    let firsts = ["fail", "warn", "warn", "ok"];
+    assert_eq!(levels[..firsts.len()], firsts, "{}", shown.out);
 }
 
 /// Every question waits for two seconds; with eight of them the doctor's own patience is over first.

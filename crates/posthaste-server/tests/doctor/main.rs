@@ -7,6 +7,7 @@ mod binary;
 mod broker;
 #[cfg(feature = "sqlite")]
 mod consumer;
+mod gateway;
 mod ground;
 mod proxy;
 #[cfg(feature = "sqlite")]
@@ -16,11 +17,13 @@ mod store;
 use crate::binary::run;
 
 /// Checks of these are broken beside their sinks and tables, against real servers.
-const ELSEWHERE: [(&str, &str); 13] = [
+const ELSEWHERE: [(&str, &str); 15] = [
     ("consumer", include_str!("../../../posthaste-postgres/tests/consumer/mapped.rs")),
     ("kafka", include_str!("../../../posthaste-brokers/tests/kafka/examine.rs")),
     ("source kafka", include_str!("../../../posthaste-brokers/tests/kafka/source_own.rs")),
     ("source nats", include_str!("../../../posthaste-brokers/tests/nats/source_own.rs")),
+    ("source nats", include_str!("../../../posthaste-brokers/tests/nats/queue_own.rs")),
+    ("source redis", include_str!("../../../posthaste-brokers/tests/redis/queue_own.rs")),
     ("source redis", include_str!("../../../posthaste-brokers/tests/redis/source_own.rs")),
     ("redis", include_str!("../../../posthaste-brokers/tests/redis/examine.rs")),
     ("rabbitmq", include_str!("../../../posthaste-brokers/tests/rabbitmq/examine.rs")),
@@ -43,6 +46,7 @@ fn every_check_is_broken_by_a_test() {
         include_str!("store.rs"),
         include_str!("broker.rs"),
         include_str!("consumer.rs"),
+        include_str!("gateway.rs"),
         include_str!("sqlite.rs"),
     ]
     .concat();

@@ -24,6 +24,11 @@ const BY_SQL: &[(&str, &str, &str)] = &[
         "create or replace function posthaste.payload_bytes_max() returns integer language sql as 'select 5'",
     ),
     (
+        "audit_topic",
+        "warn",
+        "create or replace function posthaste.audit_topic() returns text language sql stable as 'select ''elsewhere''::text'",
+    ),
+    (
         "column_defaults",
         "fail",
         "alter table posthaste.outbox alter seq set default nextval('posthaste.outbox_seq')",
@@ -61,6 +66,7 @@ const BY_SQL: &[(&str, &str, &str)] = &[
         "warn",
         "insert into posthaste.relays (relay, routes, expires_at) values ('r', '', clock_timestamp() + interval '1 h')",
     ),
+    ("lanes_owned", "warn", "insert into posthaste.outbox (topic) values ('t')"),
     (
         "retired_sinks",
         "warn",
@@ -261,4 +267,30 @@ async fn a_missing_outbox_is_named() {
     let (level, text) = &said.found["schema_version"];
     assert!(said.ended.code == 1 && level == "fail" && text.contains("migrate up"), "{text}");
     assert!(!said.found.contains_key("relay_rights"), "there is nothing to have rights on");
+    let functions = &said.found["functions"].1;
+    assert!(functions.contains("the server's own"), "nothing of ours is there: {functions}");
+}
+
+/// Before a relay has run there is no sink, and so no backlog; what waits is the whole log.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_no_relay_ever_saw_are_named() {
+    let server = require_service!(sound_server().await);
+    let url = server.url();
+    run(&["migrate", "up", "--url", &url]).ok();
+    let args = ["--url", url.as_str()];
+    let before = doctor(&args);
+    execute(&connect(&url).await, "insert into posthaste.outbox (topic) values ('t')").await;
+    let after = doctor(&args);
+    only("lanes_owned", "warn", &before, &after, &args);
+    let text = &after.found["lanes_owned"].1;
+    assert!(text.contains("no relay has run") && text.contains("posthaste run"), "{text}");
+    // Only that is shown, and it is counted with the others.
+    let problems = run(&["doctor", "--problems", "--url", &url]);
+    let lines: Vec<&str> = problems.out.lines().filter(|line| !line.starts_with(' ')).collect();
+    let [found, "", counts] = lines[..] else { panic!("{lines:?}") };
+    assert!(found.starts_with("warn") && found.contains("lanes_owned"), "{found}");
+    assert!(counts.starts_with("0 fail, 1 warn, ") && problems.code == 1, "{counts}");
+    execute(&connect(&url).await, "truncate posthaste.outbox").await;
+    let sound = run(&["doctor", "--problems", "--url", &url]);
+    assert!(sound.code == 0 && sound.out.starts_with("nothing is wrong"), "{}", sound.out);
 }

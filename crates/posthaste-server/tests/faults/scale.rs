@@ -18,5 +18,5 @@ pub(crate) fn outage_time() -> Duration {
     Duration::from_secs(sized(5, 60))
 }
 
-/// Resident memory that a relay may take, whatever waits for it.
-pub(crate) const RSS_MAX_MB: u64 = 64;
+/// Memory that a relay may take beside its own file, whatever waits for it.
+pub(crate) const RSS_MAX_MB: u64 = 40;

@@ -302,6 +302,31 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
         .as_str()
         .expect("an id")
         .to_owned();
+    // Pages go by when a row died, from both ends. Causes are made out at reading: the answer says of what.
+    let first = cli(&["dead", "list", "--limit", "1", "--json"]).json();
+    let next = first["next"].as_str().expect("a place");
+    let second = cli(&["dead", "list", "--limit", "1", "--after", next, "--json"]).json();
+    assert_eq!(
+        (&first["dead"][0]["id"], &second["dead"][0]["id"]),
+        (&listed["dead"][0]["id"], &listed["dead"][1]["id"])
+    );
+    let newest = cli(&["dead", "list", "--newest", "--json"]).json();
+    assert_eq!(newest["dead"][0]["id"], listed["dead"][1]["id"]);
+    let causes = cli(&["dead", "causes", "--json"]).json();
+    assert_eq!((&causes["causes"][0]["count"], &causes["looked"]), (&2.into(), &2.into()), "{causes}");
+    let told = cli(&["dead", "causes"]).out;
+    assert!(told.ends_with("of 2 dead rows, the newest; no more than 10,000 are looked at\n"), "{told}");
+    let number = causes["causes"][0]["fingerprint"].as_str().expect("a number");
+    for act in [
+        &["list"][..],
+        &["causes"],
+        &["replay", "--yes", "--reason", "x"],
+        &["discard", "--yes", "--reason", "x"],
+    ] {
+        let refused = run(&[&["dead"], act, &["--fingerprint", number, "--config", file.path()]].concat());
+        assert!(refused.code == 2 && refused.err.contains("made out at reading"), "{act:?}: {}", refused.err);
+    }
+    assert_eq!(service.ask::<i64>("select count(*) from outbox_events where status = 'FAILED'").await, 2);
     assert_eq!(cli(&["dead", "show", &id, "--raw"]).out, "[1]");
     // G6: nothing leaves the dead without a line in an audit, and the table for it is the owners' to make.
     let replay = ["dead", "replay", "--id", &id, "--reason", "mended", "--actor", "ana", "--yes"];
@@ -347,6 +372,62 @@ async fn dead_rows_are_listed_replayed_and_discarded() {
     assert!(refused.code == 1 && refused.err.contains("belongs to its owners"), "{}", refused.err);
     let refused = run(&["pause", "--sink", "out", "--reason", "x", "--config", file.path()]);
     assert!(refused.code != 0 && refused.err.contains("adopted table"), "{}", refused.err);
+}
+
+/// How much is claimed at once, and how often, is what an operator turns while it runs. Rows that one
+/// settlement wrote share their `xmin`.
+#[tokio::test(flavor = "multi_thread")]
+async fn hangup_changes_the_pace_of_a_running_relay() {
+    let Some(service) = Service::new(TALKIE).await else { return };
+    let file = service.config("preset = \"talkie\"\nbatch = 1\npoll_min_ms = 50\npoll_max_ms = 50", "");
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.page("/readyz", |status, _| status == 200);
+    let settlements = async |topic: &str| -> i64 {
+        let rows = format!(
+            "insert into outbox (topic, payload_json, idempotency_key) select '{topic}', '{{}}', n::text from generate_series(1, 12) n"
+        );
+        service.client.batch_execute(&rows).await.expect("INSERT");
+        service
+            .until(&format!(
+                "(select bool_and(published_at is not null) from outbox where topic = '{topic}')"
+            ))
+            .await;
+        service.ask(&format!("select count(distinct xmin::text) from outbox where topic = '{topic}'")).await
+    };
+    assert_eq!(settlements("one").await, 12, "one by one");
+    let text = std::fs::read_to_string(&file.0).expect("it is there");
+    let faster = text.replace("batch = 1", "batch = 50");
+    let faster = faster
+        .replace("poll_min_ms = 50", "poll_min_ms = 20")
+        .replace("poll_max_ms = 50", "poll_max_ms = 90");
+    std::fs::write(&file.0, faster).expect("it is ours");
+    daemon.signal(Signal::HUP);
+    daemon.says("SIGHUP: outbox.default.adopt.batch: 1 → 50");
+    daemon.says("SIGHUP: outbox.default.adopt.poll_min_ms: 50 → 20");
+    daemon.says("SIGHUP: outbox.default.adopt.poll_max_ms: 50 → 90");
+    let settled = settlements("many").await;
+    assert!(settled <= 2, "{settled} settlements: all at once, or with a claim in between");
+    daemon.stop();
+}
+
+/// Looks of an adopted table are as far apart as its owner says, also above the two seconds of our own log. A
+/// row that comes right after a look waits for the next one; on a busy machine one of several does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_of_more_than_two_seconds_holds() {
+    let Some(service) = Service::new(TALKIE).await else { return };
+    let file = service.config("preset = \"talkie\"\npoll_min_ms = 6000\npoll_max_ms = 6000", "");
+    let daemon = Daemon::start(&["--config", file.path()]);
+    daemon.page("/readyz", |status, _| status == 200);
+    let mut waited: Vec<f64> = Vec::new();
+    while waited.last().is_none_or(|last| *last < 3.5) {
+        assert!(waited.len() < 6, "nothing waited for longer than a look of two seconds: {waited:?}");
+        let row = format!("insert into outbox (topic, payload_json) values ('t{}', '{{}}')", waited.len());
+        service.client.batch_execute(&row).await.expect("INSERT");
+        service.until("(select bool_and(published_at is not null) from outbox)").await;
+        let newest = "select extract(epoch from published_at - created_at)::float8 from outbox order by created_at desc limit 1";
+        waited.push(service.ask(newest).await);
+    }
+    daemon.stop();
 }
 
 /// The preset `outbox-events-adr` to a real JetStream, where a missing topic is to be waited for: published

@@ -108,6 +108,7 @@ async fn a_service_moves_to_the_log() {
     assert!(finished.contains("session_replication_role = replica"), "{finished}");
     let question =
         finished.split_once("This tells how much:").map(|(_, question)| question).expect("a question");
+    let (question, _trace) = question.split_once("\ntrace ").expect("the act has a trace");
     let left: i64 = service.client.query_one(question, &[]).await.expect("it runs as it is printed").get(0);
     assert_eq!(left, 0);
     let stopped = step(&file, &[&["stop", "--reason", "enough", "--yes"][..], &owner].concat()).ok().out;

@@ -46,8 +46,10 @@ impl Lines {
         let heard = self.0.0.lock().expect("no test panics under the lock");
         let waited = self.0.1.wait_timeout_while(heard, DEADLINE, |heard| !found(heard));
         let (heard, timeout) = waited.expect("no test panics under the lock");
-        assert!(!timeout.timed_out(), "{what} did not come; there was: {:#?}", heard.lines);
-        heard.lines.clone()
+        let lines = heard.lines.clone();
+        drop(heard); // whoever drops the process asks for its last words, also in a panic
+        assert!(!timeout.timed_out(), "{what} did not come; there was: {lines:#?}");
+        lines
     }
 }
 

@@ -176,7 +176,7 @@ async fn a_replay_goes_by_the_ordinary_way_and_is_audited() {
     let replay =
         |args: &[&str]| run(&[&["events", "replay", "--sink", "out", "--url", &outbox.url()], args].concat());
     let dry = replay(&["--topic", "a.*", "--dry-run", "--json"]).ok().json();
-    assert_eq!((&dry["matched"], &dry["samples"][0]["id"]), (&3.into(), &all[0].as_str().into()), "{dry}");
+    assert_eq!((&dry["goes"], &dry["samples"][0]["id"]), (&3.into(), &all[0].as_str().into()), "{dry}");
     let unsure = replay(&["--topic", "a.*", "--reason", "test"]);
     assert!(unsure.code == 2 && unsure.err.contains("--yes"), "{}", unsure.err);
     assert_eq!(replay(&["--reason", "test"]).code, 2, "a filter is needed");
@@ -185,7 +185,11 @@ async fn a_replay_goes_by_the_ordinary_way_and_is_audited() {
     assert_eq!((&done["done"], &done["stopped"]), (&3.into(), &false.into()), "{done}");
     // They wait: a second time they are left alone.
     let again = replay(&["--topic", "a.*", "--reason", "twice", "--yes", "--json"]).ok().json();
-    assert_eq!((&again["done"], &again["left_alone"]), (&0.into(), &3.into()), "{again}");
+    assert_eq!(
+        (&again["done"], &again["left_alone"]["events.waits_or_dead"]),
+        (&0.into(), &3.into()),
+        "{again}"
+    );
     let shown = outbox.cli(&["events", "show", &all[3]]).out;
     assert!(
         shown.contains("waits behind an earlier event") && shown.contains("eve  replay_log: lost"),
@@ -209,7 +213,7 @@ async fn a_replay_ends_where_the_cursor_stood_and_needs_a_sink_that_is_served() 
         run(&["events", "replay", "--sink", sink, "--from-seq", "1", "--dry-run", "--json", "--url", &url])
     };
     let dry = replay("out").ok().json();
-    assert_eq!((&dry["matched"], &dry["to_seq"]), (&4.into(), &4.into()), "{dry}");
+    assert_eq!((&dry["goes"], &dry["upto"]), (&4.into(), &"4".into()), "{dry}");
     let nobody = replay("nobody");
     assert!(nobody.code == 1 && nobody.err.contains("known are: out"), "{}", nobody.err);
     let other = outbox.config(&ALL.replace("sinks.out", "sinks.other").replace("\"out\"", "\"other\""));
@@ -221,7 +225,7 @@ async fn a_replay_ends_where_the_cursor_stood_and_needs_a_sink_that_is_served() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_replay_says_how_to_go_on() {
+async fn an_interrupted_replay_is_a_paused_job() {
     let Some((outbox, _file, _)) = delivered().await else { return };
     let url = outbox.url();
     let args = [
@@ -252,11 +256,16 @@ async fn an_interrupted_replay_says_how_to_go_on() {
     replay.signal(Signal::INT);
     let stopped = replay.events(1)[0].clone();
     assert_eq!((&stopped["stopped"], replay.ends().0), (&true.into(), 1), "{stopped}");
-    let from = (stopped["reached"].as_i64().expect("a number") + 1).to_string();
-    let rest = ["events", "replay", "--sink", "out", "--from-seq", &from, "--reason", "x", "--yes", "--json"];
+    assert_eq!(stopped["state"], "paused", "{stopped}");
+    let job = stopped["job"].to_string();
+    let outbox_url = outbox.url();
+    // At its rate the rest would take a minute: another job does it, and this one is over.
+    run(&["jobs", "cancel", &job, "--reason", "too slow", "--url", &outbox_url]).ok();
+    let rest = ["events", "replay", "--sink", "out", "--from-seq", "1", "--reason", "x", "--yes", "--json"];
     let rest = outbox.cli(&rest).json();
     assert_eq!(waiting(), 4, "{stopped} {rest}");
-    assert_eq!(rest["left_alone"], 0, "{rest}");
+    let sent = stopped["done"].as_i64().zip(rest["done"].as_i64()).map(|(first, rest)| first + rest);
+    assert_eq!(sent, Some(4), "nothing twice: {stopped} {rest}");
 }
 
 /// The same commands on a file.
@@ -299,4 +308,63 @@ fn everything_works_on_sqlite_too() {
     assert!(topics.contains(&"a.x".into()) && topics.contains(&"c.x".into()), "{topics:?}");
     daemon.stop();
     let _ = std::fs::remove_dir_all(&place);
+}
+
+/// Whoever is asked says when to come again: what waits for a retry is due then, and shown so. What waits for
+/// a destination has no time of its own: one of them asks for all, when the header's time has come.
+#[cfg(feature = "http")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_by_retry_after_is_due_when_the_header_says() {
+    use posthaste::Timestamp;
+    use posthaste_testkit::services::{Answer, Receiver, ReceiverOptions};
+    const WAIT_S: i64 = 1_800;
+    let Some(outbox) = Outbox::new().await else { return };
+    let receiver = Receiver::start(&ReceiverOptions::default()).await.expect("a receiver");
+    // The first is the event's own failure, the others are its destination's.
+    let statuses = [500_u16, 429, 503];
+    let mut rest =
+        "[sinks.hook]\ntype = \"http\"\nstart_at = \"earliest\"\nallow_private = true\n".to_owned();
+    for status in statuses {
+        let path = format!("/{status}");
+        receiver.always(&path, Answer::status(status).header("Retry-After", &WAIT_S.to_string()));
+        let to = format!("{}{path}", receiver.url());
+        rest.push_str(&format!(
+            "[[route]]\nname = \"r{status}\"\ntopic = \"t{status}\"\nsink = \"hook\"\ndestination = \"{to}\"\n"
+        ));
+    }
+    let file = outbox.config(&rest);
+    let now = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        since.as_micros() as i64
+    };
+    let before = now();
+    let ids = statuses.map(|status| outbox.append(&[&format!("t{status}"), "--payload", "x"]));
+    let daemon = Daemon::start(&["--config", file.path()]);
+    for (status, id) in statuses.into_iter().zip(&ids) {
+        let show =
+            |more: &[&str]| run(&[&["events", "show", id, "--config", file.path()], more].concat()).ok();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let due_at = loop {
+            let life = show(&["--json"]).json();
+            let sinks = life["sinks"].as_array().expect("sinks");
+            let hook = sinks.iter().find(|sink| sink["sink"] == "hook").cloned().unwrap_or_default();
+            let waiting = &hook["waiting"];
+            if waiting["history"][0]["code"] == format!("http.{status}") {
+                break waiting["due_at"].clone();
+            }
+            assert!(std::time::Instant::now() < end, "{life}\n{}", daemon.said());
+            std::thread::sleep(std::time::Duration::from_millis(50)); // pace: an answer cannot call when it changes
+        };
+        let text = show(&[]).out;
+        if status != 500 {
+            assert!(text.contains("waits (outage), until its destination answers again"), "{status}: {text}");
+            continue;
+        }
+        let due: Timestamp = serde_json::from_value(due_at.clone()).expect("a time");
+        let answered = before + WAIT_S * 1_000_000..=now() + WAIT_S * 1_000_000;
+        assert!(answered.contains(&due.0), "{status}: due {due_at}, and now is {}", now());
+        let shown = due_at.as_str().expect("a text")[..19].replace('T', " ");
+        assert!(text.contains(&format!("due {shown}")), "{status}: {text}");
+    }
+    daemon.stop();
 }

@@ -16,7 +16,10 @@ mod example;
 mod faults;
 mod init;
 #[cfg(feature = "sqlite")]
+mod jobs;
+#[cfg(feature = "sqlite")]
 mod local;
+mod operate;
 mod relay;
 #[cfg(feature = "schemas")]
 mod schemas;

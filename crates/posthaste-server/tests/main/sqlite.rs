@@ -112,6 +112,25 @@ fn set_up_append_relay_look_and_act() {
     assert_eq!(shop.run(&["dead", "list", "--json"]).ok().json()["dead"], serde_json::json!([]));
 }
 
+/// What nobody reads is told by `status` and by `doctor`, and an empty file is no reason to worry.
+#[test]
+fn a_log_that_no_relay_ever_read_is_told() {
+    let shop = Shop::make();
+    shop.run(&["migrate", "up"]).ok();
+    let problems = || shop.run(&["status", "--json"]).ok().json()["outboxes"][0]["problems"].clone();
+    assert_eq!(problems(), serde_json::json!([]));
+    shop.run(&["doctor"]).ok();
+    shop.run(&["append", "t", "--payload", "1"]).ok();
+    let found = problems();
+    assert_eq!((&found[0]["kind"], &found[0]["waiting"]), (&"no_relay".into(), &1.into()), "{found}");
+    assert!(found[0]["since"].is_string() && found.as_array().map(Vec::len) == Some(1), "{found}");
+    let relay = shop.relay();
+    relay.events(1);
+    shop.await_settled();
+    relay.stop();
+    assert_eq!(problems(), serde_json::json!([]), "it was read");
+}
+
 /// Pause, lanes, rewind: what is set is seen by a relay that starts afterwards and by one that runs.
 #[test]
 fn an_operator_acts_on_a_running_relay() {
@@ -128,6 +147,8 @@ fn an_operator_acts_on_a_running_relay() {
     shop.run(&["lanes", "rewind", "--sink", "stdout", "--to", "earliest", "--reason", "again"]).ok();
     let events = relay.events(4);
     assert_eq!(events.len(), 4, "both once more");
+    let said = relay.says("rewound by ");
+    assert!(said.contains("again"), "{said}");
     shop.run(&["pause", "--sink", "stdout", "--reason", "test"]).ok();
     let status = shop.run(&["status", "--json"]).ok().json();
     let sink = &status["outboxes"][0]["sinks"][0];

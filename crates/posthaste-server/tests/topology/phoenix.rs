@@ -225,6 +225,15 @@ fn the_examples_routes_and_consumers_are_the_seeds() {
         let expected = (key == "tenant_id").then(|| format!("{{header:{key}}}"));
         assert_eq!(partition_key, expected.as_deref(), "{topic}");
     }
+    let gateway = &config["gateway"];
+    let offered = gateway["topic"].as_array().expect("topics");
+    for topic in offered {
+        let (name, key) = (topic["topic"].as_str(), topic["key"].as_str());
+        let seed =
+            seed_topics().into_iter().find(|(topic, _, _)| Some(&**topic) == name).expect("the seed's");
+        assert_eq!((&*seed.1, key), ("tenant_id", Some("tenant")), "{name:?}");
+    }
+    assert!(!offered.is_empty() && gateway["limit"].get("redis").is_some(), "{gateway}");
     let consumers = config["consumers"].as_table().expect("consumers");
     for group in ["actuator-service", "finance-service", "audit-service"] {
         assert!(consumers.contains_key(group), "{group}");

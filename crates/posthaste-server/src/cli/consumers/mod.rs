@@ -34,14 +34,17 @@ Examples:
 
 position  everything before it is decided: done, deferred, or a dead letter
 lag       messages behind it: by the broker, or else as its processes said last
+behind    how old the last message before the position is, where others wait
 deferred  messages that wait for a retry, or for an earlier one of their key
 dead      messages given up
 state     who has the partition, by the numbers of the processes; `stopped` needs
           somebody's help, and says why; `foreign`: somebody else moved the
           group's position at the broker, which has no effect
 
-In JSON, times are texts in RFC 3339, and every other name of a quantity ends
-with its unit.";
+First what keeps messages from being handled, a sentence for each thing. A
+database that cannot be reached is shown with the reason; the exit code is 1
+then. In JSON it is in `unreachable`. Times are texts in RFC 3339 there, and
+every other name of a quantity ends with its unit.";
 
 const SQL_EXAMPLES: &str = "\
 Examples:

@@ -104,7 +104,7 @@ pub(super) async fn run(context: &Context, args: ReplayArgs) -> anyhow::Result<E
             return Err(explain(error));
         }
     };
-    report(context, &args, &spans, stopped)
+    report(context, &args, &spans, stopped, actor)
 }
 
 /// Copies, or only counts. Answers whether it was stopped.
@@ -163,14 +163,20 @@ fn rest(spans: &[Span]) -> String {
     )
 }
 
-fn report(context: &Context, args: &ReplayArgs, spans: &[Span], stopped: bool) -> anyhow::Result<ExitCode> {
+fn report(
+    context: &Context,
+    args: &ReplayArgs,
+    spans: &[Span],
+    stopped: bool,
+    actor: Option<&Actor>,
+) -> anyhow::Result<ExitCode> {
     let sum = |of: fn(&Span) -> u64| spans.iter().map(of).sum::<u64>();
     let (matched, copied) = (sum(|span| span.matched), sum(|span| span.copied));
     let answer = json!({
         "consumer": args.consumer, "topic": args.topic, "repeat": args.repeat, "dry_run": args.dry_run,
         "matched": matched, "copied": copied, "stopped": stopped, "partitions": spans,
     });
-    context.out().data(&answer, || {
+    context.out().acted(answer, actor, || {
         let row = |span: &Span| {
             let numbers = [span.from, span.reached, span.to].map(|position| position.to_string());
             let counts = [span.matched, span.copied].map(thousands);
@@ -178,17 +184,15 @@ fn report(context: &Context, args: &ReplayArgs, spans: &[Span], stopped: bool) -
         };
         let headers = ["partition", ">from", ">reached", ">to", ">matched", ">copied"];
         let rows = table(&headers, spans.iter().map(row).collect());
-        let left_out = match args.repeat {
-            true => String::new(),
-            false => format!("; {} had a mark", thousands(matched - copied.min(matched))),
-        };
+        let marked = thousands(matched - copied.min(matched));
+        let left_out = if args.repeat { String::new() } else { format!("; {marked} had a mark") };
         let end = match (args.dry_run, stopped) {
             (true, _) if args.repeat => format!("{} would be handled again", plural(matched, "message")),
             (true, _) => format!("{} would be copied, but for those with a mark", plural(matched, "message")),
             (_, true) => format!("stopped: {}", rest(spans)),
             _ => format!("{} to be handled{left_out}", plural(copied, "message")),
         };
-        format!("{rows}\n\n{end}")
+        if rows.is_empty() { end } else { format!("{rows}\n\n{end}") }
     })?;
     Ok(if stopped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -47,8 +47,8 @@ pub(super) async fn run(context: &Context, args: SeekArgs) -> anyhow::Result<Exi
     let moved = admin.seek(&args.consumer, &partition, to, log_id.as_deref(), &actor).await;
     moved.map_err(|error| explain_act(outbox, error))?;
     let answer = json!({ "consumer": args.consumer, "topic": args.topic, "partition": args.partition, "position": to });
-    context.out().data(&answer, || format!("{} goes on at position {to} of {partition}", args.consumer))?;
-    Ok(ExitCode::SUCCESS)
+    let text = format!("{} goes on at position {to} of {partition}", args.consumer);
+    context.out().acted(answer, Some(&actor), || text).map(|()| ExitCode::SUCCESS)
 }
 
 /// The position, and which log it belongs to. A position that is given needs no broker: whoever reads there

@@ -1,26 +1,29 @@
 //! Replay and discard: everything the filter matches, in chunks that are transactions of their own.
 //!
 //! The filter, not the page, is what is meant (F58): the count that a dry run prints is the count that is
-//! done. Letters that die while this runs are not part of it, because without `--until` the end of the
-//! filter is the store's clock at the start; otherwise an event that dies again and again would be replayed
-//! for ever.
+//! done. What a filter matches is a job, which has an end: letters that die while it runs are not part of it.
+//! Ctrl-C pauses it.
 //!
-//! Ctrl-C stops between two chunks. Whatever was done is done and audited; running the same command again
-//! takes the rest.
+//! Letters that are named, those of an adopted table, and those of a login that may write no jobs are acted
+//! on here, chunk by chunk. Without `--until` the end of the filter is the store's clock at the start;
+//! otherwise an event that dies again and again would be replayed for ever. Ctrl-C stops between two chunks,
+//! and the same command takes the rest.
 
-use super::{FilterArgs, check_sink, id_of, no_letter};
+use super::{check_sink, id_of};
+use crate::cli::chunks::{self, ActResult, Pace};
+use crate::cli::jobs::ask::{self, Asked, JobAsk};
+use crate::cli::letters::filter::FilterArgs;
+use crate::cli::letters::no_letter;
 use crate::cli::{Context, event_name, explain_act, rate};
 use crate::config::Outbox;
-use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
+use crate::output::{Usage, plural, remark, thousands};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use posthaste::admin::job::{JobPlan, JobStore};
 use posthaste::admin::{Actor, Admin, AdminError, DeadAct, DeadFilter, EventName};
 use posthaste::consumer::admin::ConsumerAdmin;
 use posthaste::inbox::kept::KeptHeaders;
 use serde_json::json;
 use std::process::ExitCode;
-use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
 
 #[derive(Debug, Args)]
 pub(crate) struct ActArgs {
@@ -38,6 +41,9 @@ pub(crate) struct ActArgs {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+    /// None beyond this one: `upto` of a dry run
+    #[arg(long, value_name = "LETTER", conflicts_with_all = ["events", "ids"])]
+    upto: Option<String>,
     /// Letters in one transaction
     #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=10_000))]
     chunk: i64,
@@ -49,31 +55,16 @@ pub(crate) struct ActArgs {
 impl ActArgs {
     /// Refuses what no database is needed to refuse.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        let filter = &self.filter;
-        let names_nothing = self.events.is_empty()
-            && filter.ids.is_empty()
-            && [&filter.sink, &filter.topic, &filter.key, &filter.code].iter().all(|part| part.is_none())
-            && filter.since.is_none()
-            && filter.until.is_none();
-        if names_nothing && !filter.all {
+        if self.events.is_empty() && self.filter.clone().filter().is_empty() {
             return Err(Usage(
-                "name what is meant: an event's id, --sink, --topic, --key, --code, --since, --until, or --all".into(),
+                "name what is meant: an event's id, --sink, --topic, --key, --code, --fingerprint, --since, --until, another \
+                 condition of --help, or --all"
+                    .into(),
             )
             .into());
         }
         Ok(())
     }
-
-    /// A chunk is no larger than what a second allows, so that the rate is even and Ctrl-C is quick.
-    fn chunk(&self) -> i64 {
-        self.rate.map_or(self.chunk, |rate| self.chunk.min((rate.ceil() as i64).max(1)))
-    }
-}
-
-/// How it went.
-struct ActResult {
-    letters: u64,
-    stopped: bool,
 }
 
 /// Whose letters: those of sinks, or of a consumer, and which headers these keep.
@@ -83,7 +74,27 @@ pub(super) enum Letters<'a> {
     Consumer(&'a dyn ConsumerAdmin, &'a str, &'a KeptHeaders),
 }
 
-impl Letters<'_> {
+impl<'a> Letters<'a> {
+    fn jobs(self) -> Option<&'a dyn JobStore> {
+        match self {
+            Self::Sinks(admin) => admin.jobs(),
+            Self::Consumer(admin, ..) => admin.jobs(),
+        }
+    }
+
+    fn plan(self, act: DeadAct, filter: DeadFilter) -> JobPlan {
+        match self {
+            Self::Sinks(_) => JobPlan::dead(act, filter),
+            Self::Consumer(_, consumer, headers) => {
+                let (consumer, headers) = (consumer.to_owned(), headers.clone());
+                match act {
+                    DeadAct::Replay => JobPlan::ConsumerReplay { consumer, filter, headers },
+                    DeadAct::Discard => JobPlan::ConsumerDiscard { consumer, filter },
+                }
+            }
+        }
+    }
+
     async fn count(self, filter: &DeadFilter) -> Result<u64, AdminError> {
         match self {
             Self::Sinks(admin) => admin.dead_count(filter).await,
@@ -139,7 +150,15 @@ pub(super) async fn run(
     args: ActArgs,
 ) -> anyhow::Result<ExitCode> {
     let failed = |error| explain_act(outbox, error);
-    let (chunk, rate) = (args.chunk(), args.rate);
+    let asked = as_job(context, outbox, letters, act, &args).await?;
+    if let Some(Asked::Ended(ended)) = asked {
+        return Ok(ended);
+    }
+    if args.upto.is_some() {
+        return without_job(context, act, &args, asked);
+    }
+    let agreed = args.yes || matches!(asked, Some(Asked::NoJobs(_)));
+    let (chunk, rate) = (chunks::chunk(args.chunk, args.rate), args.rate);
     let filter = letters.filter(outbox, args.filter, args.events).await?;
     let matched = letters.count(&filter).await.map_err(failed)?;
     if matched == 0 {
@@ -147,7 +166,7 @@ pub(super) async fn run(
             check_sink(outbox, admin, &filter).await?;
         }
         if let Some(id) = filter.ids.first() {
-            return Err(no_letter(outbox, *id));
+            return Err(no_letter(outbox, *id, matches!(letters, Letters::Consumer(..))));
         }
     }
     let verb = if act == DeadAct::Replay { "replay" } else { "discard" };
@@ -156,84 +175,88 @@ pub(super) async fn run(
         context.out().data(&answer, || format!("{} would be {verb}ed", plural(matched, "dead letter")))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if matched > 1 && !args.yes && !agreed(verb, matched)? {
+    let named = plural(matched, "dead letter");
+    if matched > 1
+        && !agreed
+        && !chunks::agreed(&format!("{verb} {named}"), &format!("{named} would be {verb}ed"))?
+    {
         remark("nothing was done");
         return Ok(ExitCode::FAILURE);
     }
     let actor = context.actor(args.reason.as_deref().unwrap_or_default());
-    let bar = progress(matched, context.out().json);
-    let done = chunks(letters, &filter, act, &actor, Pace { chunk, rate, matched }, &bar).await;
-    bar.finish_and_clear();
-    let done = done.map_err(failed)?;
-    report(context, verb, matched, &done)
+    let step = async |chunk| letters.act(&filter, act, &actor, chunk).await;
+    let done = chunks::run(Pace { chunk, rate, matched }, context.out().json, step).await.map_err(failed)?;
+    report(context, verb, matched, &done, &actor)
 }
 
-fn report(context: &Context, verb: &str, matched: u64, done: &ActResult) -> anyhow::Result<ExitCode> {
-    let answer = json!({ "act": verb, "matched": matched, "done": done.letters, "stopped": done.stopped });
-    context.out().data(&answer, || match done.stopped {
+/// An act with an end, of which no job came: nothing is done, for a filter alone would go beyond that end.
+fn without_job(
+    context: &Context,
+    act: DeadAct,
+    args: &ActArgs,
+    asked: Option<Asked>,
+) -> anyhow::Result<ExitCode> {
+    let Some(Asked::Nothing(seen)) = asked else {
+        let why =
+            "--upto is the end of a job, and there is no place for one here; give --until. Nothing was done";
+        return Err(Usage(why.into()).into());
+    };
+    let answer = json!({
+        "act": act.action(), "matched": seen.matched(), "left_alone": seen.left_alone, "done": 0,
+        "dry_run": args.dry_run,
+    });
+    let text = || format!("nothing would be {}ed{}", act.action(), ask::left_alone(&seen));
+    context.out().data(&answer, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As a job, if a filter says what is meant and there is a place for one.
+async fn as_job(
+    context: &Context,
+    outbox: &Outbox,
+    letters: Letters<'_>,
+    act: DeadAct,
+    args: &ActArgs,
+) -> anyhow::Result<Option<Asked>> {
+    let filter = args.filter.clone().filter();
+    let Some(jobs) = letters.jobs().filter(|_| args.events.is_empty() && filter.ids.is_empty()) else {
+        return Ok(None);
+    };
+    let (act_name, would, did) = match act {
+        DeadAct::Replay => ("replay", "would be replayed", "replayed"),
+        DeadAct::Discard => ("discard", "would be discarded", "discarded"),
+    };
+    let ask = JobAsk {
+        plan: letters.plan(act, filter),
+        act: act_name,
+        many: |count| plural(count, "dead letter"),
+        would,
+        did,
+        rate: args.rate,
+        chunk: args.chunk,
+        upto: args.upto.as_deref(),
+        reason: args.reason.as_deref(),
+        dry_run: args.dry_run,
+        yes: args.yes,
+    };
+    ask::run(context, outbox, jobs, &ask).await.map(Some)
+}
+
+fn report(
+    context: &Context,
+    verb: &str,
+    matched: u64,
+    done: &ActResult,
+    actor: &Actor,
+) -> anyhow::Result<ExitCode> {
+    let answer = json!({ "act": verb, "matched": matched, "done": done.done, "stopped": done.stopped });
+    context.out().acted(answer, Some(actor), || match done.stopped {
         true => format!(
             "stopped: {} of {} {verb}ed. What is done is done; run the same command again for the rest",
-            thousands(done.letters),
+            thousands(done.done),
             thousands(matched)
         ),
-        false => format!("{} {verb}ed", plural(done.letters, "dead letter")),
+        false => format!("{} {verb}ed", plural(done.done, "dead letter")),
     })?;
     Ok(if done.stopped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Asks on a terminal; elsewhere silence is no consent.
-fn agreed(verb: &str, matched: u64) -> anyhow::Result<bool> {
-    if !is_interactive() {
-        let text = format!(
-            "{} would be {verb}ed: say --yes to do it, or --dry-run to look",
-            plural(matched, "dead letter")
-        );
-        return Err(Usage(text).into());
-    }
-    ask(&format!("{verb} {}", plural(matched, "dead letter")))
-}
-
-fn progress(matched: u64, json: bool) -> ProgressBar {
-    let target = if json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(Some(matched), target);
-    let style = ProgressStyle::with_template("{bar:30} {human_pos}/{human_len}  {per_sec}  {eta} left");
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
-#[derive(Clone, Copy)]
-struct Pace {
-    chunk: i64,
-    rate: Option<f64>,
-    /// Letters at the beginning. A consumer's that dies again while this runs is not taken a second time.
-    matched: u64,
-}
-
-async fn chunks(
-    whose: Letters<'_>,
-    filter: &DeadFilter,
-    act: DeadAct,
-    actor: &Actor,
-    pace: Pace,
-    bar: &ProgressBar,
-) -> Result<ActResult, AdminError> {
-    let interrupted = tokio::signal::ctrl_c();
-    tokio::pin!(interrupted);
-    let (mut done, mut next) = (0, Instant::now());
-    loop {
-        let left = pace.matched.saturating_sub(done).try_into().unwrap_or(i64::MAX);
-        let chunk = if let Letters::Consumer(..) = whose { pace.chunk.min(left) } else { pace.chunk };
-        let letters = if chunk == 0 { 0 } else { whose.act(filter, act, actor, chunk).await? };
-        done += letters;
-        bar.set_position(done);
-        if letters == 0 {
-            return Ok(ActResult { letters: done, stopped: false });
-        }
-        let pause = pace.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(letters as f64 / rate));
-        next = next.max(Instant::now() - pause) + pause;
-        tokio::select! {
-            biased;
-            _ = &mut interrupted => return Ok(ActResult { letters: done, stopped: true }),
-            () = sleep_until(next) => {}
-        }
-    }
 }

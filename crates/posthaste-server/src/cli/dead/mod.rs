@@ -3,13 +3,13 @@
 mod act;
 
 use super::headers::HeaderArgs;
-use super::{Context, admin, consumer_admin, event_name, explain_act, letters, time};
+use super::letters::filter::FilterArgs;
+use super::{Context, admin, consumer_admin, event_name, explain_act, letters};
 use crate::config::{Config, Outbox};
-use crate::output::escape::line;
-use crate::output::{Usage, fields, payload_field, plural, time as shown_time, with_payload};
+use crate::output::{Usage, with_payload};
 use act::Letters;
 use clap::{Args, Subcommand};
-use posthaste::Timestamp;
+use letters::draw;
 use posthaste::admin::{Admin, AdminError, DeadAct, DeadFilter, DeadLetter, EventName, Where};
 use posthaste::inbox::kept::KeptHeaders;
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 const EXAMPLES: &str = "\
 Examples:
+  posthaste dead causes
   posthaste dead list --sink nats --since 2h
   posthaste dead show 0192f7a0-5c1e-7a3e-b1f2-000000000001
   posthaste dead replay 0192f7a0-5c1e-7a3e-b1f2-000000000001 --reason mended
@@ -28,14 +29,17 @@ Examples:
   posthaste dead causes --consumer billing
   posthaste dead replay --consumer billing --all --reason 'handler is mended'
 
-A dead letter keeps the whole event. Replay makes it due again, in its place;
-discard removes it for good. Both mean everything that the filter matches, run
-in chunks, and are audited with --actor and --reason.";
+A dead letter keeps the whole event. Replay (or reprocess) makes it due again,
+in its place; discard (or purge) removes it for good. Both mean everything that
+the filter matches, run in chunks, and are audited with --actor and --reason.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
   posthaste dead list --sink nats --since 2h
+  posthaste dead list --newest --limit 10
+  posthaste dead list --fingerprint 4f1d22c09ab3e671
   posthaste dead list --topic 'orders.*' --code payload.not_json --json
+  posthaste dead list --error 'no field total' --header x-tenant=7 --holds-key
   posthaste dead list --consumer billing";
 
 const SHOW_EXAMPLES: &str = "\
@@ -47,10 +51,14 @@ Examples:
 
 const CAUSES_EXAMPLES: &str = "\
 Examples:
+  posthaste dead causes
+  posthaste dead causes --sink nats --since 2h --json
   posthaste dead causes --consumer billing
-  posthaste dead causes --consumer billing --since 2h --json
+  posthaste dead replay --fingerprint 4f1d22c09ab3e671 --dry-run
 
-Letters whose errors differ only in values (ids, numbers, times) have one cause.";
+Letters whose errors differ only in values (ids, numbers, times) have one cause.
+Its number is what --fingerprint takes: to list, replay or discard all of them.
+Letters that an older relay wrote have no number.";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
@@ -60,9 +68,10 @@ Examples:
   posthaste dead replay --all --rate 100/s --reason 'broker is back' --yes
 
 A replayed event goes before later events of its key that still wait. What dies
-while this runs is not part of it. Ctrl-C stops between two chunks; the same
-command does the rest. A consumer's message keeps its headers unless a list says
-otherwise: what it is known by, type, content-type and saga-* in any case.";
+while this runs is not part of it. What a filter matches is a job: Ctrl-C pauses
+it, and `posthaste jobs resume` does the rest. A consumer's message keeps its
+headers unless a list says otherwise: what it is known by, type, content-type
+and saga-* in any case.";
 
 const DISCARD_EXAMPLES: &str = "\
 Examples:
@@ -93,6 +102,9 @@ enum DeadCommand {
         /// Go on behind this cursor of a former list; of a consumer, behind this letter
         #[arg(long, value_name = "CURSOR")]
         after: Option<String>,
+        /// Newest first; --after goes on towards the older ones
+        #[arg(long)]
+        newest: bool,
     },
     /// Show an event's dead letters with payload
     #[command(after_help = SHOW_EXAMPLES)]
@@ -107,7 +119,7 @@ enum DeadCommand {
         #[arg(long)]
         raw: bool,
     },
-    /// Count a consumer's dead letters by cause, the most frequent first
+    /// Count dead letters by cause, the most frequent first
     #[command(after_help = CAUSES_EXAMPLES)]
     Causes {
         #[command(flatten)]
@@ -117,7 +129,7 @@ enum DeadCommand {
         limit: i64,
     },
     /// Make dead letters due again, in their place
-    #[command(after_help = REPLAY_EXAMPLES)]
+    #[command(after_help = REPLAY_EXAMPLES, visible_alias = "reprocess")]
     Replay {
         #[command(flatten)]
         args: act::ActArgs,
@@ -125,54 +137,8 @@ enum DeadCommand {
         headers: HeaderArgs,
     },
     /// Remove dead letters for good
-    #[command(after_help = DISCARD_EXAMPLES)]
+    #[command(after_help = DISCARD_EXAMPLES, visible_alias = "purge")]
     Discard(act::ActArgs),
-}
-
-#[derive(Debug, Args)]
-struct FilterArgs {
-    /// Of this sink
-    #[arg(long, value_name = "NAME", conflicts_with = "consumer")]
-    sink: Option<String>,
-    /// Of this consumer, instead of sinks
-    #[arg(long, value_name = "NAME")]
-    consumer: Option<String>,
-    /// Of these topics; * stands for any run of characters
-    #[arg(long, value_name = "PATTERN")]
-    topic: Option<String>,
-    /// Of this key
-    #[arg(long)]
-    key: Option<String>,
-    /// With this error code, like payload.not_json
-    #[arg(long)]
-    code: Option<String>,
-    /// Died at or after this time: RFC 3339, or 2h for two hours ago
-    #[arg(long, value_name = "TIME", value_parser = time::earlier)]
-    since: Option<Timestamp>,
-    /// Died before this time
-    #[arg(long, value_name = "TIME", value_parser = time::earlier)]
-    until: Option<Timestamp>,
-    /// With this event id, or of a consumer this letter's own; may be repeated
-    #[arg(long = "id", value_name = "ID")]
-    ids: Vec<Uuid>,
-    /// Everything
-    #[arg(long)]
-    all: bool,
-}
-
-impl FilterArgs {
-    fn filter(self) -> DeadFilter {
-        DeadFilter {
-            all: self.all,
-            ids: self.ids,
-            sink: self.sink,
-            topic: self.topic,
-            key: self.key,
-            code: self.code,
-            since: self.since,
-            until: self.until,
-        }
-    }
 }
 
 pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<ExitCode> {
@@ -186,10 +152,14 @@ pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<Exi
     let outbox = context.outbox(&config)?;
     let admin = &*admin(outbox).await?;
     match args.act {
-        DeadCommand::List { filter, limit, after } => {
-            let after = after.map_or(Ok(0), |after| after.parse());
-            let after = after.map_err(|_| Usage("--after is a number: that of a former list".to_owned()))?;
-            list(context, outbox, admin, filter.filter(), after, limit).await?;
+        DeadCommand::List { filter, limit, after, newest } => {
+            let (filter, after) = (filter.filter(), after.as_deref());
+            let letters = match newest {
+                true => admin.dead_newest(&filter, after, limit).await,
+                false => admin.dead_list(&filter, after, limit).await,
+            };
+            let letters = letters.map_err(|error| explain_act(outbox, error))?;
+            list(context, outbox, admin, &filter, &letters, limit).await?;
             letters::remark_on_others(context, &config, outbox).await
         }
         DeadCommand::Show { event, raw, .. } => {
@@ -197,8 +167,9 @@ pub(crate) async fn run(context: &Context, args: DeadArgs) -> anyhow::Result<Exi
             let id = id_of(outbox, admin, event).await?;
             show(context, outbox, admin, id, raw).await
         }
-        DeadCommand::Causes { .. } => {
-            Err(Usage("name a --consumer: causes are counted for consumers".to_owned()).into())
+        DeadCommand::Causes { filter, limit } => {
+            causes(context, outbox, admin, &filter.filter(), limit).await?;
+            letters::remark_on_others(context, &config, outbox).await
         }
         DeadCommand::Replay { args, headers } => {
             headers.refuse()?;
@@ -237,8 +208,8 @@ async fn of_consumer(
     let whose = Letters::Consumer(admin, consumer, &headers);
     let desk = letters::Desk { context, outbox, admin, consumer };
     match act {
-        DeadCommand::List { filter, limit, after } => {
-            desk.list(&filter.filter(), after.as_deref(), limit).await
+        DeadCommand::List { filter, limit, after, newest } => {
+            desk.list(&filter.filter(), after.as_deref(), limit, newest).await
         }
         DeadCommand::Show { event, raw, .. } => desk.show(&event, raw).await,
         DeadCommand::Causes { filter, limit } => desk.causes(&filter.filter(), limit).await,
@@ -270,28 +241,20 @@ async fn check_sink(outbox: &Outbox, admin: &dyn Admin, filter: &DeadFilter) -> 
     AdminError::check_sink(sink, &known).map_err(|error| explain_act(outbox, error))
 }
 
-fn no_letter(outbox: &Outbox, id: Uuid) -> anyhow::Error {
-    let name = &outbox.name;
-    anyhow::anyhow!(
-        "outbox `{name}` has no dead letter of event {id}: it was delivered, replayed, discarded, or never died"
-    )
-}
-
 async fn list(
     context: &Context,
     outbox: &Outbox,
     admin: &dyn Admin,
-    filter: DeadFilter,
-    after: i64,
+    filter: &DeadFilter,
+    letters: &[DeadLetter],
     limit: i64,
 ) -> anyhow::Result<()> {
-    let letters = admin.dead_list(&filter, after, limit).await.map_err(|error| explain_act(outbox, error))?;
     if letters.is_empty() {
-        check_sink(outbox, admin, &filter).await?;
+        check_sink(outbox, admin, filter).await?;
     }
-    let next = letters.last().filter(|_| letters.len() as i64 == limit).map(|letter| letter.cursor);
+    let next = letters.last().filter(|_| letters.len() as i64 == limit).map(|letter| letter.cursor.as_str());
     context.out().data(&json!({ "dead": letters, "next": next }), || {
-        let mut text = letters.iter().map(draw).collect::<Vec<_>>().join("\n");
+        let mut text = letters.iter().map(draw::letter).collect::<Vec<_>>().join("\n");
         match next {
             _ if letters.is_empty() => text.push_str("no dead letters"),
             Some(cursor) => text.push_str(&format!("\nthere may be more: --after {cursor}")),
@@ -301,20 +264,22 @@ async fn list(
     })
 }
 
-/// Two lines a letter: what it is, and why it died.
-fn draw(letter: &DeadLetter) -> String {
-    let key = letter.key.as_ref().map_or_else(String::new, |key| format!("  key {}", line(key)));
-    let holds = if letter.holds_key { "  (later events of its key wait for it)" } else { "" };
-    format!(
-        "{}  {}  {}{key}\n  {} after {}, {}: {}{holds}",
-        letter.id,
-        line(&letter.sink),
-        line(&letter.topic),
-        shown_time(letter.dead_at),
-        plural(letter.attempts.unsigned_abs().into(), "attempt"),
-        line(&letter.error_code),
-        line(&letter.error)
-    )
+async fn causes(
+    context: &Context,
+    outbox: &Outbox,
+    admin: &dyn Admin,
+    filter: &DeadFilter,
+    limit: i64,
+) -> anyhow::Result<()> {
+    let found = admin.dead_causes(filter, limit).await.map_err(|error| explain_act(outbox, error))?;
+    if found.causes.is_empty() {
+        check_sink(outbox, admin, filter).await?;
+    }
+    context.out().data(&found, || {
+        let mut lines: Vec<String> = found.causes.iter().map(draw::cause).collect();
+        lines.extend(found.looked.filter(|_| !lines.is_empty()).map(draw::looked));
+        if lines.is_empty() { "no dead letters".to_owned() } else { lines.join("\n") }
+    })
 }
 
 async fn show(
@@ -325,7 +290,7 @@ async fn show(
     raw: bool,
 ) -> anyhow::Result<ExitCode> {
     let letters = admin.dead_show(id).await.map_err(|error| explain_act(outbox, error))?;
-    let Some(first) = letters.first() else { return Err(no_letter(outbox, id)) };
+    let Some(first) = letters.first() else { return Err(letters::no_letter(outbox, id, false)) };
     if raw {
         // All letters of an event carry the same bytes.
         context.out().bytes(first.payload.as_deref().unwrap_or_default())?;
@@ -333,30 +298,8 @@ async fn show(
     }
     let values = letters.iter().map(|letter| with_payload(letter, letter.payload.as_deref()));
     let values = values.collect::<Result<Vec<Value>, _>>()?;
-    context.out().data(&values, || letters.iter().map(draw_whole).collect::<Vec<_>>().join("\n\n"))?;
+    context.out().data(&values, || letters.iter().map(draw::whole).collect::<Vec<_>>().join("\n\n"))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn draw_whole(letter: &DeadLetter) -> String {
-    let headers = letter.headers.as_ref().map_or_else(|| "none".to_owned(), Value::to_string);
-    let lines = [
-        ("event", letter.id.to_string()),
-        ("sink", letter.sink.clone()),
-        ("topic", letter.topic.clone()),
-        ("key", letter.key.clone().unwrap_or_else(|| "none".to_owned())),
-        ("seq", letter.seq.to_string()),
-        ("appended", shown_time(letter.appended_at)),
-        ("died", shown_time(letter.dead_at)),
-        (
-            "attempts",
-            format!("{}, replayed {}", letter.attempts, plural(letter.replays.unsigned_abs().into(), "time")),
-        ),
-        ("error", format!("{} ({}): {}", letter.error_code, letter.error_class, letter.error)),
-        ("holds key", if letter.holds_key { "yes: later events of its key wait" } else { "no" }.to_owned()),
-        ("content type", letter.content_type.clone().unwrap_or_else(|| "none".to_owned())),
-        ("headers", headers),
-    ];
-    format!("{}\n{}", fields(&lines, ""), payload_field(letter.payload.as_deref(), letter.payload_bytes))
 }
 
 #[cfg(test)]

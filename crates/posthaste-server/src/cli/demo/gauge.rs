@@ -27,6 +27,9 @@ pub(super) struct GaugeReading {
     pub(super) buried: u64,
     pub(super) waiting: u64,
     pub(super) retried: u64,
+    /// Dead letters that an operator discarded, in the shop and in billing. One that was sent again and died
+    /// again is dead.
+    pub(super) discarded: u64,
 }
 
 /// A dead letter: its event's number (at the consumer its own) and key, and why it was given up.
@@ -43,14 +46,16 @@ select (select coalesce(max(seq), 0) from posthaste_outbox),
        (select count(*) from posthaste_dead_letters),
        (select count(*) from posthaste_deferred),
        (select coalesce(sum(attempts), 0) from posthaste_deferred),
-       (select max(epoch) from posthaste_lanes where sink = 'local' and owner is not null)";
+       (select max(epoch) from posthaste_lanes where sink = 'local' and owner is not null),
+       (select coalesce(sum(detail ->> '$.count'), 0) from posthaste_audit where action = 'discard')";
 
 const BROKER: &str = "select coalesce(sum(next), 0) from partitions";
 
 const BILLING: &str = "
 select (select coalesce(max(n), 0) from bookings), (select coalesce(max(n), 0) from refused),
        (select count(*) from posthaste_inbox_dead_letters), (select count(*) from posthaste_inbox_deferred),
-       (select coalesce(sum(attempt - 1), 0) from bookings where attempt > 1)";
+       (select coalesce(sum(attempt - 1), 0) from bookings where attempt > 1),
+       (select coalesce(sum(detail ->> '$.count'), 0) from posthaste_audit where action = 'discard')";
 
 pub(super) struct Gauge {
     orders: Connection,
@@ -60,11 +65,11 @@ pub(super) struct Gauge {
 
 impl Gauge {
     pub(super) fn open(stage: &Stage) -> anyhow::Result<Self> {
-        Ok(Self {
-            orders: connect(&stage.orders())?,
-            broker: connect(&stage.broker())?,
-            billing: connect(&stage.billing())?,
-        })
+        let orders = connect(&stage.orders())?;
+        if stage.has_gateway() {
+            orders.execute("attach ?1 as till", [stage.till().to_string_lossy()])?;
+        }
+        Ok(Self { orders, broker: connect(&stage.broker())?, billing: connect(&stage.billing())? })
     }
 
     /// The first dead letter.
@@ -101,6 +106,7 @@ impl Gauge {
                 deferred: row.get(4)?,
                 attempts: row.get(5)?,
                 epoch: row.get(6)?,
+                discarded: row.get(7)?,
                 ..GaugeReading::default()
             })
         })?;
@@ -108,6 +114,7 @@ impl Gauge {
         self.billing.prepare_cached(BILLING)?.query_row([], |row| {
             (reading.applied, reading.refused) = (row.get(0)?, row.get(1)?);
             (reading.buried, reading.waiting, reading.retried) = (row.get(2)?, row.get(3)?, row.get(4)?);
+            reading.discarded += row.get::<_, u64>(5)?;
             Ok(())
         })?;
         Ok(reading)

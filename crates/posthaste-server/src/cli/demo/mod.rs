@@ -12,22 +12,23 @@
 //! believes to have done.
 //!
 //! The applications are in [`crate::demo`]. Here, one file a concern: `child` is a process that cannot
-//! outlive us, `gauge` reads how far things are, `view` shows it, `script` is the course of events, `ledger`
-//! is the reckoning.
+//! outlive us, `gauge` reads how far things are, `view` shows it, `script` is the course of events, `page` is
+//! the dashboard.
 
 mod child;
 mod gauge;
-mod ledger;
+mod page;
 mod script;
 mod view;
 
 use super::Context;
 use crate::demo::consumer;
+use crate::demo::ledger::Ledger;
 use crate::demo::stage::Stage;
 use crate::output::{Out, Usage};
 use anyhow::Context as _;
 use clap::Args;
-use ledger::Ledger;
+use page::DemoPage;
 use script::Script;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,6 +41,13 @@ Examples:
       A shop, a relay, a broker and a consumer on this machine; the broker goes
       away, events are poison, a handler fails, processes are killed. Then the
       ledger.
+  posthaste demo --ui
+      The same, and then orders without end: poison every 20 s, the broker away
+      once a minute, and a link to the dashboard. Ctrl-C ends it.
+  posthaste demo --gateway
+      The orders are handed in by HTTP: one tenant floods and gets 429, the
+      gateway is killed while a request is under way, and clients repeat. Takes
+      --ui, too.
   posthaste demo --events 50000 --seed 7
   posthaste demo --keep /tmp/shop
       Keep the files, and see how to look around in them.
@@ -67,6 +75,15 @@ pub(crate) struct DemoArgs {
     /// Count the files of an earlier run again
     #[arg(long, value_name = "DIR", conflicts_with_all = ["events", "seed", "keep"])]
     audit: Option<PathBuf>,
+    /// Hand in the orders by HTTP, through a gateway
+    #[arg(long, conflicts_with = "audit")]
+    gateway: bool,
+    /// Go on behind the story, with the dashboard, until Ctrl-C; the ledger comes then
+    #[arg(long, conflicts_with = "audit")]
+    ui: bool,
+    /// With --ui: end by itself after so many minutes
+    #[arg(long, value_name = "N", requires = "ui", value_parser = clap::value_parser!(u64).range(0..=1_440))]
+    minutes: Option<u64>,
     /// Be the consumer of the demo in this directory. How the demo starts its own.
     #[arg(long, value_name = "DIR", hide = true)]
     consumer: Option<PathBuf>,
@@ -99,27 +116,69 @@ async fn play(out: Out, args: &DemoArgs) -> anyhow::Result<ExitCode> {
     };
     let view = View::new(out, args.events);
     let mut script = Script::new(&stage, &view, args);
-    let played = tokio::select! {
-        played = script.play() => Ok(played),
-        signal = interrupted => Err(signal),
-    };
+    let played = acts(&mut script, &stage, &view, args, interrupted).await;
     view.clear();
     // Whatever still runs ends here, before its files do.
     script.end().await;
-    match played {
-        Ok(played) => {
-            let ledger = played?;
+    match played.map_err(anyhow::Error::downcast) {
+        Ok(ledger) => {
             view.ledger(&ledger)?;
             if args.keep.is_some() {
                 view.look_around(&stage)?;
             }
             Ok(verdict(&ledger))
         }
-        Err(signal) => {
+        Err(Ok(Interrupt { name, code })) => {
             let files = if args.keep.is_some() { "kept" } else { "removed" };
-            view.say_goodbye(signal.name, files);
-            Ok(ExitCode::from(signal.code))
+            view.say_goodbye(name, files);
+            Ok(ExitCode::from(code))
         }
+        Err(Err(error)) => Err(error),
+    }
+}
+
+/// From the first line to the ledger, or to a signal.
+async fn acts(
+    script: &mut Script<'_>,
+    stage: &Stage,
+    view: &View,
+    args: &DemoArgs,
+    interrupted: impl Future<Output = Interrupt>,
+) -> anyhow::Result<Ledger> {
+    if !args.ui {
+        let whole = async {
+            script.story().await?;
+            script.reckoning().await
+        };
+        return unless(interrupted, whole).await;
+    }
+    unless(interrupted, script.story()).await?;
+    // A signal ends the traffic, and the next one everything.
+    let interrupted = interrupt()?;
+    let page = DemoPage::open(stage).await?;
+    page.tell(view, args.minutes)?;
+    tokio::select! {
+        ended = script.steady_traffic(args.minutes) => ended?,
+        _ = interrupted => {}
+    }
+    let interrupted = interrupt()?;
+    let reckoning = async {
+        view.say("", "No more orders. What is under way is delivered and booked.")?;
+        script.last_orders().await?;
+        page.close().await?;
+        script.reckoning().await
+    };
+    unless(interrupted, reckoning).await
+}
+
+/// What was begun, unless a signal comes first.
+async fn unless<T>(
+    interrupted: impl Future<Output = Interrupt>,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        done = work => done,
+        signal = interrupted => Err(signal.into()),
     }
 }
 
@@ -140,6 +199,8 @@ fn verdict(ledger: &Ledger) -> ExitCode {
 }
 
 /// A signal to stop, and the exit code that shells expect after it.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}")]
 struct Interrupt {
     name: &'static str,
     code: u8,

@@ -10,10 +10,11 @@
 use super::DemoArgs;
 use super::child::Child;
 use super::gauge::{Gauge, GaugeReading, Letter};
-use super::ledger::Ledger;
 use super::view::View;
+use crate::demo::ledger::Ledger;
 use crate::demo::service::{DemoPlan, FIRST_GATE, Service};
 use crate::demo::stage::Stage;
+use crate::demo::tenant::{self, Client, RUSH_BURST};
 use crate::output::thousands as n;
 use anyhow::{Context as _, bail, ensure};
 use std::time::{Duration, Instant};
@@ -21,6 +22,19 @@ use std::time::{Duration, Instant};
 /// How long the broker and the bank stay away: some probes of their breakers.
 const OUTAGE: Duration = Duration::from_millis(1_500);
 const BANK_OUTAGE: Duration = Duration::from_millis(800);
+
+/// An outage of the traffic behind the story, and what lies between two of them.
+const STEADY_OUTAGE: SteadyOutage = SteadyOutage {
+    first: Duration::from_secs(10),
+    time: Duration::from_secs(6),
+    pause: Duration::from_secs(54),
+};
+
+struct SteadyOutage {
+    first: Duration,
+    time: Duration,
+    pause: Duration,
+}
 
 /// How long nothing of the script may take, whatever the machine does besides; and the same for each event.
 const DEADLINE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_millis(4));
@@ -32,6 +46,9 @@ pub(super) struct Script<'a> {
     /// Between two looks at the files.
     look: Duration,
     deadline: Instant,
+    /// Orders are handed in by HTTP; so many more are another tenant's.
+    gateway: bool,
+    more: u64,
     cast: Cast,
 }
 
@@ -42,6 +59,8 @@ struct Cast {
     service: Option<Service>,
     relay: Option<Child>,
     consumer: Option<Child>,
+    /// The tenant that floods.
+    rush: Option<Client>,
 }
 
 impl Cast {
@@ -75,25 +94,77 @@ impl Cast {
 
 impl<'a> Script<'a> {
     pub(super) fn new(stage: &'a Stage, view: &'a View, args: &DemoArgs) -> Self {
-        let plan = DemoPlan { events: args.events, seed: args.seed };
+        let plan = DemoPlan { events: args.events, seed: args.seed, goes_on: args.ui };
         let patience = DEADLINE.0 + DEADLINE.1 * u32::try_from(args.events).unwrap_or(u32::MAX);
         let look = Duration::from_millis(args.look_ms);
-        Self { stage, view, plan, look, deadline: Instant::now() + patience, cast: Cast::default() }
+        let (deadline, gateway) = (Instant::now() + patience, args.gateway);
+        let more = if gateway { u64::from(RUSH_BURST) } else { 0 };
+        Self { stage, view, plan, look, deadline, gateway, more, cast: Cast::default() }
     }
 
-    /// All acts, and the reckoning.
-    pub(super) async fn play(&mut self) -> anyhow::Result<Ledger> {
+    /// All acts but the last.
+    pub(super) async fn story(&mut self) -> anyhow::Result<()> {
         self.raise_the_curtain().await?;
         self.a_poisonous_event().await?;
         self.billing_gives_one_up().await?;
+        if let Some(rush) = self.cast.rush.take() {
+            self.view.say("W2 W3", &rush.flood(self.stage).await?)?;
+        }
         self.the_broker_goes_away().await?;
         self.a_handler_fails().await?;
         self.the_bank_goes_away().await?;
         self.the_relay_is_killed().await?;
-        self.the_consumer_dies().await?;
+        self.the_consumer_dies().await
+    }
+
+    /// The last act, and the reckoning.
+    pub(super) async fn reckoning(&mut self) -> anyhow::Result<Ledger> {
         self.let_it_run_dry().await?;
         self.everybody_goes_home().await?;
         Ledger::count(self.stage)
+    }
+
+    /// Behind the story: orders go on, some of them poison, and the broker goes away once a minute. Until it
+    /// is dropped, or for so many minutes.
+    pub(super) async fn steady_traffic(&mut self, minutes: Option<u64>) -> anyhow::Result<()> {
+        let events = self.plan.events + self.more;
+        self.until("all orders of the story", |seen, _| Ok(seen.committed >= events)).await?;
+        self.allow_everything();
+        self.view.calm_down();
+        let begun = Instant::now();
+        let end = minutes.map(|minutes| begun + Duration::from_secs(60 * minutes));
+        let mut turn = begun + STEADY_OUTAGE.first;
+        loop {
+            let now = Instant::now();
+            if end.is_some_and(|end| now >= end) {
+                return Ok(());
+            }
+            if now >= turn && self.stage.is_broker_away() {
+                self.stage.bring_broker_back()?;
+                turn = now + STEADY_OUTAGE.pause;
+                self.view.say("", "The broker is back.")?;
+            } else if now >= turn {
+                self.stage.take_broker_away()?;
+                turn = now + STEADY_OUTAGE.time;
+                self.view.say("", "The broker goes away.")?;
+            }
+            self.view.show(&self.cast.gauge()?.read()?)?;
+            self.cast.check().await?;
+            tokio::time::sleep(self.look).await; // pace
+        }
+    }
+
+    /// No more orders, and nothing stands in the way of those that are there.
+    pub(super) async fn last_orders(&mut self) -> anyhow::Result<()> {
+        if self.stage.is_broker_away() {
+            self.stage.bring_broker_back()?;
+        }
+        if let Some(service) = self.cast.service.take() {
+            service.stop().await?;
+        }
+        let waiting = u32::try_from(self.cast.gauge()?.read()?.committed).unwrap_or(u32::MAX);
+        self.deadline = Instant::now() + DEADLINE.0 + DEADLINE.1 * waiting;
+        Ok(())
     }
 
     /// Ends whatever runs.
@@ -109,23 +180,31 @@ impl<'a> Script<'a> {
     }
 
     async fn raise_the_curtain(&mut self) -> anyhow::Result<()> {
-        let DemoPlan { events, seed } = self.plan;
+        let DemoPlan { events, seed, .. } = self.plan;
         let dir = self.stage.dir().display();
         self.view.say("", &format!("{} events, seed {seed}; files in {dir}", n(events)))?;
-        self.view.say("", "G1 to G8, in front of a line, are the guarantees in GUARANTEES.md")?;
-        let config = self.stage.set_up().context("cannot set the stage")?;
+        let which = if self.gateway { "G1 to G8, and W1 to W8" } else { "G1 to G8" };
+        self.view.say("", &format!("{which}, in front of a line, are the guarantees in GUARANTEES.md"))?;
+        let address = self.gateway.then(tenant::free_address).transpose()?;
+        let config = self.stage.set_up(address).context("cannot set the stage")?;
         self.view.quote(&config)?;
         self.cast.gauge = Some(Gauge::open(self.stage)?);
+        let tenants = if self.gateway { Some(tenant::enroll(self.stage).await?) } else { None };
+        let (shop, rush) = tenants.unzip();
+        self.cast.rush = rush;
         // It dies when it has seen most of the events: after the relay did.
-        let consumer = Child::consumer(self.stage, Some(self.part(80)))?;
+        let consumer = Child::consumer(self.stage, Some(self.part(80) + self.more))?;
         let relay = Child::relay(self.stage)?;
         self.view.say("", &format!("relay: {}; consumer: {}", relay.title(), consumer.title()))?;
         (self.cast.consumer, self.cast.relay) = (Some(consumer), Some(relay));
         self.until("the relay to take its lane", |seen, _| Ok(seen.epoch.is_some())).await?;
-        self.cast.service = Some(Service::start(self.stage, self.plan.clone()));
-        self.allow(FIRST_GATE);
+        self.cast.service = Some(Service::start(self.stage, self.plan.clone(), shop));
+        self.allow(FIRST_GATE, Duration::ZERO);
         let what = "the first event to be applied";
         self.until(what, |seen, _| Ok(seen.applied > 0 && seen.rolled_back > 0)).await?;
+        if self.gateway {
+            return self.view.say("W1 W2", tenant::OPENING);
+        }
         self.view.say(
             "G1",
             "Orders commit with their events. One transaction in ten is rolled back, and its events never were.",
@@ -159,31 +238,33 @@ impl<'a> Script<'a> {
     }
 
     async fn the_broker_goes_away(&mut self) -> anyhow::Result<()> {
-        let mark = self.part(35);
+        let mark = self.part(35) + self.more;
         self.until("a third of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
-        // The gate opens when the broker is away: events that it cannot take are sure to come.
+        // The gate opens when the broker is away, and again: orders are sure to come to the outage's end.
         self.stage.take_broker_away()?;
         let gone = Instant::now();
-        self.allow(52);
+        self.allow(46, OUTAGE);
         self.view.say("", "The broker goes away: its directory is moved.")?;
         let open = |_: &GaugeReading, cast: &mut Cast| Ok(cast.relay()?.has_said("breaker open"));
-        self.until("the relay to notice that the broker is away", open).await?;
-        let seen = self.until("the outage to pass", |_, _| Ok(gone.elapsed() >= OUTAGE)).await?;
+        let opened = self.until("the relay to notice that the broker is away", open).await?.committed;
+        self.allow(58, OUTAGE * 2);
+        let what = "the outage to pass, and orders to go on";
+        let seen = self.until(what, |s, _| Ok(gone.elapsed() >= OUTAGE && s.committed > opened)).await?;
         ensure!(seen.attempts == 0 && seen.dead == 1, "an outage was taken for an event's fault: {seen:?}");
         self.view.say(
             "G2 G7",
             &format!(
-                "The relay's breaker is open. Orders commit as before, {} events wait; attempts counted: {}, new dead \
-                 letters: {}.",
+                "The relay's breaker is open. Orders commit as before: {} events since then. {} wait; attempts counted: \
+                 {}, new dead letters: {}.",
+                n(seen.committed - opened),
                 n(seen.committed.saturating_sub(seen.delivered + seen.dead)),
                 n(seen.attempts),
                 n(seen.dead - 1)
             ),
         )?;
         self.stage.bring_broker_back()?;
-        let back = Instant::now();
         // The broker took nothing behind the first gate, and the second one is far beyond it.
-        let before = seen.delivered;
+        let (back, before) = (Instant::now(), seen.delivered);
         let closed = |seen: &GaugeReading, cast: &mut Cast| {
             Ok(seen.delivered > before && cast.relay()?.has_said("breaker closed"))
         };
@@ -211,7 +292,7 @@ impl<'a> Script<'a> {
         self.stage.take_bank_away()?;
         let before = self.cast.gauge()?.read()?;
         let gone = Instant::now();
-        self.allow(70);
+        self.allow(70, Duration::ZERO);
         self.view.say("", "The bank that billing asks goes away.")?;
         let open = |_: &GaugeReading, cast: &mut Cast| Ok(cast.consumer()?.has_said("a dependency is away"));
         self.until("the consumer to notice that the bank is away", open).await?;
@@ -240,34 +321,44 @@ impl<'a> Script<'a> {
     }
 
     async fn the_relay_is_killed(&mut self) -> anyhow::Result<()> {
-        let mark = self.part(68);
+        let mark = self.part(68) + self.more;
         self.until("two thirds of the orders", |seen, _| Ok(seen.committed >= mark)).await?;
+        let client = self.cast.service.as_ref().and_then(Service::client);
+        if let Some(client) = &client {
+            client.hold();
+            self.allow(100, Duration::ZERO);
+            self.until("a request to be under way", |_, _| Ok(client.holds_one())).await?;
+        }
         let mut relay = self.cast.relay.take().context("no relay runs")?;
         let title = relay.title();
         relay.kill().await?;
         ensure!(relay.was_killed()?, "the relay ended before it was killed");
-        self.allow(100);
+        self.allow(100, Duration::ZERO);
         let seen = self.cast.gauge()?.read()?;
         let unsettled = n(seen.committed.saturating_sub(seen.settled));
         self.view.say(
             "",
             &format!("The relay ({title}) is killed by SIGKILL; {unsettled} events are not settled."),
         )?;
+        if let Some(client) = &client {
+            client.let_go();
+            self.until("the shop to repeat its request", |_, _| Ok(client.repeated() > 0)).await?;
+            self.view.say("W1 W4", tenant::KILLED)?;
+        }
         let (start, before) = (Instant::now(), seen.epoch.unwrap_or(0));
         self.cast.relay = Some(Child::relay(self.stage)?);
-        let what = "a new relay to take over";
         // It settled nothing behind its gate, and the last one is open.
         let settled = seen.settled;
         let taken = |seen: &GaugeReading, _: &mut Cast| {
             Ok(seen.epoch.is_some_and(|epoch| epoch > before) && seen.settled > settled)
         };
-        let seen = self.until(what, taken).await?;
-        let title = self.cast.relay()?.title();
+        let seen = self.until("a new relay to take over", taken).await?;
         self.view.say(
             "G2 G4",
             &format!(
-                "A new relay ({title}) has the lane after {}, under epoch {}. What the old one had not settled is read \
+                "A new relay ({}) has the lane after {}, under epoch {}. What the old one had not settled is read \
                  again; the old one could settle nothing any more.",
+                self.cast.relay()?.title(),
                 secs(start.elapsed()),
                 seen.epoch.unwrap_or(0)
             ),
@@ -287,7 +378,7 @@ impl<'a> Script<'a> {
         )?;
         self.cast.consumer = Some(Child::consumer(self.stage, None)?);
         // If nothing is refused, something was applied twice: then the ledger has the word.
-        let events = self.plan.events;
+        let events = self.plan.events + self.more;
         let again = |seen: &GaugeReading, _: &mut Cast| {
             Ok(seen.refused > 0
                 || (seen.committed >= events && seen.applied + seen.dead + seen.buried > events))
@@ -300,16 +391,18 @@ impl<'a> Script<'a> {
     }
 
     async fn let_it_run_dry(&mut self) -> anyhow::Result<()> {
-        let events = self.plan.events;
-        self.until("all orders", |seen, _| Ok(seen.committed >= events)).await?;
+        // Whoever has ended the orders gets no more of them, however few there are.
+        if self.cast.service.is_some() {
+            let events = self.plan.events + self.more;
+            self.until("all orders", |seen, _| Ok(seen.committed >= events)).await?;
+        }
         let what = "the last event to be applied and settled";
         let dry = |seen: &GaugeReading, _: &mut Cast| {
-            let ended = seen.applied + seen.dead + seen.buried;
+            let ended = seen.applied + seen.dead + seen.buried + seen.discarded;
             Ok(ended >= seen.committed && seen.settled >= seen.committed && seen.waiting == 0)
         };
         let seen = self.until(what, dry).await?;
-        let (all, done) = (n(seen.committed), n(seen.applied));
-        let (dead, buried) = (n(seen.dead), n(seen.buried));
+        let [all, done, dead, buried] = [seen.committed, seen.applied, seen.dead, seen.buried].map(n);
         self.view.say(
             "G2",
             &format!("All {all} events are committed: {done} are applied, {dead} is dead in the shop, {buried} in billing."),
@@ -332,10 +425,17 @@ impl<'a> Script<'a> {
         self.plan.events * percent / 100
     }
 
-    /// Lets the service commit up to this many percent.
-    fn allow(&self, percent: u64) {
+    /// Lets the service go on at its steady pace.
+    fn allow_everything(&self) {
         if let Some(service) = &self.cast.service {
-            service.allow(self.part(percent));
+            service.allow(u64::MAX, Duration::ZERO);
+        }
+    }
+
+    /// Lets the service commit up to this many percent, over this time at least.
+    fn allow(&self, percent: u64, over: Duration) {
+        if let Some(service) = &self.cast.service {
+            service.allow(self.part(percent), over);
         }
     }
 

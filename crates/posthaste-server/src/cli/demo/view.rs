@@ -6,7 +6,7 @@
 //! not the bars.
 
 use super::gauge::GaugeReading;
-use super::ledger::{Ledger, LedgerLine};
+use crate::demo::ledger::{Ledger, LedgerLine};
 use crate::demo::stage::Stage;
 use crate::output::{Out, escape, remark, shell_word, thousands as n};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -20,8 +20,9 @@ const WIDTH: usize = 80;
 /// Time and guarantee, in front of a line.
 const MARGIN: usize = 15;
 
-/// Between two progress lines without a terminal.
+/// Between two progress lines without a terminal; and behind the story, which has no end.
 const PLAIN_PAUSE: Duration = Duration::from_secs(2);
+const STEADY_PAUSE: Duration = Duration::from_secs(30);
 
 /// Rates are over this time: long enough to be read, short enough to show an outage.
 const RATE_WINDOW: Duration = Duration::from_millis(1_000);
@@ -43,6 +44,7 @@ pub(super) struct View {
     color: bool,
     live: Option<ProgressBars>,
     shown: Cell<Instant>,
+    pause: Cell<Duration>,
     past: RefCell<VecDeque<(Instant, GaugeReading)>>,
 }
 
@@ -83,6 +85,7 @@ impl View {
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
             live: (is_terminal && !out.json && events > 0).then(|| ProgressBars::new(events)),
             shown: Cell::new(start),
+            pause: Cell::new(PLAIN_PAUSE),
             past: RefCell::default(),
         }
     }
@@ -104,6 +107,11 @@ impl View {
         Ok(())
     }
 
+    /// An address, on a line of its own: a terminal makes it one that can be followed.
+    pub(super) fn link(&self, link: &str) -> anyhow::Result<()> {
+        self.line(&format!("{}{}", " ".repeat(MARGIN), self.paint(link, Tone::Strong)))
+    }
+
     /// A file, as it is.
     pub(super) fn quote(&self, text: &str) -> anyhow::Result<()> {
         self.line("")?;
@@ -120,6 +128,10 @@ impl View {
         match &self.live {
             Some(live) => {
                 let show = |bar: &ProgressBar, done: u64, rate: u64, text: String| {
+                    // Behind the story there is no end that is known.
+                    if bar.length().is_some_and(|length| length < seen.committed) {
+                        bar.set_length(seen.committed);
+                    }
                     bar.set_position(done);
                     bar.set_message(format!("{text:<36}{:>6}/s", n(rate)));
                 };
@@ -141,7 +153,7 @@ impl View {
                 );
                 Ok(())
             }
-            None if self.shown.get().elapsed() >= PLAIN_PAUSE => {
+            None if self.shown.get().elapsed() >= self.pause.get() => {
                 self.shown.set(Instant::now());
                 let (committed, delivered, applied) = (n(seen.committed), n(seen.delivered), n(seen.applied));
                 let text = format!("committed {committed}, delivered {delivered}, applied {applied}");
@@ -167,6 +179,11 @@ impl View {
             rate(seen.delivered, before.delivered),
             rate(seen.applied, before.applied),
         ]
+    }
+
+    /// From now on it is told less often how far things are.
+    pub(super) fn calm_down(&self) {
+        self.pause.set(STEADY_PAUSE);
     }
 
     /// Takes the bars away: the story is over.
@@ -210,7 +227,7 @@ impl View {
         let commands = [
             format!("export POSTHASTE_CONFIG={config}"),
             format!("{program} status"),
-            format!("{program} events list --key order-000002"),
+            format!("{program} events list --key {}order-000002", stage.key_prefix()),
             format!("{program} events show {}", stage.dead_letter()?),
             format!("{program} dead list"),
             format!("{program} local groups"),

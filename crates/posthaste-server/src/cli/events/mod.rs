@@ -8,7 +8,7 @@
 
 mod list;
 mod replay;
-pub(super) mod show;
+mod show;
 mod tail;
 
 use super::{Context, admin, pattern, time};
@@ -48,9 +48,9 @@ Examples:
   posthaste events show 0192f7a0-5c1e-7a3e-b1f2-000000000001 --raw > payload
   posthaste events show 8a1b3c4d-0000-4000-8000-000000000001 --near 2h
 
-Shows the event and its life with each sink: passed by its cursor, waiting and
-why, dead and why, and what waits behind it. An id that is a UUIDv7 says when
-it was made, and is found there. Another one needs --near, or --scan.";
+Shows the event and its life with each sink: delivered and settled, waiting and
+why, dead and why, each attempt, and what waits behind it. A UUIDv7 says when it
+was made, and is found there. Another id needs --near, or --scan.";
 
 const TAIL_EXAMPLES: &str = "\
 Examples:
@@ -76,7 +76,7 @@ replayed ones. Events that wait or are dead already are left alone, and so are
 topics that the sink's routes do not take. A broker may drop an id that it has
 seen a short time ago: `posthaste doctor` says for how long.
 
-Ctrl-C stops between two chunks and says how to go on.";
+It is a job: Ctrl-C pauses it, and `posthaste jobs resume` does the rest.";
 
 /// List, show, follow or replay events of the log
 #[derive(Debug, Args)]

@@ -1,18 +1,20 @@
-//! Events of the log to a sink again: everything the filter matches, in chunks that are transactions of their
-//! own.
+//! Events of the log to a sink again: everything the filter matches, as a job.
 //!
-//! First the whole range is looked through and counted. Its end is fixed then: where the sink's cursor stood.
-//! Otherwise a replay would run after the events that come in, and after its own.
+//! First the range is looked through and counted, as far as a look goes. Its end is fixed then: where the
+//! sink's cursor stood. Otherwise a replay would run after the events that come in, and after its own.
 //!
-//! Ctrl-C stops between two chunks. Whatever was sent is sent and audited; `--from-seq` goes on behind it.
-//! The same is said when the database goes away in between.
+//! A login that may write no jobs drives the chunks here. Then Ctrl-C stops between two chunks. Whatever was
+//! sent is sent and audited; `--from-seq` goes on behind it. The same is said when the database goes away in
+//! between.
 
-use super::{FilterArgs, draw};
+use super::FilterArgs;
+use crate::cli::jobs::ask::{self, Asked, JobAsk};
 use crate::cli::{Context, explain_act, rate};
 use crate::config::Outbox;
-use crate::output::{Usage, ask, is_interactive, plural, remark, thousands};
+use crate::output::{Usage, plural, remark, thousands};
 use clap::Args;
-use posthaste::admin::{Actor, Admin, AdminError, EventFilter, LogEvent};
+use posthaste::admin::job::{JobPlan, Preview};
+use posthaste::admin::{Actor, Admin, AdminError, EventFilter};
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,15 +70,6 @@ impl ReplayArgs {
     }
 }
 
-/// What the whole range holds.
-#[derive(Default)]
-struct ReplayPreview {
-    matched: u64,
-    left_alone: u64,
-    to_seq: i64,
-    samples: Vec<LogEvent>,
-}
-
 /// How it went.
 struct ReplayResult {
     events: u64,
@@ -96,38 +89,39 @@ pub(super) async fn run(
     admin: &dyn Admin,
     args: ReplayArgs,
 ) -> anyhow::Result<ExitCode> {
-    let (chunk, rate, sink) = (args.chunk(), args.rate, args.sink.clone());
+    let (pace, sink) = (ReplayPace { chunk: args.chunk(), rate: args.rate }, args.sink.clone());
     let mut filter = args.filter.filter();
-    let look = look(admin, &sink, &filter).await.map_err(|error| explain_act(outbox, error))?;
-    filter.to_seq = Some(look.to_seq);
-    if args.dry_run {
-        return report_look(context, &sink, &look);
-    }
-    if look.matched > 1 && !args.yes && !agreed(&sink, look.matched)? {
-        remark("nothing was done");
-        return Ok(ExitCode::FAILURE);
-    }
-    let actor = context.actor(args.reason.as_deref().unwrap_or_default());
-    let done = send(admin, &sink, &filter, &actor, ReplayPace { chunk, rate }).await;
-    report(context, outbox, &sink, &look, done)
-}
-
-/// Looks through the whole range without changing anything.
-async fn look(admin: &dyn Admin, sink: &str, filter: &EventFilter) -> Result<ReplayPreview, AdminError> {
-    let (mut look, mut filter, mut after) = (ReplayPreview::default(), filter.clone(), 0);
-    loop {
-        let chunk = admin.events_replay(sink, &filter, after, 10_000, None).await?;
-        if look.samples.is_empty() {
-            look.samples = chunk.samples;
+    let Some(jobs) = admin.jobs() else {
+        // An adopted table says what it cannot do.
+        let refused = admin.events_replay(&sink, &filter, 0, 1, None).await;
+        return refused.map(|_| ExitCode::SUCCESS).map_err(|error| explain_act(outbox, error));
+    };
+    let (would, did) = (format!("would be sent to {sink} again"), format!("on the way to {sink} again"));
+    let ask = JobAsk {
+        plan: JobPlan::EventsReplay { sink: sink.clone(), filter: filter.clone() },
+        act: "replay",
+        many: |count| plural(count, "event"),
+        would: &would,
+        did: &did,
+        rate: args.rate,
+        chunk: args.chunk,
+        upto: None,
+        reason: args.reason.as_deref(),
+        dry_run: args.dry_run,
+        yes: args.yes,
+    };
+    match ask::run(context, outbox, jobs, &ask).await? {
+        Asked::Ended(ended) => Ok(ended),
+        Asked::Nothing(seen) => {
+            ask::look(context, &ask, &seen, &format!("nothing {would}"))?;
+            Ok(ExitCode::SUCCESS)
         }
-        look.matched += chunk.events;
-        look.left_alone += chunk.left_alone;
-        look.to_seq = chunk.to_seq;
-        filter.to_seq = Some(chunk.to_seq);
-        if chunk.done {
-            return Ok(look);
+        Asked::NoJobs(seen) => {
+            filter.to_seq = seen.upto.parse().ok();
+            let actor = context.actor(ask.reason.unwrap_or_default());
+            let done = send(admin, &sink, &filter, &actor, pace).await;
+            report(context, outbox, (&sink, &seen), done, &actor)
         }
-        after = chunk.reached;
     }
 }
 
@@ -169,44 +163,20 @@ async fn send(
     }
 }
 
-fn left_alone(number: u64) -> String {
-    match number {
-        0 => String::new(),
-        number => format!("; {} waiting or dead already, left alone", thousands(number)),
-    }
-}
-
-fn report_look(context: &Context, sink: &str, look: &ReplayPreview) -> anyhow::Result<ExitCode> {
-    let answer = json!({
-        "sink": sink, "matched": look.matched, "left_alone": look.left_alone, "to_seq": look.to_seq,
-        "samples": look.samples, "done": 0, "dry_run": true,
-    });
-    context.out().data(&answer, || {
-        let mut text = format!(
-            "{} would be sent to {sink} again, up to number {}{}",
-            plural(look.matched, "event"),
-            look.to_seq,
-            left_alone(look.left_alone)
-        );
-        for event in &look.samples {
-            text.push_str(&format!("\n{}", draw(event)));
-        }
-        if look.matched > look.samples.len() as u64 {
-            text.push_str("\n…");
-        }
-        text
-    })?;
-    Ok(ExitCode::SUCCESS)
+/// How many were to go, as far as that was looked at.
+fn expected(look: &Preview) -> String {
+    let least = if look.exact { "" } else { "at least " };
+    format!("{least}{}", thousands(look.goes))
 }
 
 fn report(
     context: &Context,
     outbox: &Outbox,
-    sink: &str,
-    look: &ReplayPreview,
+    (sink, look): (&str, &Preview),
     done: ReplayResult,
+    actor: &Actor,
 ) -> anyhow::Result<ExitCode> {
-    let go_on = format!("--from-seq {} --to-seq {}", done.reached + 1, look.to_seq);
+    let go_on = format!("--from-seq {} --to-seq {}", done.reached + 1, look.upto);
     let stopped = match done.ended {
         Ok(ReplayEnd::Whole) => false,
         Ok(ReplayEnd::Stopped) => true,
@@ -215,38 +185,27 @@ fn report(
                 remark(&format!(
                     "{} of {} were sent before it failed; for the rest: the same command with {go_on}",
                     thousands(done.events),
-                    thousands(look.matched)
+                    expected(look)
                 ));
             }
             return Err(explain_act(outbox, error));
         }
     };
     let answer = json!({
-        "sink": sink, "matched": look.matched, "left_alone": look.left_alone, "done": done.events,
-        "reached": done.reached, "to_seq": look.to_seq, "stopped": stopped,
+        "sink": sink, "matched": look.matched(), "exact": look.exact, "left_alone": look.left_alone, "done": done.events,
+        "reached": done.reached, "upto": look.upto, "stopped": stopped,
     });
-    context.out().data(&answer, || match stopped {
+    context.out().acted(answer, Some(actor), || match stopped {
         true => format!(
             "stopped: {} of {} are on their way to {sink} again. For the rest: the same command with\n  {go_on}",
             thousands(done.events),
-            thousands(look.matched)
+            expected(look)
         ),
         false => format!(
             "{} on the way to {sink} again{}",
             plural(done.events, "event"),
-            left_alone(look.left_alone)
+            ask::left_alone(look)
         ),
     })?;
     Ok(if stopped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Asks on a terminal; elsewhere silence is no consent.
-fn agreed(sink: &str, matched: u64) -> anyhow::Result<bool> {
-    let events = plural(matched, "event");
-    if !is_interactive() {
-        let text =
-            format!("{events} would be sent to {sink} again: say --yes to do it, or --dry-run to look");
-        return Err(Usage(text).into());
-    }
-    ask(&format!("send {events} to {sink} again"))
 }

@@ -191,7 +191,7 @@ impl InitPlan {
     /// A topic that the routes take.
     pub(super) fn sample_topic(&self) -> String {
         let first = self.topics.first().map_or("*", String::as_str);
-        if first.chars().all(|c| c == '*') { "hello".to_owned() } else { first.replace('*', "example") }
+        crate::daemon::example(first).unwrap_or_else(|| "hello".to_owned())
     }
 }
 

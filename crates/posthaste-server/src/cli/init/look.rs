@@ -189,8 +189,7 @@ async fn look_at_sink(config: &Config, plan: &InitPlan) -> Vec<Seen> {
 /// Addresses that stand for the topics: a pattern is tried with an example. One that takes everything has
 /// none.
 fn subjects(topics: &[String]) -> Vec<String> {
-    let telling = topics.iter().filter(|topic| topic.chars().any(|c| c != '*'));
-    telling.map(|topic| topic.replace('*', "example")).collect()
+    topics.iter().filter_map(|topic| crate::daemon::example(topic)).collect()
 }
 
 #[cfg(test)]

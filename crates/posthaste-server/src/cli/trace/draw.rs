@@ -1,8 +1,9 @@
 //! The picture for people: a tree of messages, each under the one that caused it, in 80 columns.
 
 use super::{FoundIn, Step, appended};
-use crate::cli::events::show::{headline, way};
+use crate::cli::life::headline;
 use crate::config::Config;
+use crate::life::{Way, way};
 use crate::output::{columns, escape, plural, time, wrap};
 use posthaste::admin::{EventLife, Progress, SinkLife};
 use posthaste::consumer::admin::MessageTrace;
@@ -85,7 +86,7 @@ impl Canvas<'_> {
         let mut parts = vec![format!("{}: {}", sink.sink, headline(sink, life))];
         let outbox = self.config.outboxes.iter().find(|known| *known.name == *outbox);
         let is_on_its_way = !matches!(sink.progress, Progress::NotRouted | Progress::BeforeStart);
-        if let Some((_, destination)) =
+        if let Some(Way { destination, .. }) =
             outbox.filter(|_| is_on_its_way).and_then(|outbox| way(outbox, sink, &life.event))
         {
             parts.push(format!("destination {destination}"));

@@ -206,6 +206,23 @@ fn what_cannot_be_is_refused_with_its_line() {
             "line 25: unknown key `consumers.finance-service.handle[0].tpyes`, did you mean `types`?",
         ),
         (
+            with("types =", "batch_max = 3\ntypes ="),
+            "line 25: unknown key `consumers.finance-service.handle[0].batch_max`: `batch_max` belongs to \
+             [consumers.finance-service]",
+        ),
+        (
+            with("types =", "topics = [\"core.evnts.v1\"]\ntypes ="),
+            "line 25: `core.evnts.v1` is none of the consumer's `topics`: this handler would get nothing",
+        ),
+        (
+            with("types =", "addresses = [\"orders.placed\"]\ntypes ="),
+            "line 25: messages of this broker have no addresses: this handler would get nothing",
+        ),
+        (
+            with("types = [\"campaign_*\"", "types = [\"campaign_>\""),
+            "line 25: `campaign_>` would match nothing: only a last `*` stands for the rest of a name",
+        ),
+        (
             with("topics = [\"core", "batch_max = 0\ntopics = [\"core"),
             "line 20: consumers.finance-service.batch_max must be at least 1",
         ),
@@ -228,7 +245,7 @@ fn what_cannot_be_is_refused_with_its_line() {
                     .replace("ca_file = \"/x\"\n", "")
                     .replace("@db/", "@localhost/")
             ),
-            "this consumer's database is reached without TLS",
+            "the database of a consumer is reached without TLS",
         ),
     ];
     for (text, expected) in table {
@@ -272,4 +289,37 @@ fn a_source_of_a_broker_has_the_keys_of_its_connection() {
         let error = wrong(&source(&format!("type = \"{kind}\"")));
         assert!(error.contains(&format!("line 19: this binary was built without `{kind}`")), "{error}");
     }
+}
+
+#[test]
+#[cfg(feature = "kafka")]
+fn how_a_group_is_joined_is_a_key_of_the_source() {
+    let consumer = "[consumers.finance-service]";
+    let read = |keys: &str| {
+        let source = format!("[sources.log]\ntype = \"kafka\"\nurl = \"k:1\"\n{keys}\n{consumer}");
+        with(consumer, &source).replace("\"file\"", "\"log\"")
+    };
+    for (keys, words) in [
+        ("", "protocol classic"),
+        ("protocol = \"consumer\"", "protocol consumer"),
+        ("instance = \"f-0\"", "protocol classic, instance f-0"),
+    ] {
+        let consumer = ok(&read(keys)).consumers.remove(0);
+        assert_eq!(consumer.source.broker().and_then(|broker| broker.joins()).as_deref(), Some(words));
+    }
+    for (keys, words) in [
+        ("instance = \"\"", "line 21: sources.log.instance: must not be empty"),
+        ("instance = \"a b\"", "letters, digits"),
+        ("protocol = \"eager\"", "cannot be `eager`, known are: classic, consumer"),
+    ] {
+        let error = wrong(&read(keys));
+        assert!(error.contains(words), "{keys}: {error}");
+    }
+    // One static member twice, by two sources.
+    let second = "[sources.again]\ntype = \"kafka\"\nurl = \"k:1\"\ninstance = \"f-0\"\n[consumers.second]\n\
+                  source = \"again\"\ntopics = [\"a\"]\ngroup = \"finance-service\"\n[[consumers.second.handle]]\n\
+                  sql = \"a.b\"\n";
+    let error = wrong(&format!("{}{second}", read("instance = \"f-0\"")));
+    assert!(error.contains("group `finance-service` is in use by consumer `finance-service`"), "{error}");
+    ok(&format!("{}{second}", read("instance = \"f-1\"")));
 }

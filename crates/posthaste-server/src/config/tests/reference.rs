@@ -90,6 +90,11 @@ fn the_reference_is_up_to_date() {
     let sections = [
         ("## `[relay]`", &top["relay"]["properties"]),
         ("## `[http]`", &top["http"]["properties"]),
+        ("## `[gateway]`", &top["gateway"]["properties"]),
+        ("### `[[gateway.topic]]`", &top["gateway"]["properties"]["topic"]["items"]["properties"]),
+        ("### A gateway's `bounds`", &top["gateway"]["properties"]["bounds"]["properties"]),
+        ("### A gateway's `tenants`", &top["gateway"]["properties"]["tenants"]["properties"]),
+        ("### A gateway's `limit`", &top["gateway"]["properties"]["limit"]["properties"]),
         ("## `[log]`", &top["log"]["properties"]),
         ("## `[outbox]`", outbox),
         ("### `retention`", &outbox["retention"]["properties"]),

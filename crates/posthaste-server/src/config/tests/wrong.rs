@@ -51,6 +51,38 @@ fn an_unknown_key_is_refused_with_line_and_nearest_name() {
 }
 
 #[test]
+fn an_audit_topic_needs_a_route_and_an_exact_name() {
+    let file = |topic: &str, takes: &str| {
+        format!(
+            "[audit]\ntopic = \"{topic}\"\n[outbox]\nurl = \"postgres://u@h/d\"\n[sinks.s]\ntype = \"stdout\"\n\
+             [[route]]\ntopic = \"{takes}\"\nsink = \"s\""
+        )
+    };
+    let fine = ok(&file("sys.audit.v1", "sys.*"));
+    assert_eq!(fine.outboxes[0].database.audit_topic(), Some("sys.audit.v1"));
+    let cases = [
+        (
+            file("sys.audit.v1", "orders.*"),
+            "line 2: no route of outbox `default` takes the topic `sys.audit.v1`",
+        ),
+        (file("sys.*", "*"), "line 2: audit.topic must be the exact name of a topic"),
+        (file("", "*"), "line 2: audit.topic must be the exact name of a topic"),
+        (file(&"x".repeat(256), "*"), "takes no such event: topic has 256 bytes, at most 255 are allowed"),
+        (
+            file("sys audit", "*"),
+            "line 2: audit.topic cannot be sent to; outbox `default` takes no such event",
+        ),
+        (file("sys\\u00a0audit", "*"), "topic holds white space or a control character"),
+        (file("sys.audit\\n", "*"), "topic holds white space or a control character"),
+        (file("sys.audit\\u0000", "*"), "topic holds white space or a control character"),
+    ];
+    for (text, expected) in cases {
+        let error = wrong(&text);
+        assert!(error.contains(expected), "{text}\n gave: {error}");
+    }
+}
+
+#[test]
 fn checks_that_need_more_than_one_key_come_all_at_once() {
     let error = wrong(
         r#"

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::output::{Usage, ask, is_interactive, remark};
 use clap::{Args, Subcommand};
 use pair::Pair;
+use posthaste::admin::Actor;
 use posthaste_postgres::claim::{Done, Handover, HandoverError};
 use serde_json::json;
 use std::process::ExitCode;
@@ -122,6 +123,8 @@ struct ActArgs {
     wait: u64,
 }
 
+type Exit = anyhow::Result<ExitCode>;
+
 /// A table, its log, and the connection.
 struct Move<'a> {
     context: &'a Context,
@@ -190,7 +193,7 @@ impl Move<'_> {
                  posthaste adopt migrate stop",
             );
         }
-        self.said("start", done, held, &text)
+        self.said("start", done, held, &actor, &text)
     }
 
     async fn finish(&mut self, reason: &str, anyway: bool) -> anyhow::Result<ExitCode> {
@@ -204,13 +207,9 @@ impl Move<'_> {
         let standing = self.handover.standing().await.map_err(|error| told(&self.pair, error))?;
         let paused: Vec<String> = before.held.into_iter().filter(|sink| !resumed.contains(sink)).collect();
         let question = self.handover.question();
-        let text = show::finished(
-            &self.pair,
-            &standing,
-            &show::Sinks { resumed: &resumed, paused: &paused },
-            &question,
-        );
-        self.said("finish", Done::Now, &resumed, &text)
+        let sinks = show::Sinks { resumed: &resumed, paused: &paused };
+        let text = show::finished(&self.pair, &standing, &sinks, &question);
+        self.said("finish", Done::Now, &resumed, &actor, &text)
     }
 
     async fn stop(&mut self, act: ActArgs) -> anyhow::Result<ExitCode> {
@@ -221,7 +220,7 @@ impl Move<'_> {
         let (actor, wait) = (self.context.actor(&act.reason), Duration::from_secs(act.wait));
         let done = self.handover.stop(wait, &actor).await.map_err(|error| told(&self.pair, error))?;
         let text = show::stopped(&self.pair, done);
-        let code = self.said("stop", done, &[], &text)?;
+        let code = self.said("stop", done, &[], &actor, &text)?;
         // It works, and something is left to do: a script comes again.
         Ok(if done == Done::Off { ExitCode::FAILURE } else { code })
     }
@@ -236,7 +235,8 @@ impl Move<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn said(&self, step: &str, done: Done, sinks: &[String], text: &str) -> anyhow::Result<ExitCode> {
+    fn said(&self, step: &str, done: Done, sinks: &[String], by: &Actor, text: &str) -> Exit {
+        let actor = (done != Done::Before).then_some(by);
         let done = match done {
             Done::Now => "now",
             Done::Before => "before",
@@ -245,7 +245,7 @@ impl Move<'_> {
         let answer = json!({
             "outbox": &*self.pair.adopted.name, "to": &*self.pair.log.name, "step": step, "done": done, "sinks": sinks,
         });
-        self.context.out().data(&answer, || text.to_owned())?;
+        self.context.out().acted(answer, actor, || text.to_owned())?;
         Ok(ExitCode::SUCCESS)
     }
 }
