@@ -315,9 +315,14 @@ impl Relay {
         }
     }
 
+    /// What it has said so far.
+    pub(super) fn words(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// The end of its log.
     pub(super) fn last_words(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let text = self.words();
         let lines: Vec<&str> = text.lines().collect();
         scrub(&lines[lines.len().saturating_sub(12)..].join("\n"))
     }

@@ -1,8 +1,9 @@
 //! `posthaste-bench`: measure on your own database and broker.
 //!
-//! Six questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
+//! Eight questions: how fast is a backlog delivered (`drain`), how long does an event take from its commit to
 //! the acknowledgement (`latency`), what does an append cost (`append`), how fast is an adopted table drained
-//! (`adopt`), how fast does a consumer take a topic (`consume`), and what does a topology cost (`topology`).
+//! (`adopt`), how fast does a consumer take a topic (`consume`), what does a topology cost (`topology`), how
+//! fast does the administration answer (`api`), and what does the gateway take (`gateway`).
 //! Every figure that depends on the machine comes with a baseline from the same run, so that what is reported
 //! is a ratio.
 //!
@@ -16,13 +17,16 @@
 //! so each drain ends with one.
 
 mod adopt;
+mod api;
 mod append;
 mod baseline;
 mod child;
 mod consume;
 mod drain;
 mod field;
+mod gateway;
 mod ground;
+mod judge;
 mod kill;
 mod latency;
 mod load;
@@ -58,6 +62,8 @@ Examples:
   posthaste-bench consume --store … --sink kafka://localhost:9092
   posthaste-bench drain --store sqlite:scratch.db --sink local
   posthaste-bench topology --brokers kafka://localhost:9092 --replicas 1
+  posthaste-bench api --store postgres://localhost/scratch
+  posthaste-bench gateway --store … --redis redis://localhost
 
 It works in a schema of its own, which it makes and drops, and with a stream of
 its own on NATS; on SQLite, in files that it makes and removes. It loads the
@@ -65,7 +71,7 @@ server as much as it can: do not run it beside anything that matters.
 `posthaste run` is measured as a child process with the configuration that is
 printed; --config-set changes it.";
 
-/// Measures drain rate, latency, append cost, an adopted table, a consumer or a topology
+/// Measures the relay, an append, an adopted table, a consumer, a topology, the API or the gateway
 #[derive(Debug, Parser)]
 #[command(name = "posthaste-bench", version, after_help = EXAMPLES, propagate_version = true, term_width = 80)]
 struct Cli {
@@ -103,6 +109,10 @@ enum What {
     Consume(Box<consume::ConsumeArgs>),
     /// What a plan and an apply cost, against bare requests
     Topology(topology::TopologyArgs),
+    /// How fast the API answers over a large log, and what its jobs do
+    Api(Box<api::ApiArgs>),
+    /// What the gateway takes, against a bare handler
+    Gateway(Box<gateway::GatewayArgs>),
 }
 
 impl What {
@@ -114,6 +124,8 @@ impl What {
             Self::Append(args) => &args.common,
             Self::Adopt(args) => &args.common,
             Self::Consume(args) => &args.common,
+            Self::Api(args) => &args.common,
+            Self::Gateway(args) => &args.common,
             Self::Topology(args) => return Err(args),
         })
     }
@@ -213,6 +225,11 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     {
         return consume::run_child(plan).await;
     }
+    if let What::Gateway(args) = &what
+        && let Some(plan) = &args.child
+    {
+        return gateway::run_child(plan).await;
+    }
     let (product, scratch) = (Product::find(global.posthaste).await?, Scratch::make()?);
     let common = match what.common() {
         Ok(common) => common,
@@ -230,7 +247,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         let config = SqliteConfig::from_url(&common.store)?;
         let mut report = sqlite::run(config, common, &what, scratch, &product).await?;
         conditions(&mut report, common, &product.version);
-        return report.print(global.json);
+        let missed = report.missed();
+        return report.print(global.json).and(missed);
     }
     let ground = BenchOutbox::make(setup.database(common)?, &product, &path).await?;
     let load = Arc::new(Load::new(common.payload_bytes, common.keys, common.spread));
@@ -256,6 +274,8 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Append(args) => Box::pin(append::run(bench, args, &mut report)).await?,
         What::Adopt(args) => Box::pin(adopt::run(bench, args, &mut report)).await?,
         What::Consume(args) => Box::pin(consume::run(bench, args, &mut report)).await?,
+        What::Api(args) => Box::pin(api::run(bench, args, &mut report)).await?,
+        What::Gateway(args) => Box::pin(gateway::run(bench, args, &mut report)).await?,
         // It has no outbox, and never comes here.
         What::Topology(_) => {}
     }

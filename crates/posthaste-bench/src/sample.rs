@@ -20,6 +20,8 @@ const TICKS_PER_S: f64 = 100.0;
 pub(super) struct ProcessUsage {
     pub(super) cpu_s: f64,
     pub(super) rss_peak_mb: f64,
+    /// What it holds now.
+    pub(super) rss_mib: f64,
 }
 
 impl ProcessUsage {
@@ -38,9 +40,15 @@ fn parse(stat: &str, status: &str) -> Option<ProcessUsage> {
     // The name of the program stands in brackets and may hold anything: count from its end.
     let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
     let ticks = |n: usize| fields.get(n)?.parse::<f64>().ok();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: f64 = peak.split_whitespace().next()?.parse().ok()?;
-    Some(ProcessUsage { cpu_s: (ticks(11)? + ticks(12)?) / TICKS_PER_S, rss_peak_mb: kib * 1024.0 / 1e6 })
+    let kib = |name: &str| {
+        let text = status.lines().find_map(|line| line.strip_prefix(name))?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    Some(ProcessUsage {
+        cpu_s: (ticks(11)? + ticks(12)?) / TICKS_PER_S,
+        rss_peak_mb: kib("VmHWM:")? * 1024.0 / 1e6,
+        rss_mib: kib("VmRSS:")? / 1024.0,
+    })
 }
 
 /// What a sink's receipts say.
@@ -185,8 +193,8 @@ mod tests {
     #[test]
     fn a_process_by_its_two_files() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 3 0";
-        let usage = parse(stat, "Name:\tx\nVmHWM:\t   62500 kB\n").expect("parses");
-        assert_eq!((usage.cpu_s, usage.rss_peak_mb), (2.0, 64.0));
+        let usage = parse(stat, "Name:\tx\nVmHWM:\t   62500 kB\nVmRSS:\t 2048 kB\n").expect("parses");
+        assert_eq!((usage.cpu_s, usage.rss_peak_mb, usage.rss_mib), (2.0, 64.0, 2.0));
         assert!(ProcessUsage::of(std::process::id()).is_ok());
     }
 

@@ -3,15 +3,19 @@
 use super::effects::{DIES, FAILS};
 use super::plan::{Mode, ModePlan};
 use super::store::{Idle, Watched};
+use super::validation;
 use crate::load::number;
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, Error, bail};
 use async_trait::async_trait;
 use posthaste::clock::SystemClock;
 use posthaste::consumer::{ConsumerPlan, Filter, HandlerError, InboxStore, Message, start as start_consumer};
-use posthaste_brokers::{GroupMember, HandlerConfig, SourceConfig};
+use posthaste::schema::SchemaChecks;
+use posthaste_brokers::schema::JsonSchema;
+use posthaste_brokers::{GroupMember, HandlerConfig, SourceConfig, kind_of};
 use posthaste_postgres::consumer::mapped::{OffsetsLog, RequestKeys, Traceability};
 use posthaste_postgres::consumer::{
-    Failed, Handler, InboxOptions, InboxTables, OutsideHandler, PostgresInbox, SqlHandler, TableMapping,
+    CheckedHandler, Failed, Handler, InboxOptions, InboxTables, OutsideHandler, PostgresInbox, SqlHandler,
+    TableMapping,
 };
 use serde_json::json;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +65,7 @@ impl Handler for Insert {
     }
 
     async fn handle_all(&self, tx: &mut Transaction<'_>, batch: &[Message<'_>]) -> Result<(), Failed> {
-        if !matches!(self.mode, Mode::Set | Mode::Phoenix | Mode::Tell | Mode::Hot) {
+        if !matches!(self.mode, Mode::Set | Mode::Phoenix | Mode::Tell | Mode::Hot | Mode::Schema) {
             return Err(Failed::OneByOne);
         }
         let effects: Result<Vec<_>, _> = batch.iter().map(effect).collect();
@@ -93,6 +97,12 @@ async fn store(plan: &ModePlan) -> anyhow::Result<Box<dyn InboxStore>> {
             Arc::new(OutsideHandler::new(&plan.schema, receiver.build(&plan.consumer)?))
         }
         Mode::Sql => Arc::new(SqlHandler::new(&plan.schema, &format!("{}.on_event", plan.schema))),
+        Mode::Schema => {
+            let schema = JsonSchema::parse(validation::SCHEMA.as_bytes()).map_err(Error::msg)?;
+            let checks = SchemaChecks::new(vec![(Filter::default(), Arc::new(schema))]);
+            let inner = Insert { schema: plan.quoted_schema(), mode: plan.mode };
+            Arc::new(CheckedHandler::new(Arc::new(checks), Arc::new(inner)))
+        }
         mode => Arc::new(Insert { schema: plan.quoted_schema(), mode }),
     };
     let transactions_max = plan.settings.transactions_max;
@@ -109,9 +119,11 @@ async fn store(plan: &ModePlan) -> anyhow::Result<Box<dyn InboxStore>> {
 /// Runs until every message is settled. The time is from the first message that was here to the last commit.
 /// Beside it stands how many transactions there were.
 pub(super) async fn run(plan: &ModePlan) -> anyhow::Result<(Duration, u64)> {
-    let source: SourceConfig = serde_json::from_value(json!({"type": "kafka", "url": plan.brokers}))?;
+    let source = json!({"type": kind_of(&plan.brokers), "url": plan.brokers});
+    let source: SourceConfig = serde_json::from_value(source)?;
     let mut member = GroupMember::new(&plan.consumer, [&plan.topic]);
     member.in_hand_max = plan.settings.in_hand_max;
+    member.order = plan.order;
     let (settled, mut progress) = watch::channel(0);
     let (began, transactions) = (OnceLock::new(), AtomicU64::new(0));
     let (store, tells) = (store(plan).await?, plan.mode == Mode::Tell);
@@ -119,7 +131,10 @@ pub(super) async fn run(plan: &ModePlan) -> anyhow::Result<(Duration, u64)> {
     let leases =
         PostgresInbox::connect(plan.postgres(), InboxOptions::new(&plan.consumer), Vec::new()).await?;
     let source = source.build(&member, Arc::new(leases))?;
-    let consumer_plan = ConsumerPlan::new(plan.consumer.as_str(), source, Arc::clone(&watched) as Arc<_>);
+    let consumer_plan = ConsumerPlan {
+        order: plan.order,
+        ..ConsumerPlan::new(plan.consumer.as_str(), source, Arc::clone(&watched) as Arc<_>)
+    };
     let (_tuning, settings) = watch::channel(plan.settings.clone());
     let mut consumer = start_consumer(consumer_plan, settings, Arc::new(SystemClock));
     while *progress.borrow_and_update() < plan.messages {

@@ -8,19 +8,22 @@
 //! The targets are judged here, because most of them are ratios of modes. A topic that is over in a second
 //! says nothing about them: below [`JUDGED_FROM`] messages only the effects are judged.
 
+mod alone;
 mod baseline;
 mod consumer;
 mod effects;
 mod hot;
 mod latency;
+mod others;
 mod plan;
 mod store;
+mod validation;
 
 use crate::child::put_all;
 use crate::load::{Load, Spread, TOPIC};
 use crate::output::{Usage, remark, scrub};
 use crate::report::{ProgressLine, Report, best, rounded};
-use crate::yard::Yard as _;
+use crate::yard::Yard;
 use crate::yard::kafka::KafkaYard;
 use crate::{Bench, Common};
 use anyhow::bail;
@@ -28,10 +31,12 @@ use clap::{Args, ValueEnum as _};
 use effects::Wrong;
 pub(super) use plan::run as run_child;
 use plan::{Measured, Mode, ModePlan};
-use posthaste::consumer::ConsumerSettings;
+use posthaste::consumer::{ConsumerSettings, Order};
+use posthaste::sink::Message;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Of the topic: more than cores, as in production.
 const PARTITIONS: i32 = 12;
@@ -42,12 +47,15 @@ const FILL_BYTES: u64 = 32 << 20;
 const SLOW_PART: u64 = 3;
 /// Most messages of the loop by hand, which is slow.
 const SEED_MESSAGES: u64 = 20_000;
+/// Most messages that are posted, one by one.
+const HTTP_MESSAGES: u64 = 30_000;
 /// What a receiver that answers at once is asked in a second, at least.
 const HTTP_PER_S: f64 = 3_000.0;
 /// Fewer messages are no measurement.
 const JUDGED_FROM: u64 = 100_000;
 /// A long topic, and one of large messages, whose consumers' memory is looked at.
 const LONG: u64 = 1_000_000;
+const RSS_PEAK_MB: Range<f64> = 0.0..80.0;
 const LARGE: u64 = 2_000;
 const LARGE_BYTES: usize = 1 << 20;
 
@@ -59,6 +67,9 @@ pub(super) struct ConsumeArgs {
     /// What is measured, and with what it is compared; hot needs batch [default: all, memory, latency]
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', conflicts_with_all = ["latency", "memory"])]
     modes: Vec<Mode>,
+    /// Other brokers to read from, beside Kafka, when `set`, memory or latency is measured: nats, redis, amqp
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    also: Vec<String>,
     /// How many messages the topic has; modes with a statement a message read a third of them
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     messages: u64,
@@ -117,8 +128,9 @@ pub(super) async fn run(bench: &Bench<'_>, args: &ConsumeArgs, report: &mut Repo
         ));
     }
     let (slow, fast): (Vec<Mode>, Vec<Mode>) =
-        args.modes().iter().copied().filter(|mode| *mode != Mode::Hot).partition(|mode| mode.is_slow());
+        args.modes().iter().copied().filter(|mode| mode.is_common()).partition(|mode| mode.is_slow());
     let is_hot = args.modes().contains(&Mode::Hot);
+    let others = others::open(&args.also).await?;
     if is_hot && !slow.contains(&Mode::Batch) {
         bail!(Usage("hot goes by the rate of batch: --modes batch,hot".to_owned()));
     }
@@ -129,7 +141,7 @@ pub(super) async fn run(bench: &Bench<'_>, args: &ConsumeArgs, report: &mut Repo
         if modes.is_empty() {
             continue;
         }
-        fill(&bench.load, &mut yard, filled..messages).await?;
+        fill(&bench.load, &mut yard, filled..messages, effects::message).await?;
         filled = messages;
         for round in 1..=args.rounds {
             for &mode in &modes {
@@ -151,8 +163,15 @@ pub(super) async fn run(bench: &Bench<'_>, args: &ConsumeArgs, report: &mut Repo
         let hot = hot::run(bench, args, &mut yard, (batch, args.is_judged()), report);
         wrong.push(Box::pin(hot).await?);
     }
+    if args.modes().contains(&Mode::Schema) {
+        Box::pin(validation::run(bench, args, &mut yard, report, &mut wrong)).await?;
+    }
     if args.latency || args.is_whole() {
         wrong.push(Box::pin(latency::run(bench, args, &mut yard, report)).await?);
+    }
+    for broker in others {
+        let kafka_per_s = rate(&rounds, Mode::Set);
+        Box::pin(others::run(bench, args, broker, kafka_per_s, report, &mut wrong)).await?;
     }
     judge_effects(report, &wrong);
     report.detail("partitions", PARTITIONS);
@@ -172,6 +191,7 @@ async fn measure(
     }
     let mut receiver = None;
     if mode.has_receiver() {
+        plan.messages = plan.messages.min(HTTP_MESSAGES);
         let yard = crate::yard::http::open("http", "").await?;
         plan.receiver = yard.sink().get("url").and_then(|url| url.as_str()).map(str::to_owned);
         receiver = Some(yard);
@@ -205,14 +225,15 @@ async fn memory(
 ) -> anyhow::Result<()> {
     let judged = args.is_judged();
     let (long, large) = if judged { (LONG.max(args.messages), LARGE) } else { (args.messages, 20) };
-    fill(&bench.load, yard, filled..long).await?;
+    fill(&bench.load, yard, filled..long, effects::message).await?;
     let plan = |messages, name: &str| {
         anyhow::Ok(ModePlan { messages, consumer: name.to_owned(), ..plan(bench, args, Mode::Set, 0)? })
     };
     let measured = measure(bench, plan(long, "long")?, true, wrong).await?;
     let words = "resident memory of `set` at its peak, with the long topic";
-    judge(report, judged, ("rss_peak_mb", measured.rss_peak_mb, words), 0.0..80.0);
-    fill(&Load::new(LARGE_BYTES, bench.common.keys, Spread::Zipf), yard, 0..large).await?;
+    judge(report, judged, ("rss_peak_mb", measured.rss_peak_mb, words), RSS_PEAK_MB);
+    let load = Load::new(LARGE_BYTES, bench.common.keys, Spread::Zipf);
+    fill(&load, yard, 0..large, effects::message).await?;
     let measured = measure(bench, plan(large, "large")?, true, wrong).await?;
     judge(
         report,
@@ -224,7 +245,12 @@ async fn memory(
 }
 
 /// Messages by the broker's usual client: behind those that are there, or into a topic that is made anew.
-async fn fill(load: &Load, yard: &mut KafkaYard, messages: Range<u64>) -> anyhow::Result<()> {
+async fn fill(
+    load: &Load,
+    yard: &mut dyn Yard,
+    messages: Range<u64>,
+    make: fn(&Load, u64, &Arc<str>) -> Message,
+) -> anyhow::Result<()> {
     if messages.start == 0 {
         yard.clear(None).await?;
     }
@@ -233,7 +259,7 @@ async fn fill(load: &Load, yard: &mut KafkaYard, messages: Range<u64>) -> anyhow
     let some = FILL.min(FILL_BYTES / (load.payload(0).len() as u64).max(1)).max(1);
     for from in messages.clone().step_by(some as usize) {
         let some = from..messages.end.min(from + some);
-        let made: Vec<_> = some.map(|index| effects::message(load, index, &source)).collect();
+        let made: Vec<_> = some.map(|index| make(load, index, &source)).collect();
         yard.client_alone(&made).await?;
         progress.set(from - messages.start);
     }
@@ -262,6 +288,7 @@ fn plan(bench: &Bench<'_>, args: &ConsumeArgs, mode: Mode, round: u32) -> anyhow
         database: bench.common.store.clone(),
         schema: bench.common.schema.clone(),
         consumer: format!("{}-{round}", mode.name()),
+        order: Order::Key,
         receiver: None,
         settings,
     })
@@ -284,7 +311,7 @@ fn each(rounds: &Rounds, mode: Mode, pick: impl Fn(&Measured) -> f64) -> Vec<f64
 /// Rates and their ratios. A ratio that misses its target is said, if the topic was long enough to judge.
 fn rates(report: &mut Report, rounds: &Rounds, judged: bool) {
     let rate = |mode| rate(rounds, mode);
-    let modes = || Mode::value_variants().iter().copied().filter(|mode| *mode != Mode::Hot);
+    let modes = || Mode::value_variants().iter().copied().filter(|mode| mode.is_common());
     for mode in modes() {
         let words = mode.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
         report.figure(&format!("{}_per_s", mode.name()), rate(mode), &words.unwrap_or_default());

@@ -4,13 +4,13 @@
 //! are processes as well, so that nothing differs but what is compared. The file is printed: a figure can be
 //! repeated by hand.
 
-use super::{baseline, consumer};
+use super::{alone, baseline, consumer};
 use crate::child::Scratch;
 use crate::output::scrub;
 use crate::sample::ProcessUsage;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use posthaste::consumer::ConsumerSettings;
+use posthaste::consumer::{ConsumerSettings, Order};
 use posthaste_postgres::PostgresConfig;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -46,6 +46,8 @@ pub(crate) enum Mode {
     Seed,
     /// As set, beside one key with a long queue of deferred messages
     Hot,
+    /// As set, with payloads that a schema is checked for, beside the same without it
+    Schema,
     /// As set, telling each message when its transaction has committed
     #[value(skip)]
     Tell,
@@ -65,6 +67,11 @@ impl Mode {
         matches!(self, Self::Batch | Self::Sql | Self::Faulty | Self::Seed) || self.has_receiver()
     }
 
+    /// Whether it is measured with all others, on the same topic.
+    pub(super) fn is_common(self) -> bool {
+        !matches!(self, Self::Hot | Self::Schema)
+    }
+
     /// Whether its handler is somebody who answers requests.
     pub(super) fn has_receiver(self) -> bool {
         matches!(self, Self::Http | Self::Asked)
@@ -77,6 +84,7 @@ pub(super) struct ModePlan {
     pub(super) mode: Mode,
     pub(super) messages: u64,
     pub(super) brokers: String,
+    /// As a source names it.
     pub(super) topic: String,
     pub(super) partitions: i32,
     pub(super) keys: u32,
@@ -84,6 +92,7 @@ pub(super) struct ModePlan {
     pub(super) schema: String,
     /// The consumer's name, and its group's.
     pub(super) consumer: String,
+    pub(super) order: Order,
     /// Where messages are posted to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) receiver: Option<String>,
@@ -144,6 +153,8 @@ pub(crate) async fn run(path: &Path) -> anyhow::Result<()> {
     let plan: ModePlan = toml::from_str(&std::fs::read_to_string(path)?)?;
     let messages = plan.messages as f64;
     let (time, transactions) = match plan.mode {
+        Mode::Read if plan.brokers.starts_with("nats:") => (alone::nats(&plan).await?, None),
+        Mode::Read if plan.brokers.starts_with("redis:") => (alone::redis(&plan).await?, None),
         Mode::Read => (tokio::task::spawn_blocking(move || baseline::read(&plan)).await??, None),
         Mode::Insert => (baseline::insert(&plan).await?, None),
         Mode::Seed => (baseline::seed(&plan).await?, None),

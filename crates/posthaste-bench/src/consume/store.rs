@@ -148,7 +148,8 @@ impl InboxStore for Idle {
         positions: &[SavedPosition],
         _: Option<&ProcessReport>,
     ) -> Result<Saving, InboxError> {
-        Ok(Saving { seeks: vec![0; positions.len()], ..Saving::default() })
+        let (seeks, owned) = (vec![0; positions.len()], vec![true; positions.len()]);
+        Ok(Saving { seeks, owned, ..Saving::default() })
     }
 
     async fn sweep(&self, _: ConsumerRetention, _: u64) -> Result<InboxSwept, InboxError> {

@@ -13,6 +13,7 @@ mod drain;
 mod ground;
 
 use super::child::{Product, Scratch, Setup};
+use super::gateway::{self, Site};
 use super::load::Load;
 use super::report::Report;
 use super::{Common, What, interrupted};
@@ -67,8 +68,15 @@ async fn measure(bench: &Bench<'_>, what: &What) -> anyhow::Result<Report> {
         What::Adopt(_) => {
             return Err(Usage("only a table in PostgreSQL can be adopted".to_owned()).into());
         }
+        What::Gateway(args) => {
+            let site = Site::new(args, &bench.scratch, bench.product, &bench.load)?;
+            Box::pin(gateway::on_sqlite(&site, &bench.ground.config, &mut report)).await?;
+        }
         // It has no outbox, and never comes here.
         What::Topology(_) => {}
+        What::Api(_) => {
+            return Err(Usage("api measures PostgreSQL only".to_owned()).into());
+        }
         What::Consume(_) => {
             return Err(Usage("consume measures PostgreSQL only".to_owned()).into());
         }

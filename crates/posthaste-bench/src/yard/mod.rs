@@ -12,8 +12,8 @@
 
 pub(crate) mod http;
 pub(crate) mod kafka;
-mod nats;
-mod rabbitmq;
+pub(crate) mod nats;
+pub(crate) mod rabbitmq;
 mod redis;
 
 use async_trait::async_trait;

@@ -21,7 +21,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-const STREAM: &str = "POSTHASTE_BENCH";
+pub(crate) const STREAM: &str = "POSTHASTE_BENCH";
 const MARK: &str = "posthaste bench: made for a measurement, may be deleted";
 
 /// Longest time for an answer. A stream of a few gigabytes takes a moment to delete.

@@ -35,14 +35,28 @@ const MARK: &str = "posthaste-bench-mark";
 
 /// A broker, seen from outside.
 pub(crate) async fn open(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
+    open_with(url, destination, FieldTable::default()).await
+}
+
+/// The same with a queue that a consumer can keep an order in.
+pub(crate) async fn open_ordered(url: &str, destination: &str) -> YardResult<Box<dyn Yard>> {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    open_with(url, destination, arguments).await
+}
+
+async fn open_with(url: &str, destination: &str, arguments: FieldTable) -> YardResult<Box<dyn Yard>> {
     let connected = Connection::connect(url, ConnectionProperties::default());
     let connection = timeout(PATIENCE, connected).await.map_err(YardError::new)?.map_err(YardError::new)?;
-    Ok(Box::new(RabbitYard { url: url.to_owned(), queue: destination.to_owned(), connection }))
+    Ok(Box::new(RabbitYard { url: url.to_owned(), queue: destination.to_owned(), arguments, connection }))
 }
 
 struct RabbitYard {
     url: String,
     queue: String,
+    /// What the queue is declared with.
+    arguments: FieldTable,
     connection: Connection,
 }
 
@@ -68,7 +82,7 @@ impl Yard for RabbitYard {
         );
         mark.await.map_err(YardError::new)?;
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-        let declared = channel.queue_declare(self.queue.as_str().into(), durable, FieldTable::default());
+        let declared = channel.queue_declare(self.queue.as_str().into(), durable, self.arguments.clone());
         declared.await.map(drop).map_err(YardError::new)
     }
 

@@ -2,7 +2,9 @@
 //!
 //! A server that is not installed is a counted skip.
 
+mod api;
 mod consume;
+mod gateway;
 mod kafka;
 mod nats;
 mod redis;
