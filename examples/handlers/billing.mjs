@@ -18,6 +18,7 @@ const server = createServer(async (request, response) => {
   } catch {
     return response.writeHead(422).end("no JSON"); // a dead letter at once
   }
+  if (order?.id === undefined || typeof order.total !== "number") return response.writeHead(422).end("no order");
   if (order.total < 0) return response.writeHead(422).end("a negative total");
   const invoice = { order: order.id, total: order.total };
   const events = [{ topic: "invoices.made", key: String(order.id), payload: invoice }];

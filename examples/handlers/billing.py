@@ -20,11 +20,12 @@ class Billing(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
             order = json.loads(body)
-        except ValueError:
-            return self.answer(422, "no JSON")  # a dead letter at once
-        if order["total"] < 0:
+            invoice = {"order": order["id"], "total": order["total"]}
+            is_negative = order["total"] < 0
+        except (ValueError, KeyError, TypeError) as error:
+            return self.answer(422, f"no order: {error!r}")  # a dead letter at once
+        if is_negative:
             return self.answer(422, "a negative total")
-        invoice = {"order": order["id"], "total": order["total"]}
         event = {"topic": "invoices.made", "key": str(order["id"]), "payload": invoice}
         self.answer(200, json.dumps({"events": [event]}), EVENTS)
 

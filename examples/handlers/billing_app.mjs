@@ -30,13 +30,20 @@ async function handle(message, order) {
 }
 
 const server = createServer(async (request, response) => {
-  const parts = [];
-  for await (const part of request) parts.push(part);
+  let order;
   try {
-    await handle(request.headers, JSON.parse(Buffer.concat(parts)));
+    const parts = [];
+    for await (const part of request) parts.push(part);
+    order = JSON.parse(Buffer.concat(parts));
+  } catch {
+    return response.writeHead(422).end("no JSON"); // a dead letter at once
+  }
+  if (order?.id === undefined || order.total === undefined) return response.writeHead(422).end("no order");
+  try {
+    await handle(request.headers, order);
     response.writeHead(204).end();
   } catch (error) {
-    response.writeHead(500).end(String(error)); // tried again
+    response.writeHead(500).end(String(error)); // tried again; 503 would wait, without an attempt
   }
 });
 

@@ -18,7 +18,7 @@ connections = threading.local()
 
 
 def database():
-    if not hasattr(connections, "one"):
+    if not hasattr(connections, "one") or connections.one.closed:
         connections.one = psycopg.connect(os.environ["DATABASE_URL"])
     return connections.one
 
@@ -27,8 +27,19 @@ class Billing(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
-        message = self.headers
-        order = json.loads(self.rfile.read(int(message["Content-Length"])))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            order = json.loads(body)
+            invoice = (order["id"], order["total"])
+        except (ValueError, KeyError, TypeError) as error:
+            return self.answer(422, f"no order: {error!r}")  # a dead letter at once
+        try:
+            self.handle_once(self.headers, invoice)
+        except Exception as error:
+            return self.answer(500, repr(error))  # tried again; 503 would wait, without an attempt
+        self.answer(204)
+
+    def handle_once(self, message, invoice):
         with database().transaction(), database().cursor() as cursor:
             cursor.execute(
                 "select posthaste.admit(%s, %s, %s, %s::int, %s::bigint)",
@@ -36,10 +47,15 @@ class Billing(BaseHTTPRequestHandler):
                  message["Posthaste-Partition"], message["Posthaste-Position"]),
             )
             if cursor.fetchone()[0]:  # first: nobody has done it
-                cursor.execute("insert into billing.invoices values (%s, %s)", (order["id"], order["total"]))
-        self.send_response(204)
-        self.send_header("Content-Length", "0")
+                cursor.execute("insert into billing.invoices values (%s, %s)", invoice)
+
+    def answer(self, status, text=""):
+        body = text.encode()
+        self.send_response(status)
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_):
         pass
