@@ -1,12 +1,12 @@
-//! 003 §8: 99.95 %, with retries under one key. Gateways die, restart, lose their database and the relay its
-//! broker, while clients hand in events at a rate.
+//! 003 §8: 99.95 %, with retries under one key. Gateways die, restart, lose their database and their Redis, and
+//! the relay its broker, while clients hand in events at a rate.
 
 use crate::binary::run;
 use crate::clients::{Balancer, Ledger, keep_sending};
 use crate::daemon::Daemon;
 use crate::rig::{ask, begin, directory, write_config};
 use posthaste_testkit::require_service;
-use posthaste_testkit::services::{Port, Postgres, PostgresOptions, Version};
+use posthaste_testkit::services::{Port, Postgres, PostgresOptions, Redis, RedisOptions, Version};
 use rustix::process::Signal;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,12 +70,15 @@ async fn availability_none_is_lost_and_none_is_there_twice() {
     let Size { per_s, calm, rounds, share } = size();
     let options = PostgresOptions::default();
     let mut server = require_service!(Postgres::start(Version::tested(), &options).await);
+    let mut redis = require_service!(Redis::start(&RedisOptions::default()).await);
     let dir = directory();
     // Nobody listens there: the broker is away for all of it.
     let nowhere = Port::claim().expect("a port");
     let more = format!(
-        "limit = {{ rate_per_s = 100000, burst = 1000000 }}\n[sinks.bus]\ntype = \"nats\"\nurl = \"nats://{}\"\n\
+        "limit = {{ rate_per_s = 100000, burst = 1000000, gateways = 2, redis = {{ url = {:?} }} }}\n\
+         [sinks.bus]\ntype = \"nats\"\nurl = \"nats://{}\"\n\
          [[route]]\nname = \"all\"\ntopic = \"*\"\nsink = \"bus\"\n",
+        redis.url(),
         nowhere.addr()
     );
     let url = server.url();
@@ -119,6 +122,13 @@ async fn availability_none_is_lost_and_none_is_there_twice() {
             so_far("both were rolled");
             tokio::task::block_in_place(|| runtime.block_on(again(&mut server)));
             so_far("the database was killed");
+            redis.pause();
+            so_far("Redis was frozen");
+            redis.resume();
+            tokio::task::block_in_place(|| runtime.block_on(redis.kill9())).expect("it is gone");
+            so_far("Redis was killed");
+            tokio::task::block_in_place(|| runtime.block_on(redis.start_again())).expect("it starts");
+            so_far("Redis is back");
             if std::env::var_os("POSTHASTE_SOAK").is_some() {
                 let daemon = pair.daemons[0].as_ref().expect("it runs");
                 daemon.signal(Signal::STOP);
