@@ -1,5 +1,5 @@
-//! 003 §8: 99.95 %, with retries under one key. Gateways die, restart, lose their database and their Redis, and
-//! the relay its broker, while clients hand in events at a rate.
+//! 003 §8: 99.95 %, with retries under one key. Gateways die and restart, and lose their database and their
+//! Redis; the relay loses its broker. Clients hand in events at a rate beside it.
 
 use crate::binary::run;
 use crate::clients::{Balancer, Ledger, keep_sending};
