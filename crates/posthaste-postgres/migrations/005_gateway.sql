@@ -70,7 +70,6 @@ declare
   fresh integer[] := '{}';
   known integer[] := '{}';
   answered bigint;
-  patience text := current_setting('lock_timeout');
 begin
   -- 202 is durable whatever the database's default is; what is stricter stays.
   if current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
@@ -93,8 +92,6 @@ begin
       from unnest(keyed, tenants, request_topics, request_keys) as r (n, tenant, topic, key)
       join inserted i on i.tenant = r.tenant and i.topic = r.topic and i.key = r.key;
     select coalesce(array_agg(r.n), '{}') into known from unnest(keyed) as r (n) where r.n <> all (fresh);
-    -- What waits from here on waits for the log, and has the time that its session gives it.
-    perform set_config('lock_timeout', patience, true);
   end if;
   if cardinality(known) > 0 then
     -- A statement of its own: it sees what others have committed while the first one waited for them.
