@@ -4,7 +4,7 @@
 //! and passing one does not compile. They never begin, commit or spawn.
 
 use crate::clock;
-use crate::row::{self, WRITTEN};
+use crate::columns::{self, WRITTEN};
 use posthaste::{Event, EventError, Limits};
 use rusqlite::{OptionalExtension, Transaction, params, params_from_iter};
 use std::sync::LazyLock;
@@ -24,7 +24,7 @@ pub enum AppendError {
 }
 
 static INSERT: LazyLock<String> = LazyLock::new(|| {
-    let names = row::list(|name, _| name.to_owned());
+    let names = columns::list(|name, _| name.to_owned());
     let values = ", ?".repeat(WRITTEN.len());
     include_str!("../sql/append.sql").replace("/*names*/", &names).replace("/*values*/", &values)
 });

@@ -11,6 +11,7 @@ mod append;
 #[cfg(feature = "broker")]
 pub mod broker;
 mod clock;
+mod columns;
 #[cfg(feature = "store")]
 mod config;
 #[cfg(feature = "store")]
