@@ -8,7 +8,7 @@
 use crate::error::store_error;
 use posthaste::store::{StoreCode, StoreError};
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -112,6 +112,20 @@ fn set_up(connection: &Connection, synchronous: Synchronous) -> rusqlite::Result
             _ => None,
         })
     })
+}
+
+/// Switches a file to WAL mode, for good. The switch wants the file for itself, and of two that want it at
+/// once SQLite refuses one without asking its busy handler: each might wait for the other.
+pub(crate) fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
+    let switch = || connection.query_row("pragma journal_mode = wal", [], |row| row.get::<_, String>(0));
+    let is_busy = |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+    let mut asked = 0;
+    loop {
+        match switch() {
+            Err(error) if is_busy(&error) && wait_a_little(asked) => asked += 1,
+            done => return done.map(drop),
+        }
+    }
 }
 
 /// Refuses a database that is not in WAL mode: readers and writers would wait for each other, and a busy

@@ -6,7 +6,7 @@
 //! again. A file is made where there is none only when the broker is first opened: one that vanishes under a
 //! running relay is not silently replaced by an empty one.
 
-use crate::connect::{Synchronous, canonical, open_or_create, open_reader, open_writer};
+use crate::connect::{Synchronous, canonical, open_or_create, open_reader, open_writer, switch_to_wal};
 use crate::error::store_error;
 use crate::readers::Readers;
 use crate::writer::Writer;
@@ -195,7 +195,7 @@ fn set_up(path: &Path) -> Result<(), StoreError> {
     // Before the first table: a file shrinks when messages are removed.
     connection.pragma_update(None, "auto_vacuum", "incremental").map_err(store_error)?;
     connection.pragma_update(None, "page_size", PAGE_BYTES).map_err(store_error)?;
-    connection.query_row("pragma journal_mode = wal", [], |_| Ok(())).map_err(store_error)?;
+    switch_to_wal(&connection).map_err(store_error)?;
     let tx = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(store_error)?;

@@ -13,7 +13,7 @@
 
 use crate::clock;
 use crate::config::SqliteConfig;
-use crate::connect::{check_wal, open_or_create, open_reader};
+use crate::connect::{check_wal, open_or_create, open_reader, switch_to_wal};
 use crate::error::store_error;
 use posthaste::Timestamp;
 use posthaste::store::{StoreCode, StoreError};
@@ -170,8 +170,7 @@ fn prepare_file(connection: &Connection) -> rusqlite::Result<()> {
     if pages == 0 {
         connection.pragma_update(None, "auto_vacuum", "incremental")?;
     }
-    connection.query_row("pragma journal_mode = wal", [], |row| row.get::<_, String>(0))?;
-    Ok(())
+    switch_to_wal(connection)
 }
 
 /// Whether a version is applied. One whose text is another than that which was applied describes another
